@@ -1,7 +1,5 @@
 #include "facts.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include "cuda_facts.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
+#include "uuid.h"
 
 namespace fargpu::client {
 
@@ -22,7 +21,7 @@ Facts read_facts(wire::HostFacts::Reader from) {
     Device device;
     device.worker_ordinal = static_cast<int>(facts.devices.size());
     device.name = item.getName().cStr();
-    if (item.getUuid().size() == sizeof(device.uuid)) std::memcpy(&device.uuid, item.getUuid().begin(), sizeof(device.uuid));
+    device.uuid = read_uuid(item.getUuid());
     if (item.getLuid().size() == device.luid.size()) std::memcpy(device.luid.data(), item.getLuid().begin(), device.luid.size());
     device.luid_node_mask = item.getLuidNodeMask();
     device.memory_bytes = item.getMemoryBytes();
@@ -70,15 +69,6 @@ void select_devices(Facts& facts, const std::string& visible) {
     chosen.push_back(*match);
   }
   facts.devices = std::move(chosen);
-}
-
-std::string uuid_text(const CUuuid& uuid) {
-  std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
-  }
-  return text;
 }
 
 }  // namespace fargpu::client

@@ -54,7 +54,4 @@ Facts read_facts(wire::HostFacts::Reader from);
 /// the list ends at the first entry that names no device, and a device named twice makes it empty.
 void select_devices(Facts& facts, const std::string& visible);
 
-/// "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx".
-std::string uuid_text(const CUuuid& uuid);
-
 }  // namespace fargpu::client

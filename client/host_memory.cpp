@@ -150,6 +150,13 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   return CUDA_SUCCESS;
 }
 
+bool HostMemory::mapped(std::uint64_t address) const {
+  if (!any_mapped()) return false;
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(address, 1);
+  return block && block->device_address != 0;
+}
+
 void HostMemory::send_changes(Thread& thread) {
   const std::lock_guard lock(mutex_);
   for (auto& [base, block] : blocks_) {

@@ -38,6 +38,8 @@ class HostMemory {
 
   /// Before work that may read mapped blocks: sends what the program changed.
   void send_changes(Thread& thread);
+  /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
+  bool mapped(std::uint64_t address) const;
   bool any_mapped() const { return mapped_.load(std::memory_order_relaxed) > 0; }
 
   /// A copy out to [address, address + bytes) is about to be asked for: from now on the worker's copy is newer.

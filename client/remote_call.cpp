@@ -1,6 +1,8 @@
 #include "remote_call.h"
 
+#include "cuda_facts.h"
 #include "entry.h"
+#include "log.h"
 #include "session.h"
 #include "stats.h"
 
@@ -91,6 +93,8 @@ CUresult RemoteCallBase::wait(Stream* stream) {
       static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count()), std::memory_order_relaxed);
   if (pending_.result == CUDA_SUCCESS)
     for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale);
+  else
+    log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
   if (context_ && ends_context(pending_.result)) {
     CUresult none = CUDA_SUCCESS;
     context_->failure.compare_exchange_strong(none, pending_.result);

@@ -59,9 +59,9 @@ void Event::reset() {
   capture = 0;
 }
 
-StreamUse::StreamUse(Thread& thread, CUstream stream) {
+StreamUse::StreamUse(Thread& thread, CUstream stream, Context* context) {
   if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
-    Context* const context = thread.context();
+    if (!context) context = thread.context();
     if (!context) {
       error_ = CUDA_ERROR_INVALID_CONTEXT;
     } else if (!context->active) {

@@ -69,7 +69,8 @@ CUresult destroy_stream(Thread& thread, Stream& stream);
 /// The stream that an argument means: resolves the special values, checks that it lives.
 class StreamUse {
  public:
-  StreamUse(Thread& thread, CUstream stream);
+  /// Default streams are those of `context`, or of the thread's current one.
+  StreamUse(Thread& thread, CUstream stream, Context* context = nullptr);
   explicit operator bool() const { return stream_ != nullptr; }
   CUresult error() const { return error_; }
   Stream* operator->() const { return stream_; }

@@ -145,6 +145,7 @@ struct HostFacts {
   moduleLoadingMode @1 :UInt32;
   devices @2 :List(DeviceFacts);
   peers @3 :List(PeerFacts);
+  driverRelease @5 :Text;           # such as 580.95.05; empty if unknown
   errorTexts @4 :List(ErrorText);   # what the driver says of each CUresult, so that programs print the same as locally
 }
 
@@ -241,6 +242,7 @@ struct Status {
   warmWorkers @8 :UInt32;
   failure @9 :Failure;            # why there are no devices, if so
   sessionsMax @10 :UInt32;
+  driverRelease @11 :Text;        # such as 580.95.05; empty if unknown
 }
 
 struct DeviceStatus {
@@ -252,6 +254,8 @@ struct DeviceStatus {
   pciBus @5 :UInt32;
   pciDevice @6 :UInt32;
   computeCapability @7 :UInt32;   # 10 * major + minor
+  pciDeviceId @8 :UInt32;         # vendor in the lower half, as NVML has it; 0 if unknown
+  pciSubSystemId @9 :UInt32;      # the same
 }
 
 struct SessionStatus {

@@ -4,8 +4,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "client/dial.h"
-#include "client/facts.h"
+#include "client/control_connection.h"
+#include "client/uuid.h"
 #include "commands.h"
 
 namespace fargpu::client::cli {
@@ -13,17 +13,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string uuid_of(capnp::Data::Reader bytes) {
-  CUuuid uuid{};
-  if (bytes.size() == sizeof(uuid.bytes)) std::memcpy(uuid.bytes, bytes.begin(), sizeof(uuid.bytes));
-  return uuid_text(uuid);
-}
-
 Json describe(const std::string& name, wire::Status::Reader status) {
   Json host{{"host", name},
             {"name", status.getHostName().cStr()},
             {"version", status.getVersion().cStr()},
             {"driver", status.getDriver().cStr()},
+            {"driver_release", status.getDriverRelease().cStr()},
             {"driver_version", status.getDriverVersion()},
             {"draining", status.getDraining()},
             {"started", status.getStartedSeconds()},
@@ -33,7 +28,7 @@ Json describe(const std::string& name, wire::Status::Reader status) {
   host["devices"] = Json::array();
   for (const auto device : status.getDevices()) {
     host["devices"].push_back({{"name", device.getName().cStr()},
-                               {"uuid", uuid_of(device.getUuid())},
+                               {"uuid", uuid_text(read_uuid(device.getUuid()))},
                                {"compute_capability", fmt::format("{}.{}", device.getComputeCapability() / 10,
                                                                   device.getComputeCapability() % 10)},
                                {"memory_bytes", device.getMemoryBytes()},

@@ -185,7 +185,7 @@ class Copier {
   // stay there; where a host function still has to run, which may write them, they are fetched when it has.
   CUresult send_pinned(Rows target, std::uint64_t source, std::uint64_t bytes) {
     HostMemory& memory = session_.host_memory();
-    if (const auto region = session_.map().find(source); region->device_address != 0) {
+    if (memory.mapped(source)) {
       memory.send_changes(thread_);
       return copy_in(target, bytes, 1, {}, [&](auto from) { from.setBlock(source); });
     }

@@ -77,7 +77,6 @@ void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte
 CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
               std::uint64_t& handle) {
   if (!pointer || (jit.count > 0 && !jit.options) || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = thread.session().captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   if (module && !thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   const auto image = find_image(pointer);
   if (!image) return CUDA_ERROR_INVALID_IMAGE;

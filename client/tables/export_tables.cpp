@@ -181,6 +181,28 @@ CUresult context_number(CUcontext ctx, std::uint64_t* id) {
   });
 }
 
+// Slot 51: the object behind a stream; slot 39: its number, that of cuStreamGetId. Callers pass the object on without looking into
+// it.
+CUresult stream_object(CUcontext ctx, CUstream stream, void** object, int per_thread) {
+  return serve([&](Thread& thread) {
+    if (!object) return CUDA_ERROR_INVALID_VALUE;
+    if (stream == reinterpret_cast<CUstream>(~std::uintptr_t{0})) return CUDA_ERROR_INVALID_HANDLE;
+    Context* const context = storage_context(thread, ctx);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    const StreamUse use(thread, per_thread ? own_default(stream) : stream, context);
+    if (!use) return use.error();
+    *object = &*use;
+    return CUDA_SUCCESS;
+  });
+}
+CUresult stream_number(CUcontext, const Stream* object, std::uint64_t* id) {
+  return serve([&](Thread&) {
+    if (!object || !id) return CUDA_ERROR_INVALID_VALUE;
+    *id = object->id;
+    return CUDA_SUCCESS;
+  });
+}
+
 // --- 6e163fbe: functions and modules --------------------------------------------------------------------------------------------------------
 
 // Slot 7: calls back for each function of a module; returns how many there are.
@@ -275,6 +297,8 @@ struct Tables {
     checks[2] = slot(check_wrapped);
     checks[3] = slot(no_checks);
     identity[4] = slot(context_number);
+    identity[39] = slot(stream_number);
+    identity[51] = slot(stream_object);
     functions[7] = slot(each_function);
     topology[4] = slot(processors);
     topology[13] = slot(free_processors);

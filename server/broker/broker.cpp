@@ -10,6 +10,7 @@
 
 #include "event_log.h"
 #include "opcodes.h"
+#include "pci.h"
 #include "protocol/errors.h"
 #include "protocol/frame.h"
 #include "protocol/limits.h"
@@ -383,6 +384,7 @@ void Broker::write_status(wire::Status::Builder status) const {
   status.setSessionsMax(static_cast<std::uint32_t>(settings_.sessions_max));
   if (facts) {
     status.setDriverVersion(facts->getDriverVersion());
+    status.setDriverRelease(facts->getDriverRelease());
     const auto known = facts->getDevices();
     auto devices = status.initDevices(known.size());
     for (unsigned i = 0; i < devices.size(); ++i) {
@@ -408,6 +410,9 @@ void Broker::write_status(wire::Status::Builder status) const {
         }
       }
       to.setComputeCapability(10 * major + minor);
+      const PciIds ids = pci_ids(to.getPciDomain(), to.getPciBus(), to.getPciDevice());
+      to.setPciDeviceId(ids.device);
+      to.setPciSubSystemId(ids.subsystem);
     }
   }
   auto list = status.initSessions(sessions);

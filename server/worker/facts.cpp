@@ -1,5 +1,11 @@
 #include "facts.h"
 
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
 #include "cuda_facts.h"
 
 namespace fargpu::server {
@@ -47,12 +53,23 @@ void write_device(DriverTable& driver, CUdevice ordinal, wire::DeviceFacts::Buil
   }
 }
 
+// The driver's release, which the name of its library ends with: libcuda.so.580.95.05.
+std::string driver_release(DriverTable& driver) {
+  Dl_info info{};
+  if (!::dladdr(reinterpret_cast<void*>(driver.cuInit), &info) || !info.dli_fname) return "";
+  std::error_code error;
+  const std::string name = std::filesystem::canonical(info.dli_fname, error).filename();
+  constexpr std::string_view before = "libcuda.so.";
+  return name.starts_with(before) && name.find('.', before.size()) != std::string::npos ? name.substr(before.size()) : "";
+}
+
 }  // namespace
 
 void write_facts(DriverTable& driver, const std::vector<int>& ordinals, wire::HostFacts::Builder facts) {
   int version = 0;
   driver.cuDriverGetVersion(&version);
   facts.setDriverVersion(static_cast<std::uint32_t>(version));
+  facts.setDriverRelease(driver_release(driver));
   CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
   driver.cuModuleGetLoadingMode(&mode);
   facts.setModuleLoadingMode(mode);
