@@ -118,7 +118,7 @@ CUresult Captures::wait(Stream& stream, const Event& event) {
   return CUDA_SUCCESS;
 }
 
-CUresult Captures::check_query(Stream& stream) {
+CUresult Captures::check_query(const Thread& thread, Stream& stream) {
   if (!any()) return CUDA_SUCCESS;
   {
     const std::lock_guard lock(mutex_);
@@ -127,7 +127,8 @@ CUresult Captures::check_query(Stream& stream) {
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
   }
-  return check_submission(stream);
+  if (const CUresult bad = check_submission(stream); bad != CUDA_SUCCESS) return bad;
+  return check_unsafe(thread);
 }
 
 CUresult Captures::check_context(const Context& context) {

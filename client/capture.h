@@ -49,8 +49,9 @@ class Captures {
   void record(Event& event, const Stream& stream);
   CUresult wait(Stream& stream, const Event& event);
 
-  /// A call that waits for or asks about this stream or context is not allowed while it is captured, and breaks the capture.
-  CUresult check_query(Stream& stream);
+  /// A call that waits for or asks about this stream or context is not allowed while it is captured, and breaks the capture; about
+  /// another stream it is allowed where unsafe calls are.
+  CUresult check_query(const Thread& thread, Stream& stream);
   CUresult check_context(const Context& context);
   CUresult check_event(const Event& event);
 

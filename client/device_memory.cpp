@@ -126,7 +126,7 @@ CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, bool wait) {
   // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves.
   CUresult outcome = CUDA_SUCCESS;
   if (wait && context.active && context.host_visible.load() > context.completed.load())
-    outcome = session_.synchronize(thread, context);
+    outcome = session_.settle(thread, context);
   Block block;
   const bool passed = session_.idle();
   {
@@ -203,7 +203,7 @@ bool DeviceMemory::reclaim(Thread& thread, Context& context) {
     const std::lock_guard lock(mutex_);
     waiting = waiting_ > 0;
   }
-  if (waiting) session_.synchronize(thread, context);
+  if (waiting) session_.settle(thread, context);
   std::vector<Extent> extents;
   {
     const std::lock_guard lock(mutex_);

@@ -64,7 +64,7 @@ CUresult HostMemory::free(Thread& thread, void* pointer) {
   const auto region = session_.map().find(base);
   if (!region || region->kind != Region::Kind::host || region->base != base) return CUDA_ERROR_INVALID_VALUE;
   // The driver waits here, and copies under way need the memory.
-  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.synchronize(thread, *region->context);
+  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
   session_.map().remove(base);
   drop(thread, base);
   return result;
@@ -98,7 +98,7 @@ CUresult HostMemory::remove(Thread& thread, void* pointer) {
   const auto region = session_.map().find(base);
   if (!region || region->kind != Region::Kind::registered || region->base != base)
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.synchronize(thread, *region->context);
+  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
   session_.map().remove(base);
   drop(thread, base);
   return result;

@@ -140,6 +140,15 @@ CUresult Session::close_context(Thread& thread, Context& context) {
 
 CUresult Session::synchronize(Thread& thread, Context& context) {
   if (const CUresult bad = captures_.check_context(context); bad != CUDA_SUCCESS) return bad;
+  return settle(thread, context);
+}
+
+CUresult Session::synchronize(Thread& thread, Stream& stream) {
+  if (const CUresult bad = captures_.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
+  return settle(thread, stream);
+}
+
+CUresult Session::settle(Thread& thread, Context& context) {
   RemoteCall<wire::CuCtxSynchronize> call(thread, Opcode::cuCtxSynchronize, ContextNeed::none);
   call.in_context(&context);
   if (context.idle() && context.failure == CUDA_SUCCESS) return thread.take_late_error();
@@ -158,8 +167,7 @@ CUresult Session::synchronize(Thread& thread, Context& context) {
   return result;
 }
 
-CUresult Session::synchronize(Thread& thread, Stream& stream) {
-  if (const CUresult bad = captures_.check_query(stream); bad != CUDA_SUCCESS) return bad;
+CUresult Session::settle(Thread& thread, Stream& stream) {
   if (stream.idle() && stream.context->failure == CUDA_SUCCESS) return thread.take_late_error();
   RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
   call.in_context(stream.context);

@@ -95,6 +95,9 @@ class Session final : PushHandler {
   CUresult synchronize(Thread& thread, Context& context);
   /// The same for one stream.
   CUresult synchronize(Thread& thread, Stream& stream);
+  /// The same for waits that the program did not ask for: captures do not mind them.
+  CUresult settle(Thread& thread, Context& context);
+  CUresult settle(Thread& thread, Stream& stream);
   /// Nothing is under way in any context.
   bool idle();
   void note_submission(std::uint64_t number) { raise(submitted_, number); }

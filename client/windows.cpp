@@ -14,7 +14,7 @@ constexpr std::uint64_t TiB = std::uint64_t{1} << 40;
 constexpr Window device_candidates[] = {
     {0x1000'0000'0000, 16 * TiB}, {0x1100'0000'0000, 1 * TiB}, {0x5500'0000'0000, 64 * GiB}};
 constexpr Window host_candidates[] = {
-    {0x2b5d'6e80'0000, 1 * TiB}, {0x2b5d'6e80'0000, 256 * GiB}, {0x7e80'6e80'0000, 64 * GiB}};
+    {0x2b5d'4000'0000, 1 * TiB}, {0x2b5d'4000'0000, 256 * GiB}, {0x7e80'4000'0000, 64 * GiB}};
 
 template <std::size_t n>
 std::vector<Window> reserve(const Window (&candidates)[n]) {

@@ -147,7 +147,7 @@ class Copier {
     if (result != CUDA_SUCCESS || !copy_.synchronous) return result;
     // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
     Context& context = *stream_.context;
-    if (context.host_visible.load() > context.completed.load()) return session_.synchronize(thread_, stream_);
+    if (context.host_visible.load() > context.completed.load()) return session_.settle(thread_, stream_);
     return result;
   }
 
@@ -264,7 +264,7 @@ class Copier {
 
   // Both sides are the program's own memory: in the stream's order, but done here.
   CUresult host_to_host() {
-    if (const CUresult result = session_.synchronize(thread_, stream_); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = session_.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
     for (std::uint64_t z = 0; z < copy_.depth; ++z) {
       for (std::uint64_t y = 0; y < copy_.height; ++y) {
         const auto row = [&](const Rows& rows) { return rows.address + z * rows.slice + y * rows.pitch; };
@@ -285,7 +285,10 @@ CUresult copy_linear(Thread& thread, std::uint64_t target, std::uint64_t source,
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (synchronous) {
-    if (const CUresult bad = thread.session().captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
+    // What a copy on the legacy stream does to captures is told first.
+    Captures& captures = thread.session().captures();
+    if (const CUresult bad = captures.check_submission(*use); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   }
   Copy copy;
   copy.width = bytes;

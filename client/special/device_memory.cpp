@@ -11,7 +11,7 @@
 namespace fargpu::client::hand {
 namespace {
 
-// The context to allocate in; null and the reason if there is none, or if a capture forbids it.
+// The context to allocate in; null and the reason if there is none.
 Context* allocating_context(Thread& thread, CUresult& error) {
   Context* const context = thread.context();
   if (!context) {
@@ -22,8 +22,7 @@ Context* allocating_context(Thread& thread, CUresult& error) {
     error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     return nullptr;
   }
-  if ((error = context->failure) != CUDA_SUCCESS) return nullptr;
-  error = thread.session().captures().check_unsafe(thread);
+  error = context->failure;
   return error == CUDA_SUCCESS ? context : nullptr;
 }
 
@@ -54,7 +53,6 @@ CUresult cuMemAllocPitch_v2(Thread& thread, CUdeviceptr* dptr, std::size_t* pitc
 
 CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (dptr == 0) return CUDA_SUCCESS;
-  if (const CUresult bad = thread.session().captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   return thread.session().device_memory().free(thread, dptr, /*wait=*/true);
 }
 

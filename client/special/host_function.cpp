@@ -13,6 +13,7 @@ namespace {
 CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Function function) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
+  if (use->capture && always) return thread.session().captures().check_query(thread, *use);
   if (use->capture) {
     refuse_use("a host function during capture");
     return CUDA_ERROR_NOT_SUPPORTED;

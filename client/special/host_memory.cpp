@@ -17,8 +17,7 @@ CUresult usable_context(Thread& thread, Context*& context) {
   context = thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (const CUresult failure = context->failure; failure != CUDA_SUCCESS) return failure;
-  return thread.session().captures().check_unsafe(thread);
+  return context->failure;
 }
 
 }  // namespace
@@ -36,7 +35,6 @@ CUresult cuMemAllocHost_v2(Thread& thread, void** pp, std::size_t bytesize) {
 
 CUresult cuMemFreeHost(Thread& thread, void* p) {
   if (!p) return CUDA_SUCCESS;
-  if (const CUresult bad = thread.session().captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   return thread.session().host_memory().free(thread, p);
 }
 

@@ -117,7 +117,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   if (host_memory.any_mapped()) call.host_visible();
   if (config().launch_blocking && !stream->capture.load()) {
     if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
-    return session.synchronize(thread, *stream);
+    return session.settle(thread, *stream);
   }
   if (function->launch_known(fingerprint)) return call.post(stream);
   const CUresult result = call.wait(stream);

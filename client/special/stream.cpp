@@ -120,7 +120,7 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   Session& session = thread.session();
-  if (const CUresult bad = session.captures().check_query(*use); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.captures().check_query(thread, *use); bad != CUDA_SUCCESS) return bad;
   if (use->idle() && use->context->failure == CUDA_SUCCESS) return thread.take_late_error();
   RemoteCall<wire::CuStreamQuery> call(thread, Opcode::cuStreamQuery, ContextNeed::none);
   call.in_context(use->context);
@@ -166,7 +166,13 @@ CUresult cuStreamGetCtx_v2(Thread& thread, CUstream stream, CUcontext* out, CUgr
   });
 }
 CUresult cuStreamGetId(Thread& thread, CUstream stream, unsigned long long* id) {
-  return about_stream(thread, stream, id, [&](const Stream& s) { *id = s.id; });
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  // The driver refuses this one question about a stream that is captured.
+  if (use->capture.load()) return thread.session().captures().check_query(thread, *use);
+  *id = use->id;
+  return CUDA_SUCCESS;
 }
 CUresult cuStreamGetDevice(Thread& thread, CUstream stream, CUdevice* device) {
   return about_stream(thread, stream, device, [&](const Stream& s) { *device = s.context->device; });

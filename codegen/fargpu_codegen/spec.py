@@ -66,6 +66,7 @@ class Call:
     topic: str = ""
     error: str = "NOT_SUPPORTED"
     before_init: bool = False
+    unsafe_in_capture: bool = False  # refused while a stream is captured, unless the modes are relaxed
     context: str = "current"
     stream: str = ""
     client: str = "generated"  # generated or hand
@@ -207,6 +208,7 @@ class Loader:
         self.kind_by_type: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self.launch_attributes: dict[str, dict[str, str]] = {}
+        self.unsafe_in_capture: list[tuple[str, str]] = []  # file, symbol
 
     def complain(self, file: str, where: str, rule: str, text: str) -> None:
         self.complaints.append(f"{file}: {where}: [{rule}] {text}")
@@ -229,6 +231,11 @@ class Loader:
             f = self.plain[name]
             self.complain(f.file, f"{name} (line {f.line})", "undecided",
                           "is neither generated, local, special nor refused; add it to a file of codegen/spec")
+        for file, name in self.unsafe_in_capture:
+            if name in self.calls:
+                self.calls[name].unsafe_in_capture = True
+            else:
+                self.complain(file, f"capture, {name}", "unknown-name", "the toolkit exports no such symbol; remove or correct it")
         structs = self.collect_structs()
         self.check_creates()
         self.number_opcodes()
@@ -245,7 +252,7 @@ class Loader:
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{path.name}: {error}") from error
         group = path.stem
-        known = {"local", "special", "refused", "calls", "operations", "structs", "attributes", "launch_attributes"}
+        known = {"local", "special", "refused", "calls", "operations", "structs", "attributes", "launch_attributes", "capture"}
         for key in data.keys() - known:
             self.complain(path.name, key, "unknown-key", f"no such section; known are {', '.join(sorted(known))}")
         for how in ("local", "special", "refused"):
@@ -256,6 +263,7 @@ class Loader:
         for name, entry in data.get("operations", {}).items():
             self.read_operation(path.name, group, name, entry)
         self.struct_keys |= data.get("structs", {})
+        self.unsafe_in_capture += [(path.name, name) for name in data.get("capture", {}).get("unsafe", [])]
         for name, entry in data.get("attributes", {}).items():
             if name not in self.header.enums["CUdevice_attribute"]:
                 self.complain(path.name, name, "unknown-name", "is no device attribute of this toolkit")
