@@ -21,12 +21,6 @@ std::string program_name() {
   return text.substr(text.rfind('/') + 1);
 }
 
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
-
 CUresult result_of(wire::Failure::Reason reason) {
   switch (reason) {
     case wire::Failure::Reason::VERSION_MISMATCH:
@@ -41,6 +35,12 @@ CUresult result_of(wire::Failure::Reason reason) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
 
 std::string address_text(const PoolHost& host) {
   const bool v6 = host.host.find(':') != std::string::npos;

@@ -46,6 +46,9 @@ class ControlConnection {
 /// Throws DialError unless FARGPU_POOL names at least one host.
 void require_pool(const Config& config);
 
+/// This machine, as brokers are told.
+std::string host_name();
+
 /// The host as FARGPU_POOL would name it.
 std::string address_text(const PoolHost& host);
 

@@ -150,6 +150,17 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   return CUDA_SUCCESS;
 }
 
+CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call) {
+  const auto region = session_.map().find(address);
+  if (!region || !(region->on_host() || region->kind == Region::Kind::alias)) return CUDA_SUCCESS;
+  call.host_visible();
+  if (region->on_host()) {
+    if (const CUresult result = map(thread, address, address); result != CUDA_SUCCESS) return result;
+  }
+  send_changes(thread);
+  return CUDA_SUCCESS;
+}
+
 bool HostMemory::mapped(std::uint64_t address) const {
   if (!any_mapped()) return false;
   const std::lock_guard lock(mutex_);

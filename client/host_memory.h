@@ -18,6 +18,7 @@
 
 namespace fargpu::client {
 
+class RemoteCallBase;
 class Session;
 class Thread;
 struct Context;
@@ -35,6 +36,10 @@ class HostMemory {
 
   /// Makes the block that holds this address usable by kernels; gives the address they know it by.
   CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address);
+
+  /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address becomes the
+  /// one the GPU knows, and the call is marked as one whose outcome the host sees.
+  CUresult reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call);
 
   /// Before work that may read mapped blocks: sends what the program changed.
   void send_changes(Thread& thread);

@@ -42,6 +42,7 @@ class RemoteCallBase {
 
   /// The host may see the results of this work without copying them back.
   void host_visible() { host_visible_ = true; }
+  bool seen_by_host() const { return host_visible_; }
 
   /// Sends it without waiting. A failure that the worker meets comes back later. Work on a stream names it.
   CUresult post() { return post(nullptr); }

@@ -26,6 +26,12 @@ Host read(wire::Status::Reader status) {
     device.memory_bytes = from.getMemoryBytes();
     device.used_bytes = std::min(from.getUsedBytes(), device.memory_bytes);
   }
+  for (const auto from : status.getSessions()) {
+    if (host_name() != from.getHostName().cStr()) continue;  // process ids mean nothing elsewhere
+    Session& session = host.sessions.emplace_back();
+    session.process_id = from.getProcessId();
+    for (const std::uint64_t bytes : from.getMemoryBytes()) session.memory_bytes.push_back(bytes);
+  }
   return host;
 }
 

@@ -23,10 +23,17 @@ struct Device {
   std::uint64_t used_bytes = 0;
 };
 
+/// A program on this machine with a session at the host.
+struct Session {
+  unsigned process_id = 0;
+  std::vector<std::uint64_t> memory_bytes;  ///< per device
+};
+
 struct Host {
   std::string driver_release;  ///< such as 580.95.05; empty if the host could not tell
   int driver_version = 0;      ///< CUDA level
   std::vector<Device> devices;
+  std::vector<Session> sessions;
 };
 
 /// Asks the first host of FARGPU_POOL that answers. A connection per question: there is none to be torn by a fork, and none that keeps

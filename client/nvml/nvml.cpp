@@ -109,20 +109,39 @@ Return give_pci(DeviceHandle handle, Info* out) noexcept {
   });
 }
 
-// Used memory changes, so it is asked for each time.
-template <class Give>
-Return with_memory(DeviceHandle handle, Give&& give_memory) noexcept {
+// Calls `use` with the device as it is now, and its number. What changes is asked for each time.
+template <class Use>
+Return with_device_now(DeviceHandle handle, Use&& use) noexcept {
   std::string uuid;
   if (const Return bad = with_device(handle, [&](const Device& device, unsigned) { uuid = device.uuid; return NVML_SUCCESS; });
       bad != NVML_SUCCESS)
     return bad;
   return guarded([&] {
-    for (const Device& device : ask_host().devices) {
-      if (device.uuid != uuid) continue;
-      give_memory(device);
-      return NVML_SUCCESS;
-    }
+    const Host host = ask_host();
+    for (std::size_t i = 0; i < host.devices.size(); ++i)
+      if (host.devices[i].uuid == uuid) return use(host, i);
     return NVML_ERROR_GPU_IS_LOST;
+  });
+}
+
+// Programs of this machine that hold memory of the device. `count` is the room in `out`, and becomes their number.
+template <class Info>
+Return give_processes(DeviceHandle handle, unsigned* count, Info* out) noexcept {
+  if (!count || (*count > 0 && !out)) return NVML_ERROR_INVALID_ARGUMENT;
+  return with_device_now(handle, [&](const Host& host, std::size_t number) {
+    unsigned n = 0;
+    for (const Session& session : host.sessions) {
+      const std::uint64_t bytes = number < session.memory_bytes.size() ? session.memory_bytes[number] : 0;
+      if (bytes == 0) continue;
+      if (n < *count) {
+        out[n] = {session.process_id, bytes};
+        if constexpr (requires { out->gpuInstanceId; }) out[n].gpuInstanceId = out[n].computeInstanceId = no_instance;
+      }
+      ++n;
+    }
+    const bool room = n <= *count;
+    *count = n;
+    return room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
   });
 }
 
@@ -240,14 +259,30 @@ NVML_EXPORT Return nvmlDeviceGetCudaComputeCapability(DeviceHandle device, int* 
 
 NVML_EXPORT Return nvmlDeviceGetMemoryInfo(DeviceHandle device, Memory* memory) {
   if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
-  return with_memory(device, [&](const Device& d) { *memory = {d.memory_bytes, d.memory_bytes - d.used_bytes, d.used_bytes}; });
+  return with_device_now(device, [&](const Host& host, std::size_t i) {
+    const Device& d = host.devices[i];
+    *memory = {d.memory_bytes, d.memory_bytes - d.used_bytes, d.used_bytes};
+    return NVML_SUCCESS;
+  });
 }
 NVML_EXPORT Return nvmlDeviceGetMemoryInfo_v2(DeviceHandle device, MemoryVersioned* memory) {
   if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
   if (memory->version != memory_version) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  return with_memory(device, [&](const Device& d) {
+  return with_device_now(device, [&](const Host& host, std::size_t i) {
+    const Device& d = host.devices[i];
     *memory = {memory_version, d.memory_bytes, 0, d.memory_bytes - d.used_bytes, d.used_bytes};
+    return NVML_SUCCESS;
   });
+}
+
+NVML_EXPORT Return nvmlDeviceGetComputeRunningProcesses(DeviceHandle device, unsigned* count, ProcessShort* processes) {
+  return give_processes(device, count, processes);
+}
+NVML_EXPORT Return nvmlDeviceGetComputeRunningProcesses_v2(DeviceHandle device, unsigned* count, Process* processes) {
+  return give_processes(device, count, processes);
+}
+NVML_EXPORT Return nvmlDeviceGetComputeRunningProcesses_v3(DeviceHandle device, unsigned* count, Process* processes) {
+  return give_processes(device, count, processes);
 }
 
 }  // namespace fargpu::client::nvml

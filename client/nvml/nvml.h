@@ -46,6 +46,18 @@ struct PciInfoShort {
   unsigned reserved[4];
 };
 
+struct ProcessShort {  // nvmlProcessInfo_v1_t
+  unsigned pid;
+  unsigned long long usedGpuMemory;  // bytes
+};
+struct Process {
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+  unsigned gpuInstanceId;
+  unsigned computeInstanceId;
+};
+constexpr unsigned no_instance = 0xffffffff;
+
 struct Memory {  // bytes
   unsigned long long total;
   unsigned long long free;
