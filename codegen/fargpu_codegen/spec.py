@@ -89,6 +89,13 @@ class Call:
         return self.how in ("generated", "special") and bool(self.mode) and self.server != "none" and not self.travels_as
 
     @property
+    def found_in(self) -> Argument | None:
+        """The object in which handles that the call finds were found, and with which they go: a container, or one of its parts."""
+        handles = [a for a in self.inputs if a.form == "handle"]
+        containers = [a for a in handles if a.kind in ("graph", "library", "module")]
+        return (containers or handles or [None])[0]
+
+    @property
     def struct(self) -> str:
         return pascal(self.name)
 

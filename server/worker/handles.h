@@ -31,6 +31,7 @@ class Handles {
     std::uint16_t generation = 0;
     bool live = false;
     FunctionLayout* layout = nullptr;  ///< of functions and kernels, once known; owned by the session
+    std::uint64_t owner = 0;           ///< handle of the object that this one goes with; 0 for none
   };
 
   /// The entry of a live handle, or null.
@@ -51,12 +52,13 @@ class Handles {
   /// Takes a handle that the client gave.
   void adopt(Handle handle, std::uint64_t value, std::uint32_t context) {
     Entry& entry = slot_of(handle.kind(), handle);
-    entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr};
+    entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
     by_value_[number(handle.kind())][value] = handle.id();
   }
 
-  /// The handle of a driver object: the known one, or a new one of the worker's. Null for null.
-  Handle reveal(HandleKind kind, std::uint64_t value, std::uint32_t context) {
+  /// The handle of a driver object: the known one, or a new one of the worker's. Null for null. What is found in `source` (a
+  /// function in a module, a node in a graph), or through what was found there, goes with it.
+  Handle reveal(HandleKind kind, std::uint64_t value, std::uint32_t context, Handle source = Handle()) {
     if (value == 0) return Handle();
     auto& known = by_value_[number(kind)];
     if (const auto found = known.find(value); found != known.end()) return Handle::from_id(kind, found->second);
@@ -72,7 +74,11 @@ class Handles {
     Handle handle(kind, index, 0);
     Entry& entry = slot_of(kind, handle);
     handle = Handle(kind, index, (entry.generation + 1u) & Handle::generation_max);
-    entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr};
+    entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
+    if (const Entry* const found = source ? find(source.kind(), source) : nullptr) {
+      entry.owner = found->owner ? found->owner : source.value();
+      owned_[entry.owner].push_back(handle);
+    }
     known[value] = handle.id();
     return handle;
   }
@@ -80,6 +86,11 @@ class Handles {
   void forget(HandleKind kind, Handle handle) {
     Entry* const entry = find(kind, handle);
     if (!entry) return;
+    if (const auto owned = owned_.find(handle.value()); owned != owned_.end()) {
+      const std::vector<Handle> gone = std::move(owned->second);
+      owned_.erase(owned);
+      for (const Handle part : gone) forget(part.kind(), part);
+    }
     by_value_[number(kind)].erase(entry->value);
     entry->live = false;
     if (handle.index() >= Handle::worker_index_first) free_[number(kind)].push_back(handle.index());
@@ -110,6 +121,7 @@ class Handles {
   }
 
   std::vector<Entry> tables_[handle_kind_max + 1][2];
+  std::unordered_map<std::uint64_t, std::vector<Handle>> owned_;  // by their owner; some may be gone
   std::unordered_map<std::uint64_t, std::uint32_t> by_value_[handle_kind_max + 1];
   std::vector<std::uint32_t> free_[handle_kind_max + 1];
 };

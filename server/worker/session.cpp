@@ -356,7 +356,9 @@ CUresult Session::close_context(ContextState& context) {
     handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
       if (entry.context == context.id) gone.push_back(handle);
     });
-    for (const Handle handle : gone) handles_.forget(static_cast<HandleKind>(kind), handle);
+    for (const Handle handle : gone)
+      if (handle.kind() != HandleKind::stream) forget(handle.kind(), handle.value());
+      else handles_.forget(handle.kind(), handle);
   }
   for (StreamState* stream : context.streams) {
     order_.forget(*stream);
@@ -479,8 +481,16 @@ void Session::adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw,
   streams_[value] = std::move(state);
 }
 
+void Session::add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
+  memory_.add_foreign(address, bytes);
+  globals_.emplace(owner, address);
+}
+
 void Session::forget(HandleKind kind, std::uint64_t value) {
   handles_.forget(kind, Handle(value));
+  const auto [first, last] = globals_.equal_range(value);
+  for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
+  globals_.erase(first, last);
   if (kind != HandleKind::stream) return;
   const auto found = streams_.find(value);
   if (found == streams_.end()) return;

@@ -94,9 +94,11 @@ class Session final : FrameHandler {
     adopt_raw(kind, value, raw_of(object), call);
   }
   template <class T>
-  Handle reveal(HandleKind kind, T object, const Call& call) {
-    return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.id().context : 0);
+  Handle reveal(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
+    return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.id().context : 0, Handle(source));
   }
+  /// A variable of a module or library: the session may use it as long as its owner lives.
+  void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
   void forget(HandleKind kind, std::uint64_t value);
   /// Number of elements of a list that a client sent; throws ProtocolError beyond what is allowed.
   static std::size_t list_size(std::uint64_t n);
@@ -199,6 +201,7 @@ class Session final : FrameHandler {
   DeviceMemory memory_;
   HostBlocks host_blocks_;
   ImageStore images_;
+  std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses
   Handles handles_;
   Completions completions_;
   StreamOrder order_;

@@ -136,7 +136,7 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
   CUgraphNode made{};
   const CUresult result = session.driver().cuGraphAddNode_v2(&made, graph, dependencies.data(), edges.empty() ? nullptr : edges.data(),
                                                              dependencies.size(), &params);
-  if (result == CUDA_SUCCESS) call.out<wire::AddNodeReply>().setNode(session.reveal(HandleKind::node, made, call).value());
+  if (result == CUDA_SUCCESS) call.out<wire::AddNodeReply>().setNode(session.reveal(HandleKind::node, made, call, in.getGraph()).value());
   return result;
 }
 
@@ -169,12 +169,12 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
   }
   return session.aside_reply(
       call, [made, graph, &driver = session.driver()] { return driver.cuGraphInstantiateWithParams(&made->exec, graph, &made->params); },
-      [made, &session, id = call.id()](CUresult result, MessageWriter& writer) {
+      [made, &session, source = Handle(in.getGraph())](CUresult result, MessageWriter& writer) {
         auto out = writer.root<wire::InstantiateGraphReply>();
         out.setOutcome(made->params.result_out);
         if (made->params.hErrNode_out) {
           out.setErrorNode(
-              session.handles().reveal(HandleKind::node, reinterpret_cast<std::uint64_t>(made->params.hErrNode_out), 0).value());
+              session.handles().reveal(HandleKind::node, reinterpret_cast<std::uint64_t>(made->params.hErrNode_out), 0, source).value());
         }
         if (result == CUDA_SUCCESS)
           out.setExec(session.handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0).value());
@@ -191,8 +191,8 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
   const CUresult result = session.driver().cuGraphExecUpdate_v2(exec, graph, &info);
   auto out = call.out<wire::UpdateGraphReply>();
   out.setOutcome(info.result);
-  out.setErrorNode(session.reveal(HandleKind::node, info.errorNode, call).value());
-  out.setErrorFromNode(session.reveal(HandleKind::node, info.errorFromNode, call).value());
+  out.setErrorNode(session.reveal(HandleKind::node, info.errorNode, call, in.getGraph()).value());
+  out.setErrorFromNode(session.reveal(HandleKind::node, info.errorFromNode, call, in.getGraph()).value());
   return result;
 }
 

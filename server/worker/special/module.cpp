@@ -174,16 +174,16 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   if (CUmodule module{}; session.resolve(HandleKind::module, owner.value(), module)) {
     CUfunction function{};
     result = driver.cuModuleGetFunction(&function, module, name.c_str());
-    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call);
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call, owner.value());
   } else if (CUlibrary library{}; session.resolve(HandleKind::library, owner.value(), library)) {
     CUkernel kernel{};
     result = driver.cuLibraryGetKernel(&kernel, library, name.c_str());
-    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::kernel, kernel, call);
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::kernel, kernel, call, owner.value());
   } else if (CUkernel kernel{}; session.resolve(HandleKind::kernel, owner.value(), kernel)) {
     if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
     CUfunction function{};
     result = driver.cuKernelGetFunction(&function, kernel);
-    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call);
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call, owner.value());
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
@@ -219,13 +219,13 @@ Outcome listFunctions(Session& session, Call& call, wire::DescribeFunction::Read
     if (result != CUDA_SUCCESS) return result;
     std::vector<CUfunction> functions(count);
     if (count > 0) result = driver.cuModuleEnumerateFunctions(functions.data(), count, module);
-    for (const CUfunction function : functions) handles.push_back(session.reveal(HandleKind::function, function, call));
+    for (const CUfunction function : functions) handles.push_back(session.reveal(HandleKind::function, function, call, in.getFunction()));
   } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getFunction(), library)) {
     result = driver.cuLibraryGetKernelCount(&count, library);
     if (result != CUDA_SUCCESS) return result;
     std::vector<CUkernel> kernels(count);
     if (count > 0) result = driver.cuLibraryEnumerateKernels(kernels.data(), count, library);
-    for (const CUkernel kernel : kernels) handles.push_back(session.reveal(HandleKind::kernel, kernel, call));
+    for (const CUkernel kernel : kernels) handles.push_back(session.reveal(HandleKind::kernel, kernel, call, in.getFunction()));
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
@@ -292,7 +292,7 @@ Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (result != CUDA_SUCCESS) return result;
-  session.memory().add_foreign(address, bytes);
+  session.add_global(in.getOwner(), address, bytes);
   auto out = call.out<wire::FindGlobalReply>();
   out.setAddress(address);
   out.setBytes(bytes);

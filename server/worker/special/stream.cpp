@@ -158,7 +158,7 @@ Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) 
   out.setId(id);
   out.setGraph(session.reveal(HandleKind::graph, graph, call).value());
   auto list = out.initDependencies(static_cast<unsigned>(count));
-  for (unsigned i = 0; i < count; ++i) list.set(i, session.reveal(HandleKind::node, dependencies[i], call).value());
+  for (unsigned i = 0; i < count; ++i) list.set(i, session.reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());
   if (edges) {
     auto data = out.initEdges(static_cast<unsigned>(count));
     for (unsigned i = 0; i < count; ++i) {
