@@ -169,6 +169,7 @@ bool HostMemory::mapped(std::uint64_t address) const {
 }
 
 void HostMemory::send_changes(Thread& thread) {
+  if (!any_mapped()) return;
   const std::lock_guard lock(mutex_);
   for (auto& [base, block] : blocks_) {
     if (block->device_address == 0) continue;

@@ -41,7 +41,7 @@ class HostMemory {
   /// one the GPU knows, and the call is marked as one whose outcome the host sees.
   CUresult reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call);
 
-  /// Before work that may read mapped blocks: sends what the program changed.
+  /// Before work that may read mapped blocks, and before waits for work that may be waiting for them: sends what the program changed.
   void send_changes(Thread& thread);
   /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
   bool mapped(std::uint64_t address) const;

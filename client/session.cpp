@@ -158,6 +158,7 @@ CUresult Session::settle(Thread& thread, Context& context) {
   streams_.for_each([&](Handle, Stream& stream) {
     if (stream.context == &context) count(stream);
   });
+  host_memory_.send_changes(thread);
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) {
     raise(context.completed, call.number());
@@ -173,6 +174,7 @@ CUresult Session::settle(Thread& thread, Stream& stream) {
   call.in_context(stream.context);
   call.in().setHStream(stream.wire());
   const std::uint64_t items = stream.items.load();
+  host_memory_.send_changes(thread);
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) {
     stream.complete(call.number(), items);

@@ -123,7 +123,7 @@ CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   HostMemory& host_memory = thread.session().host_memory();
-  if (host_memory.any_mapped()) host_memory.send_changes(thread);
+  host_memory.send_changes(thread);
   RemoteCall<wire::CuGraphLaunch> call(thread, Opcode::cuGraphLaunch, ContextNeed::none);
   call.in_context(use->context);
   auto in = call.in();

@@ -91,7 +91,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   if (const CUresult bad = gather_arguments(*function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = map_argument_blocks(thread, arguments); bad != CUDA_SUCCESS) return bad;
   HostMemory& host_memory = session.host_memory();
-  if (host_memory.any_mapped()) host_memory.send_changes(thread);
+  host_memory.send_changes(thread);
 
   RemoteCall<wire::Launch> call(thread, Opcode::launch, ContextNeed::none);
   call.in_context(stream->context);

@@ -125,6 +125,7 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   RemoteCall<wire::CuStreamQuery> call(thread, Opcode::cuStreamQuery, ContextNeed::none);
   call.in_context(use->context);
   call.in().setHStream(use.wire());
+  session.host_memory().send_changes(thread);
   const std::uint64_t items = use->items.load();
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) use->complete(call.number(), items);
@@ -236,6 +237,7 @@ CUresult cuEventQuery(Thread& thread, CUevent event) {
   RemoteCall<wire::CuEventQuery> call(thread, Opcode::cuEventQuery, ContextNeed::none);
   call.in_context(found->context);
   call.in().setHEvent(handle_of(event).value());
+  session.host_memory().send_changes(thread);
   const std::uint64_t record = found->recorded;
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) raise(found->completed, record);
@@ -252,6 +254,7 @@ CUresult cuEventSynchronize(Thread& thread, CUevent event) {
   RemoteCall<wire::CuEventSynchronize> call(thread, Opcode::cuEventSynchronize, ContextNeed::none);
   call.in_context(found->context);
   call.in().setHEvent(handle_of(event).value());
+  session.host_memory().send_changes(thread);
   const std::uint64_t record = found->recorded;
   Stream* const stream = found->recorded_on();
   const CUresult result = call.wait();
