@@ -32,12 +32,14 @@ std::string default_image_folder() {
   return "";
 }
 
-// fargpud and fargpu-worker lie side by side in the build tree, and apart once installed.
+// fargpud and fargpu-worker lie side by side in the build tree, and apart once installed; an installation may have been moved.
 std::string default_worker() {
   std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path beside = self.parent_path() / "fargpu-worker";
-  return std::filesystem::exists(beside, error) ? beside.string() : FARGPU_LIBEXECDIR "/fargpu/fargpu-worker";
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const std::filesystem::path& path :
+       {folder / "fargpu-worker", folder.parent_path() / FARGPU_LIBEXECDIR_NAME / "fargpu" / "fargpu-worker"})
+    if (std::filesystem::exists(path, error)) return path;
+  return FARGPU_LIBEXECDIR "/fargpu/fargpu-worker";
 }
 
 const std::vector<Entry>& entries() {
@@ -105,6 +107,19 @@ std::string text_of(const toml::node& node) {
   return "?";
 }
 
+// Every setting with what it means and its default, commented out.
+std::string sample_file() {
+  std::string text = "# Settings of fargpud. What is commented out has the value shown.\n";
+  for (const Entry& entry : entries()) {
+    const bool quoted = std::holds_alternative<std::string Settings::*>(entry.field);
+    // What depends on the machine and the user is left open.
+    const bool open = entry.field == decltype(entry.field)(&Settings::image_folder) || entry.field == decltype(entry.field)(&Settings::worker);
+    const std::string value = open ? "" : entry.standard;
+    text += std::string("\n# ") + entry.help + ".\n# " + entry.name + " = " + (quoted ? "\"" + value + "\"" : value) + "\n";
+  }
+  return text;
+}
+
 void check(const Settings& settings) {
   const std::set<std::string> levels{"error", "warn", "info", "debug"};
   if (!levels.contains(settings.log_level))
@@ -125,6 +140,13 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
   bool show_config = false;
   app.add_option("--config", file, std::string("Settings file, TOML (default: ") + default_file + ", if there is one)");
   app.add_flag("--show-config", show_config, "Print every setting and where it came from, and end");
+  app.add_flag_callback(
+      "--sample-config",
+      [] {
+        std::cout << sample_file();
+        throw CLI::Success();
+      },
+      "Print a settings file with every setting explained, and end");
   std::map<std::string, std::string> given;
   for (const Entry& entry : entries()) {
     const std::string help = std::string(entry.help) + " [" + (entry.standard.empty() ? "-" : entry.standard) + ", " +
