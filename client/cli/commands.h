@@ -11,7 +11,7 @@ namespace fargpu::client::cli {
 
 inline constexpr int exit_no_capacity = 75;  ///< EX_TEMPFAIL of sysexits.h: trying later may help
 inline constexpr int exit_own_error = 125;   ///< these three as timeout(1) and env(1) use them
-inline constexpr int exit_denied = 126;
+inline constexpr int exit_denied = 126;      ///< by the host, or the system does not execute the program
 inline constexpr int exit_not_found = 127;
 
 struct RunOptions {

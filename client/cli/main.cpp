@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "fargpu " FARGPU_VERSION);
   app.require_subcommand(1);
   app.footer("The pool of GPU hosts is FARGPU_POOL=host[:port][,host...], or --pool.\n"
-             "Exit codes: the program's own; 75 no capacity now; 125 an error of fargpu; 126 denied; 127 program not found.");
+             "Exit codes: the program's own; 75 no capacity now; 125 an error of fargpu; 126 denied, or no\n"
+             "program that can be executed; 127 program not found.");
 
   cli::RunOptions run;
   CLI::App* const run_command = app.add_subcommand("run", "Run a program with the pool's GPUs");

@@ -69,7 +69,7 @@ int run(const RunOptions& options) {
   ::execvp(arguments[0], arguments.data());
   const int error = errno;
   std::cerr << "fargpu: cannot run '" << options.arguments[0] << "': " << std::strerror(error) << "\n";
-  return error == ENOENT ? exit_not_found : error == EACCES ? exit_denied : exit_own_error;
+  return error == ENOENT ? exit_not_found : exit_denied;
 }
 
 }  // namespace fargpu::client::cli
