@@ -104,9 +104,11 @@ ControlConnection::ControlConnection(const PoolHost& host) : name_(address_text(
 
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
                             const std::function<void(wire::Control::Reader)>& use) {
+  // A lease may have to wait for a driver to be initialised; everything else is answered at once.
+  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::attach_timeout : limits::connect_timeout;
   try {
     send_control(*channel_, ++sequence_, request);
-    const auto message = receive_control(*channel_, limits::attach_timeout);
+    const auto message = receive_control(*channel_, timeout);
     MessageReader reader(message);
     const auto answer = reader.root<wire::Control>();
     if (answer.which() != expected) throw ProtocolError(name_ + " gave an answer that was not asked for");
@@ -115,8 +117,10 @@ void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& r
     throw;
   } catch (const ChannelClosed& error) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?");
-  } catch (const std::exception& error) {
-    throw DialError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, name_ + " does not speak this version of fargpu (" + error.what() + ")");
+  } catch (const kj::Exception& error) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.getDescription().cStr() + "); is the port right?");
+  } catch (const std::exception& error) {  // another version would have said so
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.what() + "); is the port right?");
   }
 }
 

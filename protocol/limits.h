@@ -27,7 +27,7 @@ inline constexpr std::uint32_t stream_fence_interval = 256;
 
 inline constexpr std::size_t coherent_block_bytes_max = 1u << 20;  ///< host block kept coherent by copying both ways
 
-inline constexpr std::chrono::milliseconds connect_timeout{5000};
+inline constexpr std::chrono::milliseconds connect_timeout{5000};     ///< also for the broker's answers that take no work
 inline constexpr std::chrono::milliseconds handshake_timeout{10000};  ///< hello to ticket; ticket to attach
 inline constexpr std::chrono::milliseconds attach_timeout{60000};     ///< a cold worker initialises its driver
 inline constexpr std::chrono::milliseconds heartbeat_interval{5000};

@@ -90,7 +90,7 @@ class Process:
 
     def __init__(self, arguments, env=None, cwd=None):
         self._process = subprocess.Popen(
-            [str(a) for a in arguments], env=environment(env), cwd=cwd, text=True, errors="replace",
+            [a if isinstance(a, bytes) else str(a) for a in arguments], env=environment(env), cwd=cwd, text=True, errors="replace",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.pid = self._process.pid
         self.out = Lines(self._process.stdout)
@@ -138,7 +138,7 @@ Finished = collections.namedtuple("Finished", "code out err")
 
 def run(arguments, env=None, cwd=None, seconds=PATIENCE):
     """Runs a program to its end."""
-    done = subprocess.run([str(a) for a in arguments], env=environment(env), cwd=cwd, text=True, errors="replace",
+    done = subprocess.run([a if isinstance(a, bytes) else str(a) for a in arguments], env=environment(env), cwd=cwd, text=True, errors="replace",
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
     return Finished(done.returncode, done.stdout, done.stderr)
 
