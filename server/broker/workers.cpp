@@ -98,12 +98,7 @@ void Workers::listen(Worker& worker) {
       if (packet->message.empty()) return;  // it ended; reap() hears of it
       if (packet->descriptor >= 0) ::close(packet->descriptor);
       MessageReader reader(packet->message);
-      const auto message = reader.root<wire::WorkerMessage>();
-      if (message.isReady()) {
-        facts_message_ = packet->message;
-        facts_reader_ = std::make_unique<MessageReader>(facts_message_);
-      }
-      on_message(*found, message);
+      on_message(*found, reader.root<wire::WorkerMessage>());
     }
     listen(*found);
   });
@@ -113,6 +108,8 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
   switch (message.which()) {
     case wire::WorkerMessage::READY: {
       failure_.clear();
+      facts_ = std::make_unique<capnp::MallocMessageBuilder>();
+      facts_->setRoot(message.getReady().getFacts());
       worker.state = Worker::State::ready;
       EventLog::debug("worker ready", {{"worker", worker.process}});
       if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) {
@@ -277,8 +274,8 @@ std::size_t Workers::sessions() const {
 }
 
 std::optional<wire::HostFacts::Reader> Workers::facts() const {
-  if (!facts_reader_) return std::nullopt;
-  return facts_reader_->root<wire::WorkerMessage>().getReady().getFacts();
+  if (!facts_) return std::nullopt;
+  return facts_->getRoot<wire::HostFacts>().asReader();
 }
 
 }  // namespace fargpu::server

@@ -94,8 +94,7 @@ class Workers {
   const Settings& settings_;
   std::list<Worker> workers_;  // stable addresses
   std::string failure_;
-  std::vector<std::byte> facts_message_;
-  std::unique_ptr<MessageReader> facts_reader_;
+  std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
   bool stopping_ = false;
   std::chrono::steady_clock::time_point failed_at_{};
 };

@@ -9,6 +9,7 @@ from . import paths
 from .broker import Broker
 from .client import Client
 from .process import Process, run
+from .wire import Connection
 
 
 class SystemTest(unittest.TestCase):
@@ -26,6 +27,11 @@ class SystemTest(unittest.TestCase):
         process = Process(arguments, **more)
         self.addCleanup(process.close)
         return process
+
+    def connection(self, broker):
+        connection = Connection(broker.port)
+        self.addCleanup(connection.close)
+        return connection
 
     def end_later(self, pid):
         """A process that its parent may leave behind: it ends with the test. Held by descriptor, which no other process can take."""

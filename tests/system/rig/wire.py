@@ -3,6 +3,7 @@
 The `capnp` tool makes messages of text and the other way round, after the same schema that the product is built with."""
 
 import contextlib
+import functools
 import socket
 import struct
 import subprocess
@@ -23,6 +24,7 @@ def _capnp(verb, data):
     return subprocess.run(command, input=data, capture_output=True, check=True).stdout
 
 
+@functools.lru_cache(maxsize=None)
 def control(text):
     """The bytes of a Control message that is written as text."""
     return _capnp("encode", text.encode())
