@@ -13,6 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t staging_in_bytes = 32u << 20;
 constexpr std::size_t staging_out_bytes = 32u << 20;
+constexpr auto usage_interval = std::chrono::milliseconds(250);
 constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
 
 }  // namespace
@@ -104,13 +105,13 @@ bool Session::turn() {
 void Session::rest() {
   const auto now = Clock::now();
   if (now < busy_until_) return;
-  tell_usage(false);
+  const bool told = tell_usage(false);
   if (now - heard_at_ >= limits::heartbeat_timeout) {
     ended_ = true;
     ended_why_ = "the client has been silent for " + std::to_string(limits::heartbeat_timeout.count() / 1000) + " s";
     return;
   }
-  Channel::Timeout timeout = limits::heartbeat_interval;
+  Channel::Timeout timeout = told ? Channel::Timeout(limits::heartbeat_interval) : usage_interval;
   if (!completions_.empty() || !retries_.empty() || reader_.blocked()) {
     const auto waited = now - busy_until_;
     timeout = std::clamp<Channel::Timeout>(waited / 16, std::chrono::microseconds(20), std::chrono::microseconds(500));
@@ -119,14 +120,16 @@ void Session::rest() {
   channel_.wait({.readable = !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
 }
 
-void Session::tell_usage(bool now) {
-  if (!options_.report) return;
+bool Session::tell_usage(bool now) {
+  if (!options_.report) return true;
   const bool changed = ledger_.charged() != told_bytes_ || calls_ != told_calls_;
-  if (!changed || (!now && Clock::now() - told_at_ < std::chrono::milliseconds(250))) return;
+  if (!changed) return true;
+  if (!now && Clock::now() - told_at_ < usage_interval) return false;
   told_at_ = Clock::now();
   told_bytes_ = ledger_.charged();
   told_calls_ = calls_;
   options_.report(told_bytes_, told_calls_);
+  return true;
 }
 
 // --- frames -------------------------------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ class Session final : FrameHandler {
   void catch_up(StreamState& stream);
   bool make_staging();
   void drop_staging(ContextState& context);
-  void tell_usage(bool now);
+  bool tell_usage(bool now);  // false if it was too soon
   bool turn();
   void rest();
 

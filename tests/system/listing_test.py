@@ -15,6 +15,32 @@ class Listing(SystemTest):
         self.assertEqual((done.code, done.err), (code, ""), done.out)
         return json.loads(done.out)
 
+    def test_while_sessions_run_and_after(self):
+        host = self.broker()
+        client = self.client(host, "init", "context", f"alloc a {64 << 20}", "write a 1")
+        other = self.client(host, "init")
+
+        # What a session holds is told to the broker now and then, also when the program makes no more calls.
+        listed = wait_until(lambda: [h for h in self.json(host.pool) if h["devices"][0]["used_bytes"]], "memory in use", seconds=2)[0]
+        self.assertEqual([d["name"] for d in listed["devices"]], ["Fake GPU 0", "Fake GPU 1"])
+        self.assertEqual((listed["driver_version"], listed["draining"], listed["sessions_max"]), (13000, False, 256))
+        self.assertEqual({s["pid"] for s in listed["sessions"]}, {client.pid, other.pid})
+        session = next(s for s in listed["sessions"] if s["pid"] == client.pid)
+        self.assertEqual(session["program"], "commanded")
+        self.assertGreaterEqual(session["memory_bytes"][0], 64 << 20)
+        self.assertEqual(session["memory_bytes"][0], listed["devices"][0]["used_bytes"])
+        self.assertGreater(session["calls"], 0)
+
+        text = fargpu("ls", pool=host.pool)
+        self.assertEqual(text.code, 0)
+        self.assertRegex(text.out, rf"(?m)^ +{session['id']} +commanded .* {client.pid} .* 0\.1 GiB ")
+        self.assertRegex(text.out, r"GPU 0 +Fake GPU 0 .* 0\.1 GiB of +1\.0 GiB +GPU-")
+
+        self.assertEqual((client.finish(), other.finish()), (0, 0))
+        after = wait_until(lambda: [h for h in self.json(host.pool) if not h["sessions"]], "no sessions")[0]
+        self.assertEqual([d["used_bytes"] for d in after["devices"]], [0, 0])
+        self.assertIn("no sessions", fargpu("ls", pool=host.pool).out)
+
     def test_asked_again_and_again(self):
         """Nothing of the host's facts is used up by telling them."""
         host = self.broker("--warm-workers", "0")
