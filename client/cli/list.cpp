@@ -112,7 +112,8 @@ int list(const ListOptions& options) {
     }
   }
   if (options.output == "json") {
-    std::cout << hosts.dump(2) << "\n";
+    // Names of programs are bytes; what is no text in them is replaced.
+    std::cout << hosts.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
     return code;
   }
   for (const Json& host : hosts) {

@@ -67,6 +67,24 @@ class Listing(SystemTest):
         self.assertEqual(done.code, 125)
         self.assertIn("set FARGPU_POOL=", done.err)
 
+    def test_names_that_are_no_text(self):
+        """File names are bytes. One program's odd name must not hide the sessions of all others."""
+        host = self.broker()
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(os.fsencode(folder), b"a\x1b[31mb\xff\xfe" + b"\xc3\xa4" * 70)
+            shutil.copy(paths.PROGRAMS / "commanded", name)
+            odd = self.start([name], env={"FARGPU_POOL": host.pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+            odd.send_line("init")
+            odd.out.find(lambda line: line == "SUCCESS")
+            self.client(host, "init")
+            programs = [s["program"] for s in self.json(host.pool)[0]["sessions"]]
+            self.assertEqual(len(programs), 2)
+            self.assertIn("commanded", programs)
+            text = fargpu("ls", pool=host.pool)
+            self.assertEqual(text.code, 0, text.err)
+            self.assertIn("commanded", text.out)
+            self.assertNotIn("\x1b", text.out)
+
 
 if __name__ == "__main__":
     unittest.main()
