@@ -58,6 +58,8 @@ Worker& Workers::start(const Environment& environment, bool warm) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, theirs, link_descriptor);
+  // Nothing else of ours: neither the listening sockets, which would outlive us in it, nor the connections of other clients.
+  posix_spawn_file_actions_addclosefrom_np(&actions, link_descriptor + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;

@@ -19,6 +19,7 @@ const char* const kernels = R"(.version 7.0
 .target sm_52
 .address_size 64
 .visible .entry fill32(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
+.visible .entry crash(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
 )";
 
 struct Block {
@@ -27,7 +28,8 @@ struct Block {
 };
 
 std::map<std::string, Block> blocks;
-CUfunction fill = nullptr;
+CUfunction fill = nullptr;   // writes to the block
+CUfunction crash = nullptr;  // accesses what is not there
 
 std::string name_of(CUresult result) {
   const char* name = nullptr;
@@ -47,13 +49,14 @@ CUresult context() {
 CUresult load() {
   CUmodule module;
   if (const CUresult bad = cuModuleLoadData(&module, kernels); bad != CUDA_SUCCESS) return bad;
-  return cuModuleGetFunction(&fill, module, "fill32");
+  if (const CUresult bad = cuModuleGetFunction(&fill, module, "fill32"); bad != CUDA_SUCCESS) return bad;
+  return cuModuleGetFunction(&crash, module, "crash");
 }
 
-CUresult launch(Block& block) {
+CUresult launch(CUfunction kernel, Block& block) {
   unsigned count = 16, value = 0x5a5a5a5a;
   void* arguments[] = {&block.address, &count, &value};
-  return cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr);
+  return cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr);
 }
 
 CUresult write(Block& block) { return cuMemcpyHtoD(block.address, block.bytes.data(), block.bytes.size()); }
@@ -109,13 +112,15 @@ std::string perform(const std::string& command, std::istream& rest) {
     const CUresult result = read(block, now);
     return name_of(result) + (result != CUDA_SUCCESS ? "" : now == block.bytes ? " same" : " different");
   }
-  if (command == "launch") return name_of(launch(block));
+  if (command == "address") return "SUCCESS " + std::to_string(block.address);
+  if (command == "launch") return name_of(launch(fill, block));
+  if (command == "crash") return name_of(launch(crash, block));
   if (command == "write_forever") return name_of(forever([&] { return write(block); }));
   if (command == "read_forever") {
     std::vector<unsigned char> now;
     return name_of(forever([&] { return read(block, now); }));
   }
-  if (command == "launch_forever") return name_of(forever([&] { return launch(block); }));
+  if (command == "launch_forever") return name_of(forever([&] { return launch(fill, block); }));
   return "no such command";
 }
 
