@@ -221,8 +221,9 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       co_await wake->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     }
     if (!news->worker) {
-      co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR,
-                                      news->there ? news->failure : "no worker became ready in time");
+      // Not chosen within the call: GCC 12 destroys such a temporary of a coroutine twice.
+      const std::string why = news->there ? news->failure : "no worker became ready in time";
+      co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, why);
     }
     const Ticket ticket = broker_.issue(*news->worker, client_);
     co_await send([&](wire::Control::Builder control) {

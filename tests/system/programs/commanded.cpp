@@ -76,8 +76,13 @@ CUresult forever(const std::function<CUresult()>& action) {
   return result;
 }
 
-std::string perform(const std::string& command, std::istream& rest) {
-  std::string name;
+std::string perform(std::istream& rest) {
+  std::string command, name;
+  rest >> command;
+  if (command == "announce") {  // says that it begins with the command behind it
+    say("begun");
+    return perform(rest);
+  }
   rest >> name;
   if (command == "init") return name_of(cuInit(0));
   if (command == "context") return name_of(context());
@@ -128,15 +133,9 @@ std::string perform(const std::string& command, std::istream& rest) {
 
 int main() {
   for (std::string line; std::getline(std::cin, line);) {
+    if (line.rfind("exit ", 0) == 0) return std::atoi(line.c_str() + 5);
     std::istringstream words(line);
-    std::string command;
-    words >> command;
-    if (command == "exit") {
-      int code = 0;
-      words >> code;
-      return code;
-    }
-    say(perform(command, words));
+    say(perform(words));
   }
   return 0;
 }

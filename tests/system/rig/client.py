@@ -38,6 +38,10 @@ class Client:
             raise AssertionError(f"'{command}' gave {answer}; {self.process.err.text()}")
         return answer
 
+    def says(self, text):
+        """Waits for a line on stderr with this in it."""
+        return self.process.err.find(lambda line: text in line and line)[0]
+
     def errors(self):
         return self.process.err.text()
 
