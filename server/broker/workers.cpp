@@ -37,9 +37,14 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
+std::string end_of(int status) {
+  if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
+  return "exit code " + std::to_string(WEXITSTATUS(status));
+}
+
 }  // namespace
 
-Workers::Workers(asio::io_context& io, const Settings& settings) : io_(io), settings_(settings) {}
+Workers::Workers(asio::io_context& io, const Settings& settings) : io_(io), settings_(settings), retry_(io) {}
 
 Worker& Workers::start(const Environment& environment, bool warm) {
   const auto [ours, theirs] = make_link();
@@ -99,11 +104,33 @@ void Workers::listen(Worker& worker) {
       if (!packet) break;
       if (packet->message.empty()) return;  // it ended; reap() hears of it
       if (packet->descriptor >= 0) ::close(packet->descriptor);
-      MessageReader reader(packet->message);
-      on_message(*found, reader.root<wire::WorkerMessage>());
+      if (take(*found, packet->message)) continue;
+      ::kill(found->process, SIGKILL);
+      return;
     }
     listen(*found);
   });
+}
+
+// A worker executes what strangers sent: what it says is not trusted either. False if it made no sense.
+bool Workers::take(Worker& worker, std::span<const std::byte> packet) {
+  try {
+    MessageReader reader(packet);
+    on_message(worker, reader.root<wire::WorkerMessage>());
+    return true;
+  } catch (const kj::Exception& error) {
+    fail(worker, std::string("what the worker says cannot be understood: ") + error.getDescription().cStr());
+    return false;
+  }
+}
+
+// It does not become what it was meant to be. What happens in the environment that a client asked for is that client's affair.
+void Workers::fail(Worker& worker, const std::string& why) {
+  EventLog::error("worker failed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
+  const bool never_ready = worker.state == Worker::State::starting;
+  worker.state = Worker::State::ending;
+  if (never_ready && worker.environment.empty()) rest(why);
+  if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
 }
 
 void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
@@ -120,14 +147,9 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
       }
       return;
     }
-    case wire::WorkerMessage::FAILED: {
-      failure_ = message.getFailed().cStr();
-      failed_at_ = std::chrono::steady_clock::now();
-      worker.state = Worker::State::ending;
-      EventLog::error("worker failed", {{"worker", worker.process}, {"reason", failure_}});
-      if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, failure_);
+    case wire::WorkerMessage::FAILED:
+      fail(worker, message.getFailed().cStr());
       return;
-    }
     case wire::WorkerMessage::USAGE: {
       worker.memory_bytes.clear();
       for (const std::uint64_t bytes : message.getUsage().getMemoryBytes()) worker.memory_bytes.push_back(bytes);
@@ -163,8 +185,8 @@ void Workers::reserve(const Environment& environment, std::function<void(Worker*
   try {
     start(environment, environment.empty()).when_ready = std::move(got);
   } catch (const SystemError& error) {
-    failure_ = error.what();
-    got(nullptr, failure_);
+    rest(error.what());
+    got(nullptr, error.what());
   }
 }
 
@@ -206,8 +228,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
 
 void Workers::warm_up() {
   if (stopping_) return;
-  // A driver that does not start is not tried again and again.
-  if (!failure_.empty() && std::chrono::steady_clock::now() - failed_at_ < retry_after_failure) return;
+  if (!failure_.empty() && std::chrono::steady_clock::now() < retry_.expiry()) return;
   std::size_t ready = 0;
   for (const Worker& worker : workers_)
     if (worker.environment.empty() && !worker.when_ready &&
@@ -216,14 +237,23 @@ void Workers::warm_up() {
   try {
     for (; ready < settings_.warm_workers; ++ready) start({}, true);
   } catch (const SystemError& error) {
-    failure_ = error.what();
-    failed_at_ = std::chrono::steady_clock::now();
-    EventLog::error("no worker", {{"reason", failure_}});
+    EventLog::error("no worker", {{"reason", error.what()}});
+    rest(error.what());
   }
+}
+
+// A driver that does not start is tried again only now and then.
+void Workers::rest(const std::string& why) {
+  failure_ = why;
+  retry_.expires_after(retry_after_failure);
+  retry_.async_wait([this](const asio::error_code& error) {
+    if (!error) warm_up();
+  });
 }
 
 void Workers::stop_all(const std::string& why) {
   stopping_ = true;
+  retry_.cancel();
   for (Worker& worker : workers_) {
     if (worker.state == Worker::State::session) {
       send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder message) { message.setStop(why); });
@@ -249,20 +279,12 @@ void Workers::reap() {
     // What it said last may still be in the link.
     while (found->link->is_open()) {
       const auto packet = receive_link(found->link->native_handle());
-      if (!packet || packet->message.empty()) break;
-      MessageReader reader(packet->message);
-      on_message(*found, reader.root<wire::WorkerMessage>());
+      if (!packet || packet->message.empty() || !take(*found, packet->message)) break;
     }
-    if (WIFSIGNALED(status) && found->state != Worker::State::ending) {
-      EventLog::warn("worker killed", {{"worker", process}, {"session", found->session}, {"signal", WTERMSIG(status)}});
-    }
-    if (const auto when_ready = std::exchange(found->when_ready, nullptr)) {
-      if (failure_.empty()) failure_ = "the worker ended before it was ready";
-      failed_at_ = std::chrono::steady_clock::now();
-      when_ready(nullptr, failure_);
-    } else if (found->state == Worker::State::starting) {
-      if (failure_.empty()) failure_ = "the worker ended before it was ready";
-      failed_at_ = std::chrono::steady_clock::now();
+    if (found->state == Worker::State::starting) {
+      fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
+    } else if (found->state != Worker::State::ending) {
+      EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});
     }
     workers_.erase(found);
     if (on_end) on_end();

@@ -79,7 +79,7 @@ class Workers {
   std::size_t sessions() const;
   /// Facts as the last worker told them; null before the first.
   std::optional<wire::HostFacts::Reader> facts() const;
-  /// Why the last worker could not start; empty if it could.
+  /// Why the last worker with the standard environment could not start; empty if it could.
   const std::string& failure() const { return failure_; }
 
   /// Told when a worker has ended.
@@ -88,6 +88,9 @@ class Workers {
  private:
   Worker& start(const Environment& environment, bool warm);
   void listen(Worker& worker);
+  bool take(Worker& worker, std::span<const std::byte> packet);
+  void fail(Worker& worker, const std::string& why);
+  void rest(const std::string& why);
   void on_message(Worker& worker, wire::WorkerMessage::Reader message);
 
   asio::io_context& io_;
@@ -96,7 +99,7 @@ class Workers {
   std::string failure_;
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
   bool stopping_ = false;
-  std::chrono::steady_clock::time_point failed_at_{};
+  asio::steady_timer retry_;
 };
 
 }  // namespace fargpu::server

@@ -39,8 +39,8 @@ class OfASession(SystemTest):
         self.assertIn("the session is lost", self.victim.errors())
         self.assertIn("start the program again", self.victim.errors())
 
-        killed = self.host.log("worker killed", worker=self.worker)
-        self.assertEqual((killed["signal"], killed["session"]), ("9", "2"))
+        died = self.host.log("worker died", worker=self.worker)
+        self.assertEqual((died["how"], died["session"]), ("signal 9", "2"))
         wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid], "only the neighbour's session")
         self.assertEqual(self.neighbour.ask("check a"), "SUCCESS same")
         wait_until(lambda: self.host.status()["warm_workers"] == 1, "a warm worker")
@@ -148,9 +148,21 @@ class WithoutASession(SystemTest):
         worker = wait_until(host.workers, "a warm worker")[0]
         place = host.place()
         os.kill(worker, signal.SIGKILL)
-        host.log("worker killed", worker=worker)
+        host.log("worker died", worker=worker)
         host.log("worker ready", start=place)
         self.client(host, "init", "context")
+
+    def test_one_that_was_starting_is_replaced(self):
+        host, gate = self.gated_broker()
+        gate.touch()
+        self.client(host, "init")  # takes the warm one; the next one waits at the gate
+        starting = int(host.log("worker started", start=1)["worker"])
+        os.kill(starting, signal.SIGKILL)
+        host.log("worker failed", worker=starting, reason="the worker ended before it was ready (signal 9)")
+        gate.unlink()
+        place = host.place()
+        host.log("worker ready", start=place)
+        self.assertEqual(fargpu("run", "--", "true", pool=host.pool), (0, "", ""))
 
     def failed_lease(self):
         """A broker that could not give a client the worker it needs."""
@@ -169,11 +181,33 @@ class WithoutASession(SystemTest):
         host = self.failed_lease()
         self.client(host, "init", "context")
 
+    def test_one_with_a_clients_environment_says_nothing_of_the_host(self):
+        host = self.failed_lease()
+        self.assertNotIn("failure", host.status())
+        self.assertEqual(fargpu("run", "--", "true", pool=host.pool), (0, "", ""))
+
     def test_one_that_quits_is_logged(self):
         host = self.broker()
         worker = wait_until(host.workers, "a warm worker")[0]
         os.kill(worker, signal.SIGTERM)
-        host.log("worker killed", worker=worker, signal=15)
+        host.log("worker died", worker=worker, how="signal 15")
+
+    def test_one_that_talks_nonsense_is_ended(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "worker")
+            script.write_text(f"#!/bin/sh\n[ -e {folder}/mad ] || exec {paths.FARGPUD.parent}/fargpu-worker \"$@\"\n"
+                              f"head -c 64 /dev/urandom >&3\nexec sleep {PATIENCE}\n", encoding="utf-8")
+            script.chmod(0o755)
+            host = self.broker("--worker", script)
+            place = host.place()
+            Path(folder, "mad").touch()
+            client = self.client(host, "init", "context")
+            worker = int(host.log("worker started", start=place)["worker"])
+            self.assertIn("reason", host.log("worker failed", worker=worker))
+            wait_gone(worker)
+            self.assertEqual(client.ask("sync"), "SUCCESS")
+            Path(folder, "mad").unlink()
+            self.client(host, "init", "context")
 
 
 def asleep(pid):
