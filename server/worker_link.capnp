@@ -1,5 +1,6 @@
 @0xe1f4c07b5d3a9826;
-# What a broker and its worker tell each other, over a socket pair of packets: one message, one packet.
+# What a broker and its worker tell each other, over a socket pair of packets: one message, one packet. When the broker's end closes,
+# a worker without a session ends; one with a session goes on.
 
 using Cxx = import "/capnp/c++.capnp";
 using Control = import "/control.capnp";

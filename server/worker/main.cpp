@@ -127,7 +127,10 @@ int run(const Options& options) {
       usage.setCalls(calls);
     });
   };
-  // The broker's word to stop, or its end, stops the session.
+  // From now on this process belongs to its client. If the broker dies, the session goes on, and nothing but the client ends it; the
+  // next broker of this host does not know of it.
+  ::prctl(PR_SET_PDEATHSIG, 0);
+  // The broker's word to stop ends the session.
   static std::mutex mutex;
   static Session* session = nullptr;
   static std::string stop_why;
@@ -138,15 +141,13 @@ int run(const Options& options) {
   };
   std::thread([link = options.link] {
     const auto packet = receive_link(link);
-    std::string why = "the broker of this host is gone";
-    if (packet && !packet->message.empty()) {
-      MessageReader reader(packet->message);
-      const auto message = reader.root<wire::WorkerMessage>();
-      if (message.isStop()) why = message.getStop().cStr();
-    }
+    if (!packet || packet->message.empty()) return;  // the broker is gone
+    MessageReader reader(packet->message);
+    const auto message = reader.root<wire::WorkerMessage>();
+    if (!message.isStop()) return;
     const std::lock_guard lock(mutex);
-    stop_why = why;
-    if (session) session->stop(why);
+    stop_why = message.getStop().cStr();
+    if (session) session->stop(stop_why);
   }).detach();
 
   const std::string why = serve_session(*channel, attach_message, driver, attach);
@@ -161,7 +162,7 @@ int main(int argc, char** argv) {
   using namespace fargpu::server;
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGINT, SIG_IGN);  // the broker decides when workers end
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // without a session there is nothing to outlive the broker for
   displace(argv);
   Options options;
   CLI::App app("Executes one fargpu session. Started by fargpud.", "fargpu-worker");

@@ -28,8 +28,7 @@ class Neighbours(SystemTest):
 
     def kill_while(self, command):
         client, worker = self.doomed(f"alloc big {64 * MIB}")
-        client.begin(f"{command} big")
-        self.assertEqual(client.answer(), "begun")
+        client.begin_loop(f"{command} big")
         client.process.kill()
         self.assert_forgotten(worker)
 

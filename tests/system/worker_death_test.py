@@ -79,8 +79,7 @@ class OfASession(SystemTest):
         self.under_way("launch_forever a")
 
     def under_way(self, command):
-        self.victim.begin(command)
-        self.assertEqual(self.victim.answer(), "begun")
+        self.victim.begin_loop(command)
         self.kill()
         self.assertEqual(self.victim.answer(), LOST)
         self.assert_lost_in_good_order()

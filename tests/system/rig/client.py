@@ -1,5 +1,7 @@
 """A client program under control: it makes the CUDA calls it is told to, one line each. See programs/commanded.cpp."""
 
+import time
+
 from . import paths
 from .process import PATIENCE, Process
 
@@ -31,6 +33,13 @@ class Client:
         """A command's outcome: the name of its CUresult, with more behind it where there is more to say."""
         self.begin(command)
         return self.answer(seconds)
+
+    def begin_loop(self, command):
+        """Begins a command that does the same again and again, and returns when a round of it is under way."""
+        self.begin(command)
+        if self.answer() != "begun":
+            raise AssertionError(f"'{command}' did not begin")
+        time.sleep(0.02)  # into the middle of a round
 
     def must(self, command):
         answer = self.ask(command)

@@ -109,15 +109,16 @@ class Process:
     def running(self):
         return self._process.poll() is None
 
-    def wait(self, seconds=PATIENCE):
-        """Its exit code, as subprocess has it: negative for a signal."""
+    def wait(self, seconds=PATIENCE, output=True):
+        """Its exit code, as subprocess has it: negative for a signal. Waits for the end of its output too, unless others have it open."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self._process.args[0]} still runs after {seconds} s; it said:\n{self.out.text()}\n"
                                  f"{self.err.text()}") from None
-        self.out.join()
-        self.err.join()
+        if output:
+            self.out.join()
+            self.err.join()
         return code
 
     def close(self):
