@@ -34,7 +34,6 @@ FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
 // What must hold before the call may leave: no failure to be told first, a capture that is whole, credit on the stream.
 CUresult RemoteCallBase::prepare(Stream* stream) {
   if (error_ != CUDA_SUCCESS) return error_;
-  if (thread_.in_callback) return CUDA_ERROR_NOT_PERMITTED;
   if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) return late;
   if (context_) {
     if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS)
