@@ -118,20 +118,6 @@ CUresult check_event_handle(Thread& thread, Handle handle) {
   return thread.session().events().find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult invalid_handle_result(HandleKind kind) {
-  switch (kind) {
-    case HandleKind::graph:
-    case HandleKind::node:
-    case HandleKind::exec:
-    case HandleKind::allocation:
-      return CUDA_ERROR_INVALID_VALUE;
-    case HandleKind::context:
-      return CUDA_ERROR_INVALID_CONTEXT;
-    default:
-      return CUDA_ERROR_INVALID_HANDLE;
-  }
-}
-
 bool ends_context(CUresult result) {
   switch (result) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:
