@@ -204,10 +204,15 @@ bool DeviceMemory::reclaim(Thread& thread, Context& context) {
     waiting = waiting_ > 0;
   }
   if (waiting) session_.settle(thread, context);
+  return release_unused(thread, context.device) || waiting;
+}
+
+bool DeviceMemory::release_unused(Thread& thread, int device) {
   std::vector<Extent> extents;
   {
     const std::lock_guard lock(mutex_);
-    Pool& pool = pools_[context.device];
+    Pool& pool = pools_[device];
+    extents = surplus(pool, 0);
     for (auto it = pool.arenas.begin(); it != pool.arenas.end();) {
       if (it->second.empty()) {
         extents.push_back({it->second.base(), it->second.bytes()});
@@ -216,14 +221,12 @@ bool DeviceMemory::reclaim(Thread& thread, Context& context) {
         ++it;
       }
     }
-    const std::vector<Extent> kept = surplus(pool, 0);
-    extents.insert(extents.end(), kept.begin(), kept.end());
   }
   release(thread, extents);
-  return waiting || !extents.empty();
+  return !extents.empty();
 }
 
-void DeviceMemory::context_closed(Context& context) {
+void DeviceMemory::context_closed(Thread& thread, Context& context) {
   for (const Region& region : session_.map().extract(
            [&](const Region& r) { return r.kind == Region::Kind::device && r.context == &context; })) {
     Block block;
@@ -235,6 +238,7 @@ void DeviceMemory::context_closed(Context& context) {
     }
     give(region.device, block);
   }
+  release_unused(thread, context.device);
 }
 
 std::uint64_t DeviceMemory::kept_bytes(int device) const {

@@ -36,7 +36,7 @@ class DeviceMemory {
   /// `address` must begin an allocation of ours. `wait`: as cuMemFree, which programs use to wait for results.
   CUresult free(Thread& thread, std::uint64_t address, bool wait);
   /// The context is gone, and with it what was allocated in it; nothing runs any more.
-  void context_closed(Context& context);
+  void context_closed(Thread& thread, Context& context);
 
   /// Memory that is held for reuse on a device and that the program may therefore count as free.
   std::uint64_t kept_bytes(int device) const;
@@ -70,6 +70,7 @@ class DeviceMemory {
   std::vector<Extent> surplus(Pool& pool, std::uint64_t keep);
   void release(Thread& thread, const std::vector<Extent>& extents);
   bool reclaim(Thread& thread, Context& context);
+  bool release_unused(Thread& thread, int device);
 
   Session& session_;
   mutable std::mutex mutex_;

@@ -28,7 +28,9 @@ CUresult enter(Body&& body) noexcept {
   stats::count(symbol);
   CUresult result;
   try {
-    result = body(Thread::current());
+    Thread& thread = Thread::current();
+    // cuLaunchHostFunc: the function must not call CUDA.
+    result = thread.in_callback ? CUDA_ERROR_NOT_PERMITTED : body(thread);
   } catch (...) {
     result = result_of_exception(symbol);
   }

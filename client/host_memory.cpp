@@ -38,25 +38,33 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
       window_.give(base, round_up(bytes));
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
+  }
+  const CUresult result = hold(thread, {.kind = Region::Kind::host, .base = base, .bytes = bytes, .device = context.device,
+                                        .context = &context, .flags = flags, .device_address = base},
+                               flags & CU_MEMHOSTALLOC_DEVICEMAP);
+  if (result == CUDA_SUCCESS) *pointer = at(base);
+  return result;
+}
+
+CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
+  {
+    const std::lock_guard lock(mutex_);
     auto block = std::make_unique<Block>();
-    block->base = base;
-    block->bytes = bytes;
-    block->owned = true;
-    blocks_.emplace(base, std::move(block));
+    block->base = region.base;
+    block->bytes = region.bytes;
+    block->owned = region.kind == Region::Kind::host;
+    blocks_.emplace(region.base, std::move(block));
   }
-  session_.map().add({.kind = Region::Kind::host, .base = base, .bytes = bytes, .device = context.device,
-                      .context = &context, .buffer_id = session_.map().next_buffer_id(), .flags = flags,
-                      .device_address = base});
-  if ((flags & CU_MEMHOSTALLOC_DEVICEMAP) && bytes <= limits::coherent_block_bytes_max) {
-    std::uint64_t device_address;
-    if (const CUresult result = map(thread, base, device_address); result != CUDA_SUCCESS) {
-      session_.map().remove(base);
-      drop(thread, base);
-      return result;
-    }
+  region.buffer_id = session_.map().next_buffer_id();
+  session_.map().add(region);
+  if (!for_kernels || region.bytes > limits::coherent_block_bytes_max) return CUDA_SUCCESS;
+  std::uint64_t device_address;
+  const CUresult result = map(thread, region.base, device_address);
+  if (result != CUDA_SUCCESS) {
+    session_.map().remove(region.base);
+    drop(thread, region.base);
   }
-  *pointer = at(base);
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult HostMemory::free(Thread& thread, void* pointer) {
@@ -73,24 +81,9 @@ CUresult HostMemory::free(Thread& thread, void* pointer) {
 CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   if (session_.map().overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  {
-    const std::lock_guard lock(mutex_);
-    auto block = std::make_unique<Block>();
-    block->base = base;
-    block->bytes = bytes;
-    blocks_.emplace(base, std::move(block));
-  }
-  session_.map().add({.kind = Region::Kind::registered, .base = base, .bytes = bytes, .device = context.device,
-                      .context = &context, .buffer_id = session_.map().next_buffer_id(), .flags = flags});
-  if ((flags & CU_MEMHOSTREGISTER_DEVICEMAP) && bytes <= limits::coherent_block_bytes_max) {
-    std::uint64_t device_address;
-    if (const CUresult result = map(thread, base, device_address); result != CUDA_SUCCESS) {
-      session_.map().remove(base);
-      drop(thread, base);
-      return result;
-    }
-  }
-  return CUDA_SUCCESS;
+  return hold(thread, {.kind = Region::Kind::registered, .base = base, .bytes = bytes, .device = context.device,
+                       .context = &context, .flags = flags},
+              flags & CU_MEMHOSTREGISTER_DEVICEMAP);
 }
 
 CUresult HostMemory::remove(Thread& thread, void* pointer) {

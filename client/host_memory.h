@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "address_ranges.h"
+#include "memory_map.h"
 
 namespace fargpu::client {
 
@@ -78,6 +79,7 @@ class HostMemory {
     std::vector<std::byte> shadow;  // mapped: what the worker is known to hold
   };
 
+  CUresult hold(Thread& thread, Region region, bool for_kernels);
   Block* find(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
   void open(Thread& thread, Block& block);                        // under mutex_
   void close(Thread& thread, Block& block);                       // under mutex_

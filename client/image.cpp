@@ -2,9 +2,6 @@
 
 #include <elf.h>
 
-#define OPENSSL_SUPPRESS_DEPRECATED  // the plain functions: no global state of OpenSSL in a stranger's process
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
@@ -108,15 +105,6 @@ std::optional<Image> find_image(const void* pointer) {
     return image(pointer, length + 1, false);
   }
   return std::nullopt;
-}
-
-ImageHash hash_image(std::span<const std::byte> bytes) {
-  ImageHash hash;
-  SHA256_CTX context;
-  SHA256_Init(&context);
-  SHA256_Update(&context, bytes.data(), bytes.size());
-  SHA256_Final(reinterpret_cast<unsigned char*>(hash.data()), &context);
-  return hash;
 }
 
 }  // namespace fargpu::client

@@ -1,7 +1,6 @@
 #pragma once
 // GPU code as programs hand it to the driver: a bare pointer, whose length must be found.
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -19,9 +18,5 @@ struct Image {
 /// is none of these, or larger than limits::image_bytes_max. The pointer is the program's own and is trusted to be readable as
 /// far as its own headers say.
 std::optional<Image> find_image(const void* pointer);
-
-using ImageHash = std::array<std::byte, 32>;
-/// SHA-256.
-ImageHash hash_image(std::span<const std::byte> bytes);
 
 }  // namespace fargpu::client

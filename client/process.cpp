@@ -68,13 +68,14 @@ void Process::give_up() {
   session_->lose("the test is over");
 }
 
-void Process::lose_session(const std::string& why) noexcept {
+void Process::lose_session(Session& session, const std::string& why) noexcept {
+  session.lose(why);
+  if (&session != session_) return;  // given up before
   Life expected = Life::ready;
   if (!life_.compare_exchange_strong(expected, Life::lost)) return;
   try {
     log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again",
                why);
-    session_->lose(why);
   } catch (...) {
   }
 }
@@ -116,22 +117,25 @@ void release_default_streams(Thread& thread) noexcept {
       if (!stream) continue;
       destroy_stream(thread, *stream);
     } catch (const std::exception& error) {
-      process().lose_session(error.what());
+      process().lose_session(session, error.what());
     }
   }
 }
 
 CUresult result_of_exception(Symbol symbol) noexcept {
+  const auto lose = [&](const std::string& why) {
+    if (Session* const session = process().session()) process().lose_session(*session, std::string(facts_of(symbol).name) + ": " + why);
+  };
   try {
     throw;
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   } catch (const kj::Exception& error) {
-    process().lose_session(std::string("malformed message: ") + error.getDescription().cStr());
+    lose(std::string("malformed message: ") + error.getDescription().cStr());
   } catch (const std::exception& error) {
-    process().lose_session(std::string(facts_of(symbol).name) + ": " + error.what());
+    lose(error.what());
   } catch (...) {
-    process().lose_session(std::string(facts_of(symbol).name) + " failed for an unknown reason");
+    lose("failed for an unknown reason");
   }
   const CUresult result = process().unavailable();
   return result == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : result;

@@ -32,8 +32,8 @@ class Process {
   void adopt(Session* session);
   void give_up();
 
-  /// Ends the session for good, with one line that says why. Any thread.
-  void lose_session(const std::string& why) noexcept;
+  /// The session has ended for good: one line says why. Any thread.
+  void lose_session(Session& session, const std::string& why) noexcept;
 
   /// What a call returns in a life other than ready.
   CUresult unavailable() const;

@@ -34,7 +34,6 @@ FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
 // What must hold before the call may leave: no failure to be told first, a capture that is whole, credit on the stream.
 CUresult RemoteCallBase::prepare(Stream* stream) {
   if (error_ != CUDA_SUCCESS) return error_;
-  if (thread_.in_callback) return CUDA_ERROR_NOT_PERMITTED;
   if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) return late;
   if (context_) {
     if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS)
@@ -117,20 +116,6 @@ CUresult RemoteCallBase::recall() {
 
 CUresult check_event_handle(Thread& thread, Handle handle) {
   return thread.session().events().find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult invalid_handle_result(HandleKind kind) {
-  switch (kind) {
-    case HandleKind::graph:
-    case HandleKind::node:
-    case HandleKind::exec:
-    case HandleKind::allocation:
-      return CUDA_ERROR_INVALID_VALUE;
-    case HandleKind::context:
-      return CUDA_ERROR_INVALID_CONTEXT;
-    default:
-      return CUDA_ERROR_INVALID_HANDLE;
-  }
 }
 
 bool ends_context(CUresult result) {

@@ -7,7 +7,7 @@
 
 #include "context.h"
 #include "opcodes.h"
-#include "protocol/handle.h"
+#include "protocol/handle_results.h"
 #include "protocol/message.h"
 #include "receiver.h"
 #include "stream.h"
@@ -108,7 +108,6 @@ class RemoteCall : public RemoteCallBase {
 template <HandleKind kind>
 CUresult check_handle(Thread& thread, Handle handle);
 CUresult check_event_handle(Thread& thread, Handle handle);
-CUresult invalid_handle_result(HandleKind kind);
 
 template <HandleKind kind>
 CUresult check_handle([[maybe_unused]] Thread& thread, Handle handle) {

@@ -125,7 +125,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   }
   for (const Handle handle : events) events_.erase(handle);
   functions_.forget_context(context.id());
-  device_memory_.context_closed(context);
+  device_memory_.context_closed(thread, context);
   host_memory_.context_closed(thread, context);
   map_.extract([&](const Region& region) { return region.kind == Region::Kind::global && region.context == &context; });
   replies_.clear();
@@ -216,8 +216,9 @@ Stream* Session::thread_default_stream(Thread& thread, Context& context) {
   stream->id = context.number << 32 | handle.id();
   RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
   call.in_context(&context);
-  call.in().setPhStream(handle.value());
-  call.in().setFlags(CU_STREAM_DEFAULT);
+  auto in = call.in();
+  in.setPhStream(handle.value());
+  in.setFlags(CU_STREAM_DEFAULT);
   if (call.post() != CUDA_SUCCESS) return nullptr;
   streams_.publish(handle);
   thread.default_streams[&context] = handle;
@@ -275,7 +276,7 @@ void Session::on_late_error(wire::LateError::Reader error) {
 void Session::answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes) {
   const auto region = map_.find(address);
   if (!region || !region->on_host() || !region->contains(address, bytes)) {
-    process().lose_session("the worker asked for memory that is not pinned");
+    process().lose_session(*this, "the worker asked for memory that is not pinned");
     return;
   }
   std::span<const std::byte> rest(reinterpret_cast<const std::byte*>(address), bytes);
@@ -295,7 +296,7 @@ void Session::tell_worker(Fill&& fill, std::span<const std::byte> bulk) {
     header.kind = FrameKind::control;
     commands_.append(header, writer.finish(), bulk, CommandStream::Urgency::now);
   } catch (const std::exception& error) {
-    process().lose_session(error.what());
+    process().lose_session(*this, error.what());
   }
 }
 
@@ -317,7 +318,7 @@ void Session::serve() {
   auto beat_at = Clock::now();
   std::uint32_t heard = 0;
   try {
-    while (process().life() == Life::ready || process().life() == Life::unborn) {
+    while (!ended_.load(std::memory_order_relaxed)) {
       const bool unsent = commands_.flush_older_than(gather);
       const bool received = receiver_.serve();
       const auto now = Clock::now();
@@ -333,7 +334,7 @@ void Session::serve() {
         beat_at = now;
       }
       if (now - heard_at >= limits::heartbeat_timeout) {
-        process().lose_session(terms_.host + " has not answered for " +
+        process().lose_session(*this, terms_.host + " has not answered for " +
                                std::to_string(limits::heartbeat_timeout.count() / 1000) + " s");
         return;
       }
@@ -348,9 +349,9 @@ void Session::serve() {
       busy_until = Clock::now() + quiet;
     }
   } catch (const kj::Exception& error) {
-    process().lose_session(std::string("malformed message: ") + error.getDescription().cStr());
+    process().lose_session(*this, std::string("malformed message: ") + error.getDescription().cStr());
   } catch (const std::exception& error) {
-    process().lose_session(error.what());
+    process().lose_session(*this, error.what());
   }
 }
 
@@ -364,6 +365,12 @@ void Session::leave() noexcept {
   } catch (...) {
     // The worker notices that the connection is gone.
   }
+  end();
+}
+
+void Session::end() {
+  ended_ = true;
+  service_waker_.signal();
 }
 
 }  // namespace fargpu::client

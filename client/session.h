@@ -109,7 +109,10 @@ class Session final : PushHandler {
   Stream* thread_default_stream(Thread& thread, Context& context);
 
   /// Ends the session: nothing more is read or sent.
-  void lose(const std::string& why) { receiver_.lose(why); }
+  void lose(const std::string& why) {
+    receiver_.lose(why);
+    end();
+  }
   /// Sends what is left and says goodbye.
   void leave() noexcept;
 
@@ -120,6 +123,7 @@ class Session final : PushHandler {
   void answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes);
   void serve();
   void wake_service();
+  void end();
 
   template <class Fill>
   void tell_worker(Fill&& fill, std::span<const std::byte> bulk = {});
@@ -128,6 +132,7 @@ class Session final : PushHandler {
   const Terms terms_;
   Waker service_waker_;
   std::atomic<bool> service_asleep_{false};
+  std::atomic<bool> ended_{false};
   Receiver receiver_;
   CommandStream commands_;
   ReplyCache replies_;

@@ -15,9 +15,10 @@ namespace fargpu {
 /// Builds one message. Small messages (nearly all) never touch the heap.
 class MessageWriter {
  public:
+  /// The message's root; the same one each time.
   template <class Root>
   typename Root::Builder root() {
-    return builder_.initRoot<Root>();
+    return builder_.getRoot<Root>();
   }
 
   /// The finished segment; valid while this object lives. Empty if nothing was begun.

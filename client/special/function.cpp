@@ -35,22 +35,25 @@ CUresult fetch(Thread& thread, Function& function, int device, Function::Attribu
 
 CUresult get(Thread& thread, int* value, CUfunction_attribute attribute, Function& function, int device) {
   if (!value || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  const auto index = static_cast<std::size_t>(attribute);
+  const auto take = [&](const Function::Attributes& known) {
+    if (index >= known.values.size()) return CUDA_ERROR_INVALID_VALUE;
+    if (known.results[index] == CUDA_SUCCESS) *value = known.values[index];
+    return known.results[index];
+  };
   {
     const std::lock_guard lock(function.mutex);
     if (const auto known = function.attributes.find(device); known != function.attributes.end()) {
-      const auto index = static_cast<std::size_t>(attribute);
-      if (index >= known->second.values.size()) return CUDA_ERROR_INVALID_VALUE;
-      if (known->second.results[index] == CUDA_SUCCESS) *value = known->second.values[index];
-      return known->second.results[index];
+      // A function that the driver had not loaded yet may be by now.
+      if (const CUresult result = take(known->second); result != CUDA_ERROR_FUNCTION_NOT_LOADED) return result;
     }
   }
   Function::Attributes fetched;
   if (const CUresult result = fetch(thread, function, device, fetched); result != CUDA_SUCCESS) return result;
-  {
-    const std::lock_guard lock(function.mutex);
-    function.attributes.emplace(device, std::move(fetched));
-  }
-  return get(thread, value, attribute, function, device);
+  const CUresult result = take(fetched);
+  const std::lock_guard lock(function.mutex);
+  function.attributes.insert_or_assign(device, std::move(fetched));
+  return result;
 }
 
 CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function& function, int device) {

@@ -16,6 +16,7 @@
 #include "client/session.h"
 #include "client_hand.h"
 #include "operations.capnp.h"
+#include "protocol/image_hash.h"
 
 namespace fargpu::client::hand {
 namespace {

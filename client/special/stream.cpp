@@ -94,6 +94,26 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   return CUDA_SUCCESS;
 }
 
+// Asks the worker about an event unless its outcome is known; `done(event, record)` when it has happened.
+template <class Request, Opcode opcode, class Done>
+CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
+  Session& session = thread.session();
+  Event* const found = session.events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = session.captures().check_event(*found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
+  if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  RemoteCall<Request> call(thread, opcode, ContextNeed::none);
+  call.in_context(found->context);
+  call.in().setHEvent(handle_of(event).value());
+  session.host_memory().send_changes(thread);
+  const std::uint64_t record = found->recorded;
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  raise(found->completed, record);
+  return done(*found, record);
+}
+
 }  // namespace
 
 CUresult cuStreamCreate(Thread& thread, CUstream* out, unsigned flags) { return create_stream(thread, out, flags, 0, false); }
@@ -228,42 +248,14 @@ CUresult cuEventRecordWithFlags(Thread& thread, CUevent event, CUstream stream, 
 }
 
 CUresult cuEventQuery(Thread& thread, CUevent event) {
-  Session& session = thread.session();
-  Event* const found = session.events().find(handle_of(event));
-  if (!found) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = session.captures().check_event(*found); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = session.captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
-  if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
-  RemoteCall<wire::CuEventQuery> call(thread, Opcode::cuEventQuery, ContextNeed::none);
-  call.in_context(found->context);
-  call.in().setHEvent(handle_of(event).value());
-  session.host_memory().send_changes(thread);
-  const std::uint64_t record = found->recorded;
-  const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) raise(found->completed, record);
-  return result;
+  return ask_event<wire::CuEventQuery, Opcode::cuEventQuery>(thread, event, [](Event&, std::uint64_t) { return CUDA_SUCCESS; });
 }
 
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {
-  Session& session = thread.session();
-  Event* const found = session.events().find(handle_of(event));
-  if (!found) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = session.captures().check_event(*found); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = session.captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
-  if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
-  RemoteCall<wire::CuEventSynchronize> call(thread, Opcode::cuEventSynchronize, ContextNeed::none);
-  call.in_context(found->context);
-  call.in().setHEvent(handle_of(event).value());
-  session.host_memory().send_changes(thread);
-  const std::uint64_t record = found->recorded;
-  Stream* const stream = found->recorded_on();
-  const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) {
-    raise(found->completed, record);
-    if (stream) raise(stream->completed, record);  // what came before it is done too
-    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
-  }
-  return result;
+  return ask_event<wire::CuEventSynchronize, Opcode::cuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
+    if (Stream* const stream = found.recorded_on()) raise(stream->completed, record);  // what came before it is done too
+    return thread.take_late_error();
+  });
 }
 
 }  // namespace fargpu::client::hand

@@ -1,8 +1,6 @@
 #include "image_store.h"
 
 #include <fcntl.h>
-#define OPENSSL_SUPPRESS_DEPRECATED
-#include <openssl/sha.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,15 +15,6 @@ namespace fargpu::server {
 namespace {
 
 constexpr std::size_t arriving_max = 16;  // images under way at once in one session
-
-ImageHash hash_of(std::span<const std::byte> bytes) {
-  ImageHash hash;
-  SHA256_CTX context;
-  SHA256_Init(&context);
-  SHA256_Update(&context, bytes.data(), bytes.size());
-  SHA256_Final(reinterpret_cast<unsigned char*>(hash.data()), &context);
-  return hash;
-}
 
 // A private mapping, so that nobody who can write the file can change what the driver reads later.
 const std::byte* map_copy(std::span<const std::byte> bytes) {
@@ -60,7 +49,7 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
   }
   ::futimens(file, nullptr);  // used now: eviction takes the oldest
   ::close(file);
-  if (have != bytes || hash_of(contents) != hash) return {};
+  if (have != bytes || hash_image(contents) != hash) return {};
   const std::byte* const data = map_copy(contents);
   if (!data) return {};
   mapped_[hash] = {data, bytes};
@@ -81,7 +70,7 @@ bool ImageStore::receive(const ImageHash& hash, std::size_t bytes, std::size_t o
   if (contents.size() < bytes) return true;
   const std::vector<std::byte> whole = std::move(contents);
   arriving_.erase(hash);
-  if (hash_of(whole) != hash) return false;
+  if (hash_image(whole) != hash) return false;
   const std::byte* const data = map_copy(whole);
   if (!data) return false;
   mapped_[hash] = {data, bytes};

@@ -1,7 +1,6 @@
 #pragma once
 // GPU code by content: what any session of the host has sent need not be sent again.
 
-#include <array>
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -10,9 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace fargpu::server {
+#include "protocol/image_hash.h"
 
-using ImageHash = std::array<std::byte, 32>;
+namespace fargpu::server {
 
 /// Images lie as files named by their hash in a folder that all workers of the host share; without a folder they are kept for this
 /// session only. Bytes are trusted only after their hash was checked, on writing and on reading. Used by the executor only.

@@ -448,20 +448,6 @@ bool Session::resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& r
   return entry != nullptr;
 }
 
-CUresult Session::invalid(HandleKind kind) {
-  switch (kind) {
-    case HandleKind::graph:
-    case HandleKind::node:
-    case HandleKind::exec:
-    case HandleKind::allocation:
-      return CUDA_ERROR_INVALID_VALUE;
-    case HandleKind::context:
-      return CUDA_ERROR_INVALID_CONTEXT;
-    default:
-      return CUDA_ERROR_INVALID_HANDLE;
-  }
-}
-
 CUresult Session::check_adoption(HandleKind kind, std::uint64_t value) {
   // A client that reuses a live handle does not follow the protocol.
   if (!handles_.adoptable(kind, Handle(value))) throw ProtocolError("a new object was given a handle that is not free");

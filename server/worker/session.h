@@ -26,6 +26,7 @@
 #include "output.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
+#include "protocol/handle_results.h"
 #include "staging.h"
 #include "stream_order.h"
 #include "streams.h"
@@ -87,7 +88,7 @@ class Session final : FrameHandler {
     return true;
   }
   /// What a call with a bad handle of this kind returns.
-  static CUresult invalid(HandleKind kind);
+  static CUresult invalid(HandleKind kind) { return invalid_handle_result(kind); }
   CUresult check_adoption(HandleKind kind, std::uint64_t value);
   template <class T>
   void adopt(HandleKind kind, std::uint64_t value, T object, const Call& call) {

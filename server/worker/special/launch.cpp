@@ -34,6 +34,22 @@ CUresult read_attributes(Session& session, capnp::List<wire::LaunchAttribute>::R
   return CUDA_SUCCESS;
 }
 
+// Shape and attributes of a launch; the attributes must outlive it.
+template <class Request>
+CUlaunchConfig read_config(Request in, std::vector<CUlaunchAttribute>& attributes) {
+  CUlaunchConfig config{};
+  config.gridDimX = in.getGridX();
+  config.gridDimY = in.getGridY();
+  config.gridDimZ = in.getGridZ();
+  config.blockDimX = in.getBlockX();
+  config.blockDimY = in.getBlockY();
+  config.blockDimZ = in.getBlockZ();
+  config.sharedMemBytes = in.getSharedBytes();
+  config.attrs = attributes.data();
+  config.numAttrs = static_cast<unsigned>(attributes.size());
+  return config;
+}
+
 }  // namespace
 
 Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
@@ -57,17 +73,8 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
     default: {
       std::vector<CUlaunchAttribute> attributes;
       if (const CUresult bad = read_attributes(session, in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
-      CUlaunchConfig config{};
-      config.gridDimX = in.getGridX();
-      config.gridDimY = in.getGridY();
-      config.gridDimZ = in.getGridZ();
-      config.blockDimX = in.getBlockX();
-      config.blockDimY = in.getBlockY();
-      config.blockDimZ = in.getBlockZ();
-      config.sharedMemBytes = in.getSharedBytes();
+      CUlaunchConfig config = read_config(in, attributes);
       config.hStream = stream->cuda;
-      config.attrs = attributes.data();
-      config.numAttrs = static_cast<unsigned>(attributes.size());
       result = driver.cuLaunchKernelEx(&config, function, arguments.pointers(), nullptr);
     }
   }
@@ -80,16 +87,7 @@ Outcome clusterOccupancy(Session& session, Call& call, wire::ClusterOccupancy::R
   if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<CUlaunchAttribute> attributes;
   if (const CUresult bad = read_attributes(session, in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
-  CUlaunchConfig config{};
-  config.gridDimX = in.getGridX();
-  config.gridDimY = in.getGridY();
-  config.gridDimZ = in.getGridZ();
-  config.blockDimX = in.getBlockX();
-  config.blockDimY = in.getBlockY();
-  config.blockDimZ = in.getBlockZ();
-  config.sharedMemBytes = in.getSharedBytes();
-  config.attrs = attributes.data();
-  config.numAttrs = static_cast<unsigned>(attributes.size());
+  const CUlaunchConfig config = read_config(in, attributes);
   int value = 0;
   const CUresult result = in.getPotential() ? session.driver().cuOccupancyMaxPotentialClusterSize(&value, function, &config)
                                             : session.driver().cuOccupancyMaxActiveClusters(&value, function, &config);
