@@ -58,6 +58,7 @@ class Receiver final : FrameHandler {
 
   /// Ends all waiting; further waits throw ChannelClosed with this text.
   void lose(const std::string& why);
+  bool lost() const { return lost_.load(std::memory_order_relaxed); }
 
   /// Number of the last frame taken from the worker, low 32 bits.
   std::uint32_t confirmed() const { return confirmed_.load(std::memory_order_relaxed); }
@@ -81,7 +82,7 @@ class Receiver final : FrameHandler {
   std::mutex mutex_;
   std::condition_variable changed_;  // a reply is done, or nobody reads any more
   bool reading_ = false;
-  bool lost_ = false;
+  std::atomic<bool> lost_{false};  // changed under mutex_
   std::string lost_why_;
   std::unordered_map<std::uint32_t, PendingReply*> pending_;
   std::vector<std::byte> discarded_;  // for bulk bytes that nobody wants

@@ -316,8 +316,9 @@ void Session::serve() {
   auto heard_at = Clock::now();
   auto beat_at = Clock::now();
   std::uint32_t heard = 0;
+  std::string why;
   try {
-    while (process().life() == Life::ready || process().life() == Life::unborn) {
+    while (!receiver_.lost() && (process().life() == Life::ready || process().life() == Life::unborn)) {
       const bool unsent = commands_.flush_older_than(gather);
       const bool received = receiver_.serve();
       const auto now = Clock::now();
@@ -347,11 +348,14 @@ void Session::serve() {
       service_asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;
     }
+    return;
   } catch (const kj::Exception& error) {
-    process().lose_session(std::string("malformed message: ") + error.getDescription().cStr());
+    why = std::string("malformed message: ") + error.getDescription().cStr();
   } catch (const std::exception& error) {
-    process().lose_session(error.what());
+    why = error.what();
   }
+  // One that was lost before may not be the process's session any more.
+  if (!receiver_.lost()) process().lose_session(why);
 }
 
 void Session::leave() noexcept {
