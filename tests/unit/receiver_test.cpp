@@ -197,3 +197,29 @@ TEST_CASE("a worker that goes away ends the wait") {
   f.ends.first.reset();
   CHECK_THROWS_AS(waiting.get(), ChannelClosed);
 }
+
+TEST_CASE("nobody leaves with an error while another thread may still be writing into its memory") {
+  Fixture f;
+  PendingReply pending;
+  Bytes target(8);
+  pending.target = target;
+  f.receiver.expect(1, pending);
+  std::promise<void> within, go_on;
+  f.pushes.heard = [&](wire::Control::Reader, std::span<std::byte>) {
+    within.set_value();
+    go_on.get_future().wait();
+  };
+  // One thread reads, and is in the middle of it when the session is lost; the data for the other comes right behind.
+  Bytes stream = f.control([](wire::Control::Builder control) { control.initPassed(); });
+  append(stream, f.data(1, pattern(8)));
+  send(f.worker(), stream);
+  auto reading = std::async(std::launch::async, [&] { f.receiver.serve(); });
+  within.get_future().wait();
+  auto waiting = std::async(std::launch::async, [&] { f.receiver.wait(1, pending); });
+  f.receiver.lose("the test says so");
+  CHECK(waiting.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  go_on.set_value();
+  CHECK_THROWS_WITH(waiting.get(), "the test says so");
+  CHECK_THROWS_AS(reading.get(), ChannelClosed);
+  CHECK(target == pattern(8));
+}
