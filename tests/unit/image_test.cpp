@@ -218,6 +218,73 @@ TEST_CASE("an ELF image whose tables lie beyond the limit is none, and they are 
   CHECK(length(bytes) == 0);
 }
 
+TEST_CASE("sizes that overflow are no way to a shorter image") {
+  CHECK(length(container(limits::image_bytes_max)) == 0);  // with its header it is too long
+  Elf elf;
+  elf.add_section(SHT_PROGBITS, 64, 8);
+  SECTION("a section") {
+    elf.sections[0].sh_offset = ~std::uint64_t{0} - 100;
+    elf.sections[0].sh_size = 200;
+  }
+  SECTION("a segment") { elf.add_segment(200, ~std::uint64_t{0} - 100); }
+  SECTION("a table of sections, by the count in its first") {
+    elf.add_section(SHT_PROGBITS, 64, 8);
+    elf.sections[0].sh_size = std::uint64_t{1} << 58;
+    Bytes bytes = elf.build();
+    put(bytes, offsetof(Elf64_Ehdr, e_shnum), Elf64_Half{0});
+    CHECK(length(bytes) == 0);
+    return;
+  }
+  CHECK(length(elf.build()) == 0);
+}
+
+TEST_CASE("table entries too small to be any are not looked at") {
+  Elf elf;
+  elf.add_section(SHT_PROGBITS, 64, 8);
+  SECTION("sections") { elf.header.e_shentsize = GENERATE(Elf64_Half{0}, Elf64_Half{63}); }
+  SECTION("segments") {
+    elf.add_segment(64, 8);
+    elf.header.e_phentsize = GENERATE(Elf64_Half{0}, Elf64_Half{55});
+  }
+  CHECK(length(elf.build()) == 0);
+}
+
+TEST_CASE("a file that was cut anywhere is no image, and nothing behind its end is read") {
+  Elf elf;
+  elf.add_section(SHT_NULL, 0, 0);
+  elf.add_section(SHT_PROGBITS, 64, 30);
+  elf.add_segment(64, 30);
+  const Bytes images[] = {elf.build(), container(40), text("// PTX\n/* of a\nkind */\n.version 8.0\n")};
+  for (Bytes whole : images) {
+    whole.resize(std::max<std::size_t>(whole.size(), length(whole)));
+    const Guarded all(whole);
+    const auto image = find_image(all.data(), whole.size());
+    REQUIRE(image);
+    CHECK(image->bytes.size() == whole.size());
+    for (std::size_t cut = 0; cut < whole.size(); ++cut) {
+      const Guarded part{std::span<const std::byte>(whole).first(cut)};
+      if (find_image(part.data(), cut)) FAIL("cut to " << cut << " of " << whole.size() << " bytes");
+    }
+  }
+}
+
+TEST_CASE("a wrapper in a file leads nowhere") {
+  Bytes bytes;
+  put(bytes, 0, std::uint32_t{0x466243B1});
+  put(bytes, 4, std::uint32_t{1});
+  put(bytes, 8, std::uint64_t{0x10});
+  put(bytes, 16, std::uint64_t{0});
+  CHECK_FALSE(find_image(bytes.data(), bytes.size()));
+}
+
+TEST_CASE("what lies behind an image in a file is left out") {
+  Bytes bytes = container(40);
+  bytes.resize(1000);
+  const auto image = find_image(bytes.data(), bytes.size());
+  REQUIRE(image);
+  CHECK(image->bytes.size() == 56);
+}
+
 TEST_CASE("PTX is a text that begins with its version") {
   for (const std::string_view ptx : {".version 8.0\n.target sm_90\n", "\n\n  .version 1.0", "// a comment\n.version 8.0",
                                      "//\n// two\n\t.version 8.0", "/* long\n one */ .version 8.0", "/**/\r\n.version"}) {
