@@ -41,6 +41,8 @@ TEST_CASE("addresses of IPv6 stand in brackets") {
   CHECK(read("[fe80::1%eth0]:9000,b") == "[fe80::1%eth0]:9000 b:8470");
   CHECK(read("[::1") == complaint("[::1", "'[::1' lacks the closing bracket"));
   CHECK(read("[::1]9000") == complaint("[::1]9000", "'[::1]9000' has text after the bracket"));
+  CHECK(read("::1") == complaint("::1", "'::1' has several colons; write an IPv6 address in brackets"));
+  CHECK(read("a,fe80::1:8470") == complaint("a,fe80::1:8470", "'fe80::1:8470' has several colons; write an IPv6 address in brackets"));
   CHECK(read("[]:9000") == complaint("[]:9000", "a host name is missing"));
 }
 
@@ -55,6 +57,8 @@ TEST_CASE("what is no port is named") {
   CHECK(read("a:http") == complaint("a:http", "'http' is no port"));
   CHECK(read("b,a:12x") == complaint("b,a:12x", "'12x' is no port"));
   CHECK(read("a:-1") == complaint("a:-1", "'-1' is no port"));
+  CHECK(read("a:") == complaint("a:", "'' is no port"));
+  CHECK(read("[::1]:") == complaint("[::1]:", "'' is no port"));
   CHECK(read("a: 80") == complaint("a: 80", "' 80' is no port"));
 }
 
