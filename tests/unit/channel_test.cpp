@@ -249,6 +249,29 @@ TEST_CASE("a closed channel ends every wait, at both ends") {
   CHECK(reading.get());
 }
 
+TEST_CASE("a wait for nothing ends when this end is closed") {
+  const std::string kind = any_kind();
+  INFO(kind);
+  auto [left, right] = make(kind);
+  SECTION("before") { left->close(); }
+  std::thread other([&near = *left] { near.close(); });
+  left->wait({}, Channel::forever);
+  other.join();
+}
+
+TEST_CASE("no room to receive into is no end of the connection") {
+  const std::string kind = any_kind();
+  INFO(kind);
+  auto [left, right] = make(kind);
+  CHECK(right->receive_some({}) == 0);
+  CHECK(send_piece(*left, pattern(5)) == 5);
+  REQUIRE(right->wait({.readable = true}, Channel::forever).readable);
+  CHECK(right->receive_some({}) == 0);
+  left.reset();
+  CHECK(right->receive_some({}) == 0);
+  CHECK(receive_to_end(*right) == pattern(5));
+}
+
 TEST_CASE("sending into a closed channel is an error") {
   const std::string kind = any_kind();
   INFO(kind);
