@@ -77,7 +77,7 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error) {
       return hosts;
     }
     PoolHost host;
-    std::string port;
+    std::string port;  // with its colon; empty if there is none
     if (item.starts_with('[')) {  // IPv6 literal
       const std::size_t close = item.find(']');
       if (close == std::string::npos) {
@@ -90,23 +90,23 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error) {
           complain("'" + item + "' has text after the bracket");
           return hosts;
         }
-        port = item.substr(close + 2);
-        if (port.empty()) port = "?";
+        port = item.substr(close + 1);
       }
     } else {
-      const std::size_t colon = item.rfind(':');
+      const std::size_t colon = std::min(item.find(':'), item.size());
       host.host = item.substr(0, colon);
-      if (colon != std::string::npos) {
-        port = item.substr(colon + 1);
-        if (port.empty()) port = "?";
+      port = item.substr(colon);
+      if (port.find(':', 1) != std::string::npos) {
+        complain("'" + item + "' has several colons; write an IPv6 address in brackets");
+        return hosts;
       }
     }
     if (host.host.empty()) {
       complain("a host name is missing");
       return hosts;
     }
-    if (!port.empty() && (!parse_number(port, host.port) || host.port == 0)) {
-      complain("'" + port + "' is no port");
+    if (!port.empty() && (!parse_number(port.substr(1), host.port) || host.port == 0)) {
+      complain("'" + port.substr(1) + "' is no port");
       return hosts;
     }
     hosts.push_back(std::move(host));

@@ -66,6 +66,7 @@ void Process::give_up() {
   life_.store(Life::ended);
   session_->leave();
   session_->lose("the test is over");
+  life_.store(Life::unborn);
 }
 
 void Process::lose_session(Session& session, const std::string& why) noexcept {

@@ -29,11 +29,11 @@ template <class Ready>
 void Receiver::wait_for(Ready&& ready) {
   std::unique_lock lock(mutex_);
   while (!ready()) {
-    if (lost_) throw ChannelClosed(lost_why_);
-    if (reading_) {
+    if (reading_) {  // also after a loss: the thread that reads may be writing where this one wants its data
       changed_.wait(lock);
       continue;
     }
+    if (lost_) throw ChannelClosed(lost_why_);
     reading_ = true;
     lock.unlock();
     try {

@@ -53,7 +53,7 @@ struct Pipe {
       got += part;
     }
     if (got > 0) emptied.signal();
-    if (got == 0 && closed) throw ChannelClosed("the other end of the channel is closed");
+    if (got == 0 && closed && !buffer.empty()) throw ChannelClosed("the other end of the channel is closed");
     return got;
   }
 
@@ -64,6 +64,10 @@ struct Pipe {
     emptied.signal();
   }
 
+  bool is_closed() {
+    const std::lock_guard lock(mutex);
+    return closed;
+  }
   bool readable() {
     const std::lock_guard lock(mutex);
     return used > 0 || closed;
@@ -98,7 +102,7 @@ class MemoryChannel final : public Channel {
                       .writable = interest.writable && out_->writable()};
     };
     Interest now = ready();
-    if (now.readable || now.writable) return now;
+    if (now.readable || now.writable || in_->is_closed()) return now;
     std::array<pollfd, 3> polled{};
     polled[0] = {interest.readable ? in_->filled.descriptor() : -1, POLLIN, 0};
     polled[1] = {interest.writable ? out_->emptied.descriptor() : -1, POLLIN, 0};
@@ -113,7 +117,7 @@ class MemoryChannel final : public Channel {
       if (polled[0].revents) in_->filled.drain();
       if (polled[1].revents) out_->emptied.drain();
       now = ready();
-      if (now.readable || now.writable) return now;
+      if (now.readable || now.writable || in_->is_closed()) return now;
       if (polled[2].revents) {
         waker->drain();
         return now;

@@ -52,6 +52,7 @@ class SocketChannel final : public Channel {
   }
 
   std::size_t receive_some(std::span<std::byte> buffer) override {
+    if (buffer.empty()) return 0;  // recv would answer as if the connection had ended
     while (true) {
       const ssize_t received = ::recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
       if (received > 0) return static_cast<std::size_t>(received);

@@ -135,7 +135,7 @@ class ImageFile {
     struct stat status{};
     if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0 &&
         static_cast<std::uint64_t>(status.st_size) <= limits::image_bytes_max) {
-      bytes_.resize(static_cast<std::size_t>(status.st_size) + 64);  // headers may be looked for behind the end of junk
+      bytes_.resize(static_cast<std::size_t>(status.st_size) + 1);
       std::size_t have = 0;
       while (have < static_cast<std::size_t>(status.st_size)) {
         const ssize_t got = ::read(descriptor, bytes_.data() + have, static_cast<std::size_t>(status.st_size) - have);
@@ -149,9 +149,7 @@ class ImageFile {
   bool opened() const { return opened_; }
   /// Null unless the file holds an image as a whole.
   const void* image() const {
-    if (size_ == 0) return nullptr;
-    const auto found = find_image(bytes_.data());
-    return found && !found->wrapped && found->bytes.size() <= size_ + 1 ? bytes_.data() : nullptr;
+    return size_ > 0 && find_image(bytes_.data(), size_ + 1) ? bytes_.data() : nullptr;
   }
 
  private:
