@@ -105,7 +105,7 @@ ControlConnection::ControlConnection(const PoolHost& host) : name_(address_text(
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
                             const std::function<void(wire::Control::Reader)>& use) {
   // A lease may have to wait for a driver to be initialised; everything else is answered at once.
-  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::attach_timeout : limits::connect_timeout;
+  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout : limits::connect_timeout;
   try {
     send_control(*channel_, ++sequence_, request);
     const auto message = receive_control(*channel_, timeout);

@@ -81,6 +81,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
 
     send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
       answer.setSessionId(options.session_id);
+      answer.setSilenceMs(static_cast<std::uint32_t>(options.silence.count()));
       const auto write = [](const Window& window, wire::Range::Builder range) {
         range.setBase(window.base);
         range.setBytes(window.bytes);
@@ -104,13 +105,14 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.image_folder = options.image_folder;
     session_options.image_bytes_max = options.image_bytes_max;
     session_options.spin = options.spin;
+    session_options.silence = options.silence;
     session_options.report = options.report;
     std::string why;
     {
-      Session session(channel, driver, session_options);
-      if (options.running) options.running(&session);
+      auto session = std::make_unique<Session>(channel, driver, session_options);
+      if (options.running) options.running(session.get());
       try {
-        why = session.run();
+        why = session->run();
       } catch (const kj::Exception& error) {
         why = std::string("protocol error: ") + error.getDescription().cStr();
       } catch (const ProtocolError& error) {
@@ -118,6 +120,8 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
       }
       if (options.running) options.running(nullptr);
       channel.close();
+      // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never end.
+      if (!options.one_process) (void)session.release();
     }
     if (options.one_process) driver.cuMemAddressFree(device_window.base, device_window.bytes);
     return why;

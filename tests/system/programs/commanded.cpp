@@ -20,6 +20,7 @@ const char* const kernels = R"(.version 7.0
 .address_size 64
 .visible .entry fill32(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
 .visible .entry crash(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
+.visible .entry hang(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
 )";
 
 struct Block {
@@ -30,6 +31,7 @@ struct Block {
 std::map<std::string, Block> blocks;
 CUfunction fill = nullptr;   // writes to the block
 CUfunction crash = nullptr;  // accesses what is not there
+CUfunction hang = nullptr;   // never ends
 
 std::string name_of(CUresult result) {
   const char* name = nullptr;
@@ -50,7 +52,8 @@ CUresult load() {
   CUmodule module;
   if (const CUresult bad = cuModuleLoadData(&module, kernels); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = cuModuleGetFunction(&fill, module, "fill32"); bad != CUDA_SUCCESS) return bad;
-  return cuModuleGetFunction(&crash, module, "crash");
+  if (const CUresult bad = cuModuleGetFunction(&crash, module, "crash"); bad != CUDA_SUCCESS) return bad;
+  return cuModuleGetFunction(&hang, module, "hang");
 }
 
 CUresult launch(CUfunction kernel, Block& block) {
@@ -120,6 +123,7 @@ std::string perform(std::istream& rest) {
   if (command == "address") return "SUCCESS " + std::to_string(block.address);
   if (command == "launch") return name_of(launch(fill, block));
   if (command == "crash") return name_of(launch(crash, block));
+  if (command == "hang") return name_of(launch(hang, block));
   if (command == "write_forever") return name_of(forever([&] { return write(block); }));
   if (command == "read_forever") {
     std::vector<unsigned char> now;
