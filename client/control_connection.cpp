@@ -9,6 +9,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
+#include "protocol/printable.h"
 
 namespace fargpu::client {
 namespace {
@@ -59,7 +60,7 @@ void require_pool(const Config& config) {
 
 void check_failure(wire::Failure::Reader failure, const std::string& host) {
   if (failure.getReason() != wire::Failure::Reason::NONE)
-    throw DialError(result_of(failure.getReason()), host + ": " + failure.getText().cStr());
+    throw DialError(result_of(failure.getReason()), host + ": " + printable(failure.getText().cStr(), 512));
 }
 
 std::unique_ptr<Channel> connect_to(const PoolHost& host) {
@@ -98,7 +99,7 @@ ControlConnection::ControlConnection(const PoolHost& host) : name_(address_text(
       [&](wire::Control::Reader control) {
         const auto answer = control.getHelloAnswer();
         check_failure(answer.getFailure(), name_);
-        broker_version_ = answer.getVersion().cStr();
+        broker_version_ = printable(answer.getVersion().cStr());
       });
 }
 

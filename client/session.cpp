@@ -9,6 +9,7 @@
 #include "operations.capnp.h"
 #include "process.h"
 #include "protocol/errors.h"
+#include "protocol/printable.h"
 #include "remote_call.h"
 #include "threads.h"
 
@@ -250,7 +251,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk.size());
       return;
     case wire::Control::GOODBYE:
-      throw ChannelClosed(terms_.host + " ended the session: " + push.getGoodbye().getText().cStr());
+      throw ChannelClosed(terms_.host + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
     default:
       throw ProtocolError("a control message that a worker does not send");
   }

@@ -16,6 +16,7 @@
 #include "protocol/frame.h"
 #include "protocol/limits.h"
 #include "protocol/message.h"
+#include "protocol/printable.h"
 
 namespace fargpu::server {
 namespace {
@@ -57,13 +58,6 @@ std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
   return std::min<std::size_t>(callers_wanted, limit.rlim_cur / 4 + 1);
-}
-
-std::string printable(kj::StringPtr text) {
-  std::string result(text.cStr(), std::min<std::size_t>(text.size(), 128));
-  for (char& c : result)
-    if (static_cast<unsigned char>(c) < 0x20) c = '?';
-  return result;
 }
 
 }  // namespace
@@ -180,8 +174,8 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   asio::awaitable<bool> on_hello(wire::Hello::Reader hello) {
-    client_.program = printable(hello.getProgram());
-    client_.host_name = printable(hello.getHostName());
+    client_.program = printable(hello.getProgram().cStr());
+    client_.host_name = printable(hello.getHostName().cStr());
     client_.process_id = hello.getProcessId();
     const bool same = hello.getProtocolVersion() == wire::PROTOCOL_VERSION;
     if (!same) {
@@ -228,7 +222,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     for (const auto variable : request.getEnvironment()) {
       const std::string name = variable.getName().cStr(), value = variable.getValue().cStr();
       if (!environment_allowed(name, value))
-        co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "environment variable " + printable(variable.getName()) +
+        co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "environment variable " + printable(name) +
                                                                                 " is not one that this host takes");
       environment[name] = value;
     }
