@@ -62,7 +62,7 @@ std::string Session::run() {
       if (!turn()) rest();
     }
   } catch (const ChannelClosed& closed) {
-    ended_why_ = closed.what();
+    if (!ended_) ended_why_ = closed.what();  // goodbye and the end of the connection may come together
   }
   tell_usage(true);
   return ended_why_;

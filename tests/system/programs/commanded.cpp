@@ -69,6 +69,21 @@ CUresult read(Block& block, std::vector<unsigned char>& into) {
   return cuMemcpyDtoH(into.data(), block.address, into.size());
 }
 
+// A bit of everything, with the outcome looked at.
+CUresult work(Block& block) {
+  std::vector<unsigned char> now;
+  CUdeviceptr more = 0;
+  if (const CUresult bad = write(block); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuMemAlloc(&more, 1 << 16); bad != CUDA_SUCCESS) return bad;
+  for (int i = 0; i < 8; ++i)
+    if (const CUresult bad = launch(fill, block); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read(block, now); bad != CUDA_SUCCESS) return bad;
+  // The kernel changes the first 64 bytes.
+  if (!std::equal(now.begin() + 64, now.end(), block.bytes.begin() + 64)) return CUDA_ERROR_UNKNOWN;
+  if (const CUresult bad = cuMemFree(more); bad != CUDA_SUCCESS) return bad;
+  return cuCtxSynchronize();
+}
+
 void say(const std::string& line) { std::cout << line << std::endl; }
 
 // Does something again and again, after a first time that is known to be over when "begun" is said.
@@ -101,6 +116,11 @@ std::string perform(std::istream& rest) {
     const CUresult result = cuMemGetInfo(&free, &total);
     return name_of(result) + " " + std::to_string(free);
   }
+  if (command == "device") {
+    char device[64] = "";
+    const CUresult result = cuDeviceGetName(device, sizeof(device), std::atoi(name.c_str()));
+    return name_of(result) + " " + device;
+  }
   Block& block = blocks[name];
   if (command == "alloc") {
     std::size_t bytes = 0;
@@ -129,6 +149,7 @@ std::string perform(std::istream& rest) {
     std::vector<unsigned char> now;
     return name_of(forever([&] { return read(block, now); }));
   }
+  if (command == "work_forever") return name_of(forever([&] { return work(block); }));
   if (command == "launch_forever") return name_of(forever([&] { return launch(fill, block); }));
   return "no such command";
 }
