@@ -155,6 +155,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     if (error) co_return false;
     check_frame_header(header, limits::open_message_bytes_max);
     if (header.kind != FrameKind::control || header.bulk_bytes != 0) throw ProtocolError("something else than a control message");
+    if (header.sequence != ++received_) throw ProtocolError("a frame out of its turn");
     message_.resize(header.message_bytes);
     co_await asio::async_read(socket_, asio::buffer(message_), asio::use_awaitable);
     co_return true;
@@ -281,6 +282,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   bool calling_ = false;
   std::optional<Ticket> ticket_;  // what this connection was promised
   std::uint32_t sequence_ = 0;
+  std::uint32_t received_ = 0;
   std::vector<std::byte> message_;
 };
 

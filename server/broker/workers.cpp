@@ -108,16 +108,16 @@ void Workers::listen(Worker& worker) {
   worker.link->async_wait(asio::posix::stream_descriptor::wait_read, [this, process = worker.process](const asio::error_code& error) {
     const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     if (error || found == workers_.end()) return;
-    while (true) {
-      const auto packet = receive_link(found->link->native_handle());
-      if (!packet) break;
+    // One packet at a time: a worker that never stops talking keeps nobody else waiting.
+    if (const auto packet = receive_link(found->link->native_handle())) {
       if (packet->message.empty()) return;  // it ended; reap() hears of it
       if (packet->descriptor >= 0) ::close(packet->descriptor);
-      if (take(*found, packet->message)) continue;
-      kill(*found);
-      return;
+      if (!take(*found, packet->message)) {
+        kill(*found);
+        return;
+      }
     }
-    listen(*found);
+    if (found->link->is_open()) listen(*found);
   });
 }
 

@@ -14,8 +14,9 @@ namespace fargpu::server {
 namespace {
 
 bool plausible(wire::Range::Reader range) {
-  return range.getBytes() >= (1u << 30) && range.getBase() % (1u << 30) == 0 && range.getBytes() % (1u << 30) == 0 &&
-         range.getBase() >= (std::uint64_t{1} << 40) && range.getBase() + range.getBytes() < (std::uint64_t{1} << 47);
+  constexpr std::uint64_t unit = std::uint64_t{1} << 30, least = std::uint64_t{1} << 40, end = std::uint64_t{1} << 47;
+  return range.getBytes() >= unit && range.getBytes() < end && range.getBase() >= least && range.getBase() < end - range.getBytes() &&
+         range.getBase() % unit == 0 && range.getBytes() % unit == 0;
 }
 
 // The first of the client's ranges that can be had here too.

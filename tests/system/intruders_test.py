@@ -73,6 +73,7 @@ class Intruders(SystemTest):
             "pointers that lead outside": frame(bytes.fromhex("ffffff7fffffffff") * 4),
             "pointers to themselves": frame(bytes.fromhex("fcffffff0f000f00") * 64),
             "nothing in it": frame(),
+            "a frame out of its turn": frame(control(HELLO), sequence=7),
             "an answer": frame(control("(helloAnswer = ())")),
             "a request before hello": frame(control("(statusRequest = void)")),
             "a lease before hello": frame(control(LEASE)),
@@ -193,6 +194,7 @@ class Intruders(SystemTest):
         self.assertIn("denied", second.hear())
 
     def test_a_place_is_given_up_with_its_connection(self):
+        self.host = self.broker("--handshake-seconds", "3600")
         connection, ticket = self.leased()
         self.assertEqual(self.used_places(), 1)
         connection.close()
