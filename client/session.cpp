@@ -11,6 +11,7 @@
 #include "operations.capnp.h"
 #include "process.h"
 #include "protocol/errors.h"
+#include "protocol/printable.h"
 #include "remote_call.h"
 #include "threads.h"
 
@@ -271,7 +272,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       return;
     }
     case wire::Control::GOODBYE:
-      throw ChannelClosed(terms_.host + " ended the session: " + push.getGoodbye().getText().cStr());
+      throw ChannelClosed(terms_.host + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
     default:
       throw ProtocolError("a control message that a worker does not send");
   }
@@ -333,6 +334,7 @@ void Session::serve() {
   using Clock = std::chrono::steady_clock;
   constexpr auto gather = std::chrono::microseconds(50);
   constexpr auto quiet = std::chrono::milliseconds(1);
+  const auto heartbeat = terms_.silence / limits::heartbeats_per_silence;
   ::prctl(PR_SET_TIMERSLACK, 1000);
   auto busy_until = Clock::now() + quiet;
   auto heard_at = Clock::now();
@@ -340,23 +342,19 @@ void Session::serve() {
   std::uint32_t heard = 0;
   try {
     while (!ended_.load(std::memory_order_relaxed)) {
-      const bool unsent = commands_.flush_older_than(gather);
+      const CommandStream::Left left = commands_.flush_older_than(gather);
       const bool received = receiver_.serve();
       const auto now = Clock::now();
-      if (unsent || received) busy_until = now + quiet;
+      if (left == CommandStream::Left::young || received) busy_until = now + quiet;
       if (receiver_.confirmed() != heard) {
         heard = receiver_.confirmed();
         heard_at = now;
       }
-      if (now - std::max(heard_at, beat_at) >= limits::heartbeat_interval) {
-        FrameHeader header;
-        header.kind = FrameKind::heartbeat;
-        commands_.append(header, {}, {}, CommandStream::Urgency::now);
-        beat_at = now;
+      if (now - std::max(heard_at, beat_at) >= heartbeat) {
+        if (commands_.beat()) beat_at = now;
       }
-      if (now - heard_at >= limits::heartbeat_timeout) {
-        process().lose_session(*this, terms_.host + " has not answered for " +
-                               std::to_string(limits::heartbeat_timeout.count() / 1000) + " s");
+      if (now - heard_at >= terms_.silence) {
+        process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
         return;
       }
       if (now < busy_until) {
@@ -364,8 +362,8 @@ void Session::serve() {
         continue;
       }
       service_asleep_.store(true, std::memory_order_seq_cst);
-      if (!commands_.flush_older_than(gather))
-        channel_->wait({.readable = true}, limits::heartbeat_interval, &service_waker_);
+      if (const auto still = commands_.flush_older_than(gather); still != CommandStream::Left::young)
+        channel_->wait({.readable = true, .writable = still == CommandStream::Left::stuck}, heartbeat, &service_waker_);
       service_asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;
     }

@@ -24,6 +24,7 @@
 #include "managed_memory.h"
 #include "memory_map.h"
 #include "opcodes.h"
+#include "protocol/limits.h"
 #include "receiver.h"
 #include "reply_cache.h"
 #include "stream.h"
@@ -40,6 +41,7 @@ struct Terms {
   Facts facts;
   std::bitset<opcode_max + 1> worker_opcodes;
   std::string host;  ///< for messages
+  std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the worker is taken for dead
 };
 
 /// Owns the connection and everything the client knows about the session. Lives as long as the process. Its parts are

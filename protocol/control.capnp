@@ -96,8 +96,8 @@ struct HelloAnswer {
 # --- lease ----------------------------------------------------------------------------------------------------------
 
 struct LeaseRequest {
-  # Asks for a session. The broker reserves a worker: a warm one if `environment` equals that with which the warm
-  # ones were started, else a new one (CUDA reads these variables once, in cuInit).
+  # Asks for a session, once a connection. The broker reserves a worker: a warm one if `environment` equals that with which the
+  # warm ones were started, else a new one (CUDA reads these variables once, in cuInit).
   environment @0 :List(Variable);
 }
 
@@ -108,7 +108,7 @@ struct Variable {
 
 struct LeaseAnswer {
   failure @0 :Failure;
-  ticket @1 :Data;            # 32 random bytes, good for one attach within `ticketSeconds`
+  ticket @1 :Data;            # 32 random bytes, good for one attach within `ticketSeconds`, while this connection is open
   ticketSeconds @2 :UInt32;
 }
 
@@ -140,6 +140,8 @@ struct AttachAnswer {
   driverBand @4 :Range;           # empty if the worker's address space is not displaced (sanitizer builds, tests)
   facts @5 :HostFacts;
   opcodes @6 :Data;               # those the worker serves
+  silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
+                                  # something several times within. 0: 30 seconds
 }
 
 struct HostFacts {
@@ -253,6 +255,7 @@ struct Status {
   failure @9 :Failure;            # why there are no devices, if so
   sessionsMax @10 :UInt32;
   driverRelease @11 :Text;        # such as 580.95.05; empty if unknown
+  sessionsTaken @12 :UInt32;      # of sessionsMax: those that run and those promised to somebody who is on the way
 }
 
 struct DeviceStatus {
