@@ -79,6 +79,7 @@ class Call:
     records: str = ""  # event that this call records
     forgotten_by: list[str] = field(default_factory=list)
     arguments: list[Argument] = field(default_factory=list)
+    shape: str = ""  # a fingerprint that changes whenever what travels changes; an opcode keeps its shape for ever
     opcode: int = 0
 
     @property
@@ -118,12 +119,6 @@ class Call:
     def after_held(self) -> bool:
         """It must not overtake work that the worker still holds back: it destroys what that work may need."""
         return self.after_held_wanted or any(a.destroys for a in self.arguments)
-
-    @property
-    def shape(self) -> str:
-        """Changes whenever what travels changes; an opcode keeps its shape for ever."""
-        text = ";".join(f"{a.name}:{a.direction}:{a.form}:{wire_type(a.value)}:{a.kind}" for a in self.arguments)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass
@@ -203,6 +198,20 @@ def wire_type(t: Type) -> str:
     raise SpecError(f"a value of kind {t.kind} ({t.spelling}) cannot travel; make the call special or refused")
 
 
+def shape(call: Call, structs: dict[str, Struct]) -> str:
+    parts = []
+    for a in call.arguments:
+        part = f"{a.name}:{a.direction}:{a.form}:{wire_type(a.value)}:{a.kind}"
+        if a.form == "array" and a.optional:
+            part += ":optional"
+        if a in call.minted:
+            part += ":minted"
+        if a.value.kind == "struct":
+            part += ":" + ",".join(f"{path} {wire_type(t)}" for path, t in structs[a.value.name].leaves)
+        parts.append(part)
+    return hashlib.sha256(";".join(parts).encode()).hexdigest()[:8]
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
@@ -262,6 +271,8 @@ class Loader:
         structs = self.collect_structs()
         self.check_creates()
         self.stop()  # what is not right yet has no shape
+        for call in self.calls.values():
+            call.shape = shape(call, structs)
         self.number_opcodes()
         self.stop()
         return Spec(self.header, groups, self.calls, self.operations, self.kinds, structs, self.attributes,
