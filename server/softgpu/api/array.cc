@@ -1,5 +1,6 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include "driver/array.h"
-#include "api/entry.h"
 #include "driver/context.h"
 #include "driver/submission.h"
 #include "driver/texture_objects.h"

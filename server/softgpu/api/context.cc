@@ -1,5 +1,6 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include "driver/context.h"
-#include "api/entry.h"
 #include "driver/event.h"
 #include "driver/submission.h"
 

@@ -1,8 +1,9 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "api/entry.h"
 #include "common/limits.h"
 #include "driver/array.h"
 

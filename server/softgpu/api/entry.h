@@ -4,7 +4,9 @@
 #define __CUDA_API_VERSION_INTERNAL
 #define __CUDA_API_PUSH_VISIBILITY_DEFAULT
 #include <cuda.h>
+#pragma GCC visibility push(default)
 #include <cudaProfiler.h>
+#pragma GCC visibility pop
 
 #include <new>
 #include <type_traits>

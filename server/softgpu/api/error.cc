@@ -1,7 +1,7 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include <algorithm>
 #include <iterator>
-
-#include "api/entry.h"
 
 using namespace fargpu::softgpu;
 

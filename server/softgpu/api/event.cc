@@ -1,6 +1,7 @@
-#include "driver/event.h"
-#include "api/entry.h"
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include "driver/context.h"
+#include "driver/event.h"
 #include "driver/submission.h"
 
 using namespace fargpu::softgpu;

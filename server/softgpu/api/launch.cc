@@ -1,4 +1,5 @@
-#include "api/entry.h"
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include "driver/launch_operation.h"
 #include "driver/submission.h"
 

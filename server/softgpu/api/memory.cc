@@ -1,7 +1,10 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include <algorithm>
 
-#include "api/entry.h"
 #include "driver/context.h"
+#include "driver/graph.h"
+#include "driver/memory_pool.h"
 #include "driver/submission.h"
 
 using namespace fargpu::softgpu;
@@ -44,7 +47,7 @@ namespace {
 /// Work that may use memory of the kind being freed must be over: all of the owner's, or for
 /// memory that every device sees, everybody's.
 void wait_for_users(const MemoryRange& range) {
-  bool is_shared = range.kind != MemoryKind::device;
+  bool is_shared = range.kind != MemoryKind::device || range.context_id == 0;
   for (const auto& context : all_contexts()) {
     if (!context->is_alive()) continue;
     if (!is_shared && context->id() != range.context_id) continue;
@@ -64,7 +67,9 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     require(range != nullptr && range->base == address);
     require(range->kind == MemoryKind::device || range->kind == MemoryKind::managed);
     wait_for_users(*range);
+    if (free_graph_allocation(address)) return;
     addresses().free(address);
+    if (auto pool = MemoryPoolTable::instance().find(range->pool)) pool->note_freed(range->bytes);
   });
 }
 

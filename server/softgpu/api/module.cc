@@ -1,7 +1,8 @@
-#include "driver/module.h"
-#include "api/entry.h"
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include "common/limits.h"
 #include "driver/loader.h"
+#include "driver/module.h"
 #include "driver/submission.h"
 
 using namespace fargpu::softgpu;

@@ -1,6 +1,7 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include <algorithm>
 
-#include "api/entry.h"
 #include "common/limits.h"
 #include "driver/module.h"
 #include "driver/occupancy.h"

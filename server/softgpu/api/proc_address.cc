@@ -1,8 +1,9 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include <algorithm>
 #include <cstring>
 #include <span>
 
-#include "api/entry.h"
 #include "api/procedure_table.h"
 #include "common/limits.h"
 

@@ -1,4 +1,5 @@
-#include "api/entry.h"
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include "driver/context.h"
 
 using namespace fargpu::softgpu;

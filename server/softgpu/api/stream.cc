@@ -1,6 +1,7 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include <cstring>
 
-#include "api/entry.h"
 #include "driver/context.h"
 #include "driver/graph.h"
 #include "driver/submission.h"

@@ -1,11 +1,11 @@
+#include "api/entry.h"  // first: it makes cuda.h declare the exported names
+
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <map>
 #include <mutex>
-
-#include "api/entry.h"
 
 using namespace fargpu::softgpu;
 

@@ -439,6 +439,17 @@ void AddressSpace::disable_peer(int device, int peer) {
   }
 }
 
+bool AddressSpace::is_peer(int device, int peer) const {
+  std::lock_guard lock(mutex_);
+  return peers_.contains({device, peer});
+}
+
+void AddressSpace::set_pool_peer(int device, int peer, bool wants_access) {
+  bool has_access = is_peer(device, peer);
+  if (wants_access && !has_access) enable_peer(device, peer);
+  if (!wants_access && has_access) disable_peer(device, peer);
+}
+
 // ---- queries ----
 
 std::shared_ptr<MemoryRange> AddressSpace::range_at(DeviceAddress address) const {

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 #include <vector>
