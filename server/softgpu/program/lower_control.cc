@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "exec/block.h"
 #include "exec/ops/collective.h"
@@ -251,10 +252,10 @@ void lower_barrier(Lowering& l) {
 }  // namespace
 
 bool is_executed_whole(std::string_view opcode) {
-  static constexpr auto names = std::to_array<std::string_view>(
-      {"bar", "barrier", "brx", "call", "elect", "ldmatrix", "match", "mma", "movmatrix",
-       "nanosleep", "redux", "shfl", "stmatrix", "vote", "wmma"});
-  return std::find(names.begin(), names.end(), opcode) != names.end();
+  static constexpr std::string_view names[] = {
+      "bar", "barrier",   "brx",       "call",  "elect",    "ldmatrix", "match", "mma",
+      "movmatrix", "nanosleep", "redux", "shfl", "stmatrix", "vote",     "wmma"};
+  return std::find(std::begin(names), std::end(names), opcode) != std::end(names);
 }
 
 void add_control_lowering(LoweringTable& table) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstddef>
+#include <iterator>
 
 #include "exec/float_format.h"
 #include "exec/ops/compare.h"
@@ -621,24 +622,36 @@ IrInstruction& Lowering::emit(Handler run, std::initializer_list<Value> definiti
   return emit(run, std::vector<Value>(definitions), std::vector<Value>(uses));
 }
 
-IrInstruction& Lowering::emit(Handler run, const std::vector<Value>& definitions,
-                              const std::vector<Value>& uses) {
+IrInstruction& Lowering::append(Handler run) {
   if (run == nullptr) unsupported();
   IrInstruction result;
   result.run = run;
   result.guard = guard_;
   result.is_guard_negated = is_guard_negated_;
   result.line = instruction_ != nullptr ? instruction_->line : source_.line;
-  if (definitions.size() + uses.size() <= Instruction::operand_count) {
-    result.definition_count = static_cast<uint8_t>(definitions.size());
-    result.operand_count = static_cast<uint8_t>(definitions.size() + uses.size());
-    auto next = std::copy(definitions.begin(), definitions.end(), result.operands.begin());
-    std::copy(uses.begin(), uses.end(), next);
-  } else {
-    result.more_definitions = definitions;
-    result.more_uses = uses;
-  }
   return ir_.append(std::move(result));
+}
+
+IrInstruction& Lowering::emit(Handler run, const std::vector<Value>& definitions,
+                              const std::vector<Value>& uses) {
+  IrInstruction& result = append(run);
+  size_t count = definitions.size() + uses.size();
+  if (count > Instruction::operand_count) unsupported("too many operands");
+  result.definition_count = static_cast<uint8_t>(definitions.size());
+  result.operand_count = static_cast<uint8_t>(count);
+  auto next = std::copy(definitions.begin(), definitions.end(), result.operands.begin());
+  std::copy(uses.begin(), uses.end(), next);
+  return result;
+}
+
+IrInstruction& Lowering::emit_with_details(Handler run, const std::vector<Value>& definitions,
+                                           const std::vector<Value>& uses,
+                                           std::shared_ptr<const void> details) {
+  IrInstruction& result = append(run);
+  result.more_definitions = definitions;
+  result.more_uses = uses;
+  result.details = std::move(details);
+  return result;
 }
 
 const LoweringTable& lowering_table() {
@@ -651,48 +664,22 @@ const LoweringTable& lowering_table() {
     add_memory_lowering(result);
     add_control_lowering(result);
     add_collective_lowering(result);
+    add_texture_lowering(result);
+    add_matrix_lowering(result);
     return result;
   }();
   return table;
 }
 
 bool is_known_but_unsupported(std::string_view opcode) {
-  static constexpr auto names = std::to_array<std::string_view>({"clusterlaunchcontrol",
-                                                                 "createpolicy",
-                                                                 "istypep",
-                                                                 "multimem",
-                                                                 "pmevent",
-                                                                 "red.async",
-                                                                 "st.async",
-                                                                 "suq",
-                                                                 "sured",
-                                                                 "tcgen05",
-                                                                 "tensormap",
-                                                                 "txq",
-                                                                 "vadd",
-                                                                 "vadd2",
-                                                                 "vadd4",
-                                                                 "vavrg2",
-                                                                 "vavrg4",
-                                                                 "vabsdiff",
-                                                                 "vabsdiff2",
-                                                                 "vmad",
-                                                                 "vmax",
-                                                                 "vmax2",
-                                                                 "vmax4",
-                                                                 "vmin",
-                                                                 "vmin2",
-                                                                 "vmin4",
-                                                                 "vset",
-                                                                 "vset2",
-                                                                 "vset4",
-                                                                 "vshl",
-                                                                 "vshr",
-                                                                 "vsub",
-                                                                 "vsub2",
-                                                                 "vsub4",
-                                                                 "wgmma"});
-  return std::find(names.begin(), names.end(), opcode) != names.end();
+  static constexpr std::string_view names[] = {
+      "clusterlaunchcontrol", "createpolicy", "istypep",   "multimem", "pmevent", "sured",
+      "tcgen05",              "tensormap",    "vabsdiff",  "vabsdiff2", "vadd",   "vadd2",
+      "vadd4",                "vavrg2",       "vavrg4",    "vmad",     "vmax",    "vmax2",
+      "vmax4",                "vmin",         "vmin2",     "vmin4",    "vset",    "vset2",
+      "vset4",                "vshl",         "vshr",      "vsub",     "vsub2",   "vsub4",
+      "wgmma"};
+  return std::find(std::begin(names), std::end(names), opcode) != std::end(names);
 }
 
 }  // namespace fargpu::softgpu::program

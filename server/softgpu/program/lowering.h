@@ -105,6 +105,10 @@ class Lowering {
                       std::initializer_list<Value> uses);
   IrInstruction& emit(Handler run, const std::vector<Value>& definitions,
                       const std::vector<Value>& uses);
+  /// The same with all operands, and what the handler needs besides, in MoreOperands.
+  IrInstruction& emit_with_details(Handler run, const std::vector<Value>& definitions,
+                                   const std::vector<Value>& uses,
+                                   std::shared_ptr<const void> details);
   Value negated(Value predicate);
   /// Space in the local memory of the frame.
   uint32_t reserve_local(uint32_t bytes, uint32_t align);
@@ -135,6 +139,7 @@ class Lowering {
   void load_register_parameters();
   void lower_instruction(const ptx::Instruction& instruction);
   void lower_return_place();
+  IrInstruction& append(Handler run);
   Value register_value(uint32_t index) const { return registers_[index]; }
   std::optional<Value> special_register(std::string_view name, uint32_t bytes);
   Value shared_address(uint32_t index, int64_t offset, uint32_t bytes);
@@ -171,6 +176,8 @@ void add_move_lowering(LoweringTable& table);
 void add_memory_lowering(LoweringTable& table);
 void add_control_lowering(LoweringTable& table);
 void add_collective_lowering(LoweringTable& table);
+void add_texture_lowering(LoweringTable& table);
+void add_matrix_lowering(LoweringTable& table);
 
 /// True for opcodes that all lanes of a fragment must execute together, and which are therefore
 /// jumped around where their guard is false.
