@@ -55,7 +55,8 @@ void lower_carry(Lowering& l, ops::CarryOp op, bool reads_carry, bool writes_car
   l.expect_operands(has_addend ? 4 : 3);
   Value zero = l.constant(0, ptx::size_of(type));
   Value c = has_addend ? l.source(3, type) : zero;
-  Value carry_in = reads_carry ? l.carry_flag() : l.ir().constant_predicate(false);
+  Value carry_in =
+      reads_carry ? l.carry_flag() : l.ir().constant_predicate(op == ops::CarryOp::subtract);
   Value carry_out = writes_carry ? l.carry_flag() : l.sink();
   l.emit(ops::with_carry(op, type), {l.destination(0, type), carry_out},
          {l.source(1, type), l.source(2, type), c, carry_in});

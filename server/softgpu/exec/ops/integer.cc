@@ -456,7 +456,7 @@ const Instruction* run_with_carry(Warp& warp, const Instruction& instruction, La
     if constexpr (op == CarryOp::add)
       value = Wide{a[lane]} + b[lane] + carry;
     else if constexpr (op == CarryOp::subtract)
-      value = Wide{a[lane]} - b[lane] - carry;
+      value = Wide{a[lane]} + static_cast<T>(~b[lane]) + carry;
     else if constexpr (op == CarryOp::multiply_add_lo)
       value = Wide{wrap_mul(a[lane], b[lane])} + c[lane] + carry;
     else

@@ -34,7 +34,9 @@ Handler dot_product_2(bool is_a_signed, bool is_b_signed, Half half);
 Handler absolute_difference_4(bool accumulate);
 
 /// Chains of additions with carry. Operands: result, carry out, a, b, c, carry in; instructions
-/// without c or carry in get zeros there.
+/// without c get zeros there. Subtraction is a + ~b + carry, so its carry says that nothing was
+/// borrowed, and one without carry in gets ones there: what the hardware does, and what nvcc's
+/// 128-bit division, which ends chains of subc with addc, relies on.
 enum class CarryOp { add, subtract, multiply_add_lo, multiply_add_hi };
 Handler with_carry(CarryOp op, Type type);
 
