@@ -12,6 +12,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdarg>
 #include <cstdint>
@@ -105,6 +106,12 @@ class Buffer {
 struct Grid {
   unsigned x = 1, y = 1, z = 1;
 };
+
+/// For kernels of one thread per element.
+constexpr unsigned block_size = 128;
+inline unsigned blocks_for(size_t count, unsigned block = block_size) {
+  return static_cast<unsigned>((count + block - 1) / block);
+}
 
 /// The kernels of the program, loaded into the current context.
 class Kernels {
@@ -291,6 +298,8 @@ inline int main_of_cases(int count, char** names) {
 }  // namespace kernels
 
 using kernels::Buffer;
+using kernels::block_size;
+using kernels::blocks_for;
 using kernels::expect_near;
 using kernels::expect_same;
 using kernels::Kernels;

@@ -363,16 +363,13 @@ std::vector<T> float_values() {
   return values;
 }
 
-constexpr unsigned block = 128;
-unsigned blocks_for(size_t count) { return static_cast<unsigned>((count + block - 1) / block); }
-
 /// Runs a kernel of pairs and gives its results, operation after operation.
 template <class T>
 std::vector<T> run_pairs(const char* name, const std::vector<T>& a, const std::vector<T>& b,
                          int operations) {
   Kernels kernels;
   Buffer<T> x(a), y(b), out(a.size() * static_cast<size_t>(operations));
-  kernels.run(name, {blocks_for(a.size())}, {block}, x.address(), y.address(), out.address(),
+  kernels.run(name, {blocks_for(a.size())}, {block_size}, x.address(), y.address(), out.address(),
               static_cast<int>(a.size()));
   return out.get();
 }
@@ -709,7 +706,7 @@ CASE(conversions) {
   Buffer<float> x(f);
   Buffer<double> y(d);
   Buffer<long long> out(count * operations);
-  kernels.run("conversions", {blocks_for(count)}, {block}, x.address(), y.address(), out.address(),
+  kernels.run("conversions", {blocks_for(count)}, {block_size}, x.address(), y.address(), out.address(),
               static_cast<int>(count));
   std::vector<long long> wanted(count * operations);
   auto float_bits = [](float value) -> long long {
@@ -764,7 +761,7 @@ CASE(conversions_from_integers) {
   Kernels kernels;
   Buffer<long long> x(in);
   Buffer<uint32_t> out(count * operations);
-  kernels.run("conversions_from_integers", {blocks_for(count)}, {block}, x.address(), out.address(),
+  kernels.run("conversions_from_integers", {blocks_for(count)}, {block_size}, x.address(), out.address(),
               static_cast<int>(count));
   std::vector<uint32_t> wanted(count * operations);
   auto bits = [](float value) {
@@ -851,7 +848,7 @@ CASE(functions) {
   size_t count = in.size();
   Kernels kernels;
   Buffer<float> x(in), out(count * operations);
-  kernels.run("functions", {blocks_for(count)}, {block}, x.address(), out.address(),
+  kernels.run("functions", {blocks_for(count)}, {block_size}, x.address(), out.address(),
               static_cast<int>(count));
   std::vector<float> got = out.get();
   auto check = [&](int operation, double relative, double absolute, auto reference) {
@@ -886,7 +883,7 @@ CASE(double_functions) {
   size_t count = in.size();
   Kernels kernels;
   Buffer<double> x(in), out(count * operations);
-  kernels.run("double_functions", {blocks_for(count)}, {block}, x.address(), out.address(),
+  kernels.run("double_functions", {blocks_for(count)}, {block_size}, x.address(), out.address(),
               static_cast<int>(count));
   std::vector<double> wanted(count * operations);
   for (size_t i = 0; i < count; ++i) {
