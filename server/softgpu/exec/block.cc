@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -259,7 +260,9 @@ std::string Block::describe_thread(const Warp& warp, int lane) const {
   ThreadDimensions thread =
       thread_index(*launch_, warp.index * warp_size + static_cast<uint32_t>(lane));
   auto triple = [](const ThreadDimensions& d) {
-    return "(" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + ")";
+    char text[40];
+    std::snprintf(text, sizeof text, "(%u,%u,%u)", d.x, d.y, d.z);
+    return std::string(text);
   };
   return "thread " + triple(thread) + " of block " + triple(index_);
 }

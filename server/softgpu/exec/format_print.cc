@@ -39,7 +39,7 @@ void append_formatted(std::string& text, const std::string& spec, auto value) {
 std::string spec_of(const Conversion& conversion, std::string_view length) {
   std::string spec = "%" + conversion.flags;
   if (conversion.width >= 0) spec += std::to_string(conversion.width);
-  if (conversion.precision >= 0) spec += "." + std::to_string(conversion.precision);
+  if (conversion.precision >= 0) spec.append(1, '.').append(std::to_string(conversion.precision));
   spec += length;
   spec += conversion.letter;
   return spec;

@@ -89,7 +89,8 @@ TexelBits border_bits(const Texture& texture) {
 /// Brings an index of texels into range; nothing where the border color is.
 std::optional<int64_t> resolve(int64_t index, int64_t extent, AddressMode mode) {
   switch (mode) {
-    case AddressMode::clamp: return std::clamp<int64_t>(index, 0, extent - 1);
+    case AddressMode::clamp:
+      return std::clamp<int64_t>(index, 0, extent - 1);
     case AddressMode::border:
       if (index < 0 || index >= extent) return std::nullopt;
       return index;
@@ -120,8 +121,8 @@ uint32_t extent_of(const Texture::Level& level, int dimension) {
   return dimension == 0 ? level.width : dimension == 1 ? level.height : level.depth;
 }
 
-const std::byte* texel_at(const Texture& texture, const Texture::Level& level, int64_t x,
-                          int64_t y, int64_t z) {
+const std::byte* texel_at(const Texture& texture, const Texture::Level& level, int64_t x, int64_t y,
+                          int64_t z) {
   return level.texels + z * static_cast<int64_t>(level.slice_bytes) +
          y * static_cast<int64_t>(level.row_bytes) + x * texture.format.bytes();
 }
@@ -228,10 +229,9 @@ struct LevelLookup {
       }
       if (weight == 0) continue;
       const std::byte* texel = at(index[0], index[1], index[2]);
-      Color color = texel != nullptr
-                        ? color_of(texture, texel)
-                        : Color{texture.border_color[0], texture.border_color[1],
-                                texture.border_color[2], texture.border_color[3]};
+      Color color = texel != nullptr ? color_of(texture, texel)
+                                     : Color{texture.border_color[0], texture.border_color[1],
+                                             texture.border_color[2], texture.border_color[3]};
       for (int i = 0; i < 4; ++i) sum[i] += weight * color[i];
     }
     return sum;
@@ -265,14 +265,15 @@ TexelBits sample_level(const Texture& texture, size_t level, const TexturePositi
 TexelBits sample(const Texture& texture, const TexturePosition& position) {
   if (texture.shape == Texture::Shape::linear) {
     // Linear memory is never filtered.
-    auto texel = static_cast<int32_t>(std::floor(in_texels(position.coordinate[0], texture,
-                                                           texture.levels[0].width)));
+    auto texel = static_cast<int32_t>(
+        std::floor(in_texels(position.coordinate[0], texture, texture.levels[0].width)));
     return fetch(texture, {texel, 0, 0}, 0, 0);
   }
   if (texture.levels.size() == 1) return sample_level(texture, 0, position);
   float last = static_cast<float>(texture.levels.size() - 1);
   float most = std::min(last, texture.mip_max);
-  float level = std::clamp(position.level + texture.mip_bias, std::min(texture.mip_min, most), most);
+  float level =
+      std::clamp(position.level + texture.mip_bias, std::min(texture.mip_min, most), most);
   if (!texture.has_linear_mip_filter || !gives_float(texture))
     return sample_level(texture, static_cast<size_t>(level + 0.5f), position);
   auto first = static_cast<size_t>(level);
@@ -301,8 +302,7 @@ TexelBits fetch(const Texture& texture, const std::array<int32_t, 3>& texel, int
     bool is_outside = index[d] < 0 || index[d] >= extent;
     if (!is_outside) continue;
     // Outside linear memory there is nothing; elsewhere integer coordinates are clamped.
-    if (texture.shape == Texture::Shape::linear ||
-        texture.address_mode[d] == AddressMode::border)
+    if (texture.shape == Texture::Shape::linear || texture.address_mode[d] == AddressMode::border)
       return texture.shape == Texture::Shape::linear ? TexelBits{} : border_bits(texture);
     index[d] = std::clamp<int64_t>(index[d], 0, extent - 1);
   }
@@ -343,11 +343,10 @@ float level_of_gradients(const Texture& texture, const std::array<float, 3>& dx,
 std::byte* surface_texel(const Texture& surface, int32_t x_bytes, int32_t y, int32_t z,
                          uint32_t bytes) {
   const Texture::Level& level = surface.levels[0];
-  bool is_inside = x_bytes >= 0 && y >= 0 && z >= 0 &&
-                   static_cast<uint64_t>(x_bytes) + bytes <=
-                       uint64_t{level.width} * surface.format.bytes() &&
-                   static_cast<uint32_t>(y) < level.height &&
-                   static_cast<uint32_t>(z) < level.depth;
+  bool is_inside =
+      x_bytes >= 0 && y >= 0 && z >= 0 &&
+      static_cast<uint64_t>(x_bytes) + bytes <= uint64_t{level.width} * surface.format.bytes() &&
+      static_cast<uint32_t>(y) < level.height && static_cast<uint32_t>(z) < level.depth;
   if (!is_inside) return nullptr;
   return level.texels + static_cast<uint64_t>(z) * level.slice_bytes +
          static_cast<uint64_t>(y) * level.row_bytes + x_bytes;

@@ -14,7 +14,7 @@ using TexelBits = std::array<uint32_t, 4>;
 struct TexturePosition {
   std::array<float, 3> coordinate = {};
   int32_t layer = 0;
-  float level = 0;   // of detail
+  float level = 0;  // of detail
 };
 
 /// Filtered look-up with floating-point coordinates.

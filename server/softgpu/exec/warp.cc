@@ -229,6 +229,13 @@ const Instruction* Warp::wait_at_barrier(const Instruction& at, uint32_t barrier
   return nullptr;
 }
 
+void Warp::suspend_at_collective(const Instruction& at, const Collective& collective,
+                                 LaneMask members) {
+  suspend(&at, Fragment::State::at_collective);
+  fragments_.back().members = members;
+  fragments_.back().collective = &collective;
+}
+
 const Instruction* Warp::run_collective(const Instruction& at, const Collective& collective,
                                         LaneMask members) {
   if ((members & ~dead & ~active) == 0) {
@@ -238,10 +245,26 @@ const Instruction* Warp::run_collective(const Instruction& at, const Collective&
     if (collective.collect != nullptr) collective.collect(*this, at, active, exchange);
     return has_faulted_ ? nullptr : &at + 1;
   }
-  suspend(&at, Fragment::State::at_collective);
-  fragments_.back().members = members;
-  fragments_.back().collective = &collective;
+  suspend_at_collective(at, collective, members);
   try_collective(fragments_.size() - 1);
+  return nullptr;
+}
+
+const Instruction* Warp::run_collective(const Instruction& at, const Collective& collective,
+                                        OperandRef members) {
+  const uint32_t* masks = lanes<uint32_t>(members);
+  auto sharing_mask = [&](LaneMask among) {
+    LaneMask mask = masks[first_lane(among)], sharing = 0;
+    for_each_lane(among, [&](int lane) { sharing |= LaneMask{masks[lane] == mask} << lane; });
+    return sharing;
+  };
+  LaneMask group = sharing_mask(active);
+  if (group == active) return run_collective(at, collective, LaneMask{masks[first_lane(active)]});
+  for (LaneMask rest = active; rest != 0; rest &= ~group) {
+    active = group = sharing_mask(rest);
+    suspend_at_collective(at, collective, masks[first_lane(group)]);
+  }
+  settle_collectives();
   return nullptr;
 }
 

@@ -131,6 +131,10 @@ class Warp {
   const Instruction* wait_at_barrier(const Instruction& at, uint32_t barrier);
   const Instruction* run_collective(const Instruction& at, const Collective& collective,
                                     LaneMask members);
+  /// The same with `members` for each lane. Lanes that give different ones form groups of their
+  /// own, as the tiles of a warp do.
+  const Instruction* run_collective(const Instruction& at, const Collective& collective,
+                                    OperandRef members);
 
   /// Enters a call: returns the callee's first instruction, or null after a stack overflow.
   const Instruction* call(const Instruction& at, const Routine& callee);
@@ -179,6 +183,7 @@ class Warp {
   bool resume();
   bool has_waiting_join() const;
   void suspend(const Instruction* next, Fragment::State state);
+  void suspend_at_collective(const Instruction& at, const Collective& collective, LaneMask members);
   bool release_waiting_join();
   Join* new_join(const Instruction* at, LaneMask expected);
   void delete_join(Join* join);

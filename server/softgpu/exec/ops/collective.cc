@@ -8,7 +8,7 @@
 namespace fargpu::softgpu::ops {
 namespace {
 
-/// Which lanes take part. The mask is the same for all of them.
+/// Which lanes take part: all of those that are here give the same mask.
 LaneMask members_of(Warp& warp, OperandRef operand, LaneMask lanes) {
   return warp.lanes<uint32_t>(operand)[first_lane(lanes)];
 }
@@ -66,10 +66,9 @@ void collect_shuffle(Warp& warp, const Instruction& instruction, LaneMask lanes,
 }
 
 template <ShuffleMode mode>
-const Instruction* run_shuffle(Warp& warp, const Instruction& instruction, LaneMask lanes) {
+const Instruction* run_shuffle(Warp& warp, const Instruction& instruction, LaneMask) {
   static constexpr Collective collective = {&deposit_shuffle, &collect_shuffle<mode>};
-  return warp.run_collective(instruction, collective,
-                             members_of(warp, instruction.operands[5], lanes));
+  return warp.run_collective(instruction, collective, instruction.operands[5]);
 }
 
 // ---- vote ----
@@ -95,10 +94,9 @@ void collect_vote(Warp& warp, const Instruction& instruction, LaneMask lanes,
 }
 
 template <VoteMode mode>
-const Instruction* run_vote(Warp& warp, const Instruction& instruction, LaneMask lanes) {
+const Instruction* run_vote(Warp& warp, const Instruction& instruction, LaneMask) {
   static constexpr Collective collective = {&deposit_vote, &collect_vote<mode>};
-  return warp.run_collective(instruction, collective,
-                             members_of(warp, instruction.operands[2], lanes));
+  return warp.run_collective(instruction, collective, instruction.operands[2]);
 }
 
 // ---- match ----
@@ -127,10 +125,9 @@ void collect_match(Warp& warp, const Instruction& instruction, LaneMask lanes,
 }
 
 template <bool all, class T>
-const Instruction* run_match(Warp& warp, const Instruction& instruction, LaneMask lanes) {
+const Instruction* run_match(Warp& warp, const Instruction& instruction, LaneMask) {
   static constexpr Collective collective = {&deposit_match<T>, &collect_match<all>};
-  return warp.run_collective(instruction, collective,
-                             members_of(warp, instruction.operands[3], lanes));
+  return warp.run_collective(instruction, collective, instruction.operands[3]);
 }
 
 // ---- reduction ----
@@ -174,10 +171,9 @@ void collect_reduce(Warp& warp, const Instruction& instruction, LaneMask lanes,
 }
 
 template <ReduceOp op, class T>
-const Instruction* run_reduce(Warp& warp, const Instruction& instruction, LaneMask lanes) {
+const Instruction* run_reduce(Warp& warp, const Instruction& instruction, LaneMask) {
   static constexpr Collective collective = {&deposit_reduce, &collect_reduce<op, T>};
-  return warp.run_collective(instruction, collective,
-                             members_of(warp, instruction.operands[2], lanes));
+  return warp.run_collective(instruction, collective, instruction.operands[2]);
 }
 
 template <ReduceOp op>
@@ -198,18 +194,16 @@ void collect_elect(Warp& warp, const Instruction& instruction, LaneMask lanes,
   warp.set_predicate(instruction.operands[1], lanes, LaneMask{1} << leader);
 }
 
-const Instruction* run_elect(Warp& warp, const Instruction& instruction, LaneMask lanes) {
+const Instruction* run_elect(Warp& warp, const Instruction& instruction, LaneMask) {
   static constexpr Collective collective = {&deposit_nothing, &collect_elect};
-  return warp.run_collective(instruction, collective,
-                             members_of(warp, instruction.operands[2], lanes));
+  return warp.run_collective(instruction, collective, instruction.operands[2]);
 }
 
 void collect_nothing(Warp&, const Instruction&, LaneMask, const Exchange&) {}
 
-const Instruction* run_warp_barrier(Warp& warp, const Instruction& instruction, LaneMask lanes) {
+const Instruction* run_warp_barrier(Warp& warp, const Instruction& instruction, LaneMask) {
   static constexpr Collective collective = {&deposit_nothing, &collect_nothing};
-  return warp.run_collective(instruction, collective,
-                             members_of(warp, instruction.operands[0], lanes));
+  return warp.run_collective(instruction, collective, instruction.operands[0]);
 }
 
 const Instruction* run_active_mask(Warp& warp, const Instruction& instruction, LaneMask lanes) {

@@ -75,10 +75,14 @@ Wide decode(Element element, uint64_t bits) {
       return static_cast<Wide>(std::bit_cast<float>(static_cast<uint32_t>(bits) & ~0x1fffu));
     case Element::f32:
       return static_cast<Wide>(std::bit_cast<float>(static_cast<uint32_t>(bits)));
-    case Element::f64: return static_cast<Wide>(std::bit_cast<double>(bits));
-    case Element::s8: return static_cast<Wide>(static_cast<int8_t>(bits));
-    case Element::u8: return static_cast<Wide>(static_cast<uint8_t>(bits));
-    case Element::s32: return static_cast<Wide>(static_cast<int32_t>(bits));
+    case Element::f64:
+      return static_cast<Wide>(std::bit_cast<double>(bits));
+    case Element::s8:
+      return static_cast<Wide>(static_cast<int8_t>(bits));
+    case Element::u8:
+      return static_cast<Wide>(static_cast<uint8_t>(bits));
+    case Element::s32:
+      return static_cast<Wide>(static_cast<int32_t>(bits));
   }
   return 0;
 }
@@ -86,17 +90,24 @@ Wide decode(Element element, uint64_t bits) {
 template <class Wide>
 uint64_t encode(Element element, Wide value) {
   switch (element) {
-    case Element::f16: return round_to<Half>(static_cast<double>(value)).bits;
-    case Element::bf16: return round_to<Bfloat>(static_cast<double>(value)).bits;
+    case Element::f16:
+      return round_to<Half>(static_cast<double>(value)).bits;
+    case Element::bf16:
+      return round_to<Bfloat>(static_cast<double>(value)).bits;
     case Element::tf32:
-    case Element::f32: return std::bit_cast<uint32_t>(static_cast<float>(value));
-    case Element::f64: return std::bit_cast<uint64_t>(static_cast<double>(value));
-    default: return static_cast<uint32_t>(static_cast<int32_t>(value));
+    case Element::f32:
+      return std::bit_cast<uint32_t>(static_cast<float>(value));
+    case Element::f64:
+      return std::bit_cast<uint64_t>(static_cast<double>(value));
+    default:
+      return static_cast<uint32_t>(static_cast<int32_t>(value));
   }
 }
 
 uint32_t register_bits(Element element) { return std::max(32u, bits_of(element)); }
-int per_register(Element element) { return static_cast<int>(register_bits(element) / bits_of(element)); }
+int per_register(Element element) {
+  return static_cast<int>(register_bits(element) / bits_of(element));
+}
 
 uint64_t read_part(Warp& warp, OperandRef operand, Element element, int lane, int part) {
   if (element == Element::f64) return warp.lanes<uint64_t>(operand)[lane];
@@ -223,14 +234,13 @@ void execute_load_fragment(Warp& warp, const Instruction& instruction, LaneMask 
       // Some fragments have room for each element twice.
       int slot = place.reg * per_register(form.element) + place.part;
       for (; slot < slots_in_registers; slot += slots)
-        write_part(warp, more.operands[slot / per_register(form.element)], form.element,
-                   place.lane, slot % per_register(form.element), bits);
+        write_part(warp, more.operands[slot / per_register(form.element)], form.element, place.lane,
+                   slot % per_register(form.element), bits);
     }
   }
 }
 
-void execute_store_fragment(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                            Exchange&) {
+void execute_store_fragment(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange&) {
   auto& more = *static_cast<const MoreOperands*>(instruction.details);
   auto& form = *static_cast<const FragmentForm*>(more.details.get());
   int leader = first_lane(lanes);
@@ -244,8 +254,8 @@ void execute_store_fragment(Warp& warp, const Instruction& instruction, LaneMask
     for (int i = 0; i < length; ++i) {
       int row = form.is_row_major ? line : i, column = form.is_row_major ? i : line;
       Place place = place_in_fragment(row, column, form.columns, per_register(form.element));
-      uint64_t bits = read_part(warp, more.operands[2 + place.reg], form.element, place.lane,
-                                place.part);
+      uint64_t bits =
+          read_part(warp, more.operands[2 + place.reg], form.element, place.lane, place.part);
       std::memcpy(line_bytes.data() + static_cast<size_t>(i) * bytes, &bits, bytes);
     }
     if (!write_generic(warp, instruction, leader, line_address(form, base, stride, line),
@@ -306,8 +316,7 @@ void execute_store_tiles(Warp& warp, const Instruction& instruction, LaneMask, E
   auto& form = *static_cast<const TileForm*>(more.details.get());
   const uint64_t* address = warp.lanes<uint64_t>(more.operands[0]);
   for (int i = 0; i < form.count; ++i) {
-    Tile tile =
-        tile_of_registers(warp.lanes<uint32_t>(more.operands[1 + i]), form.is_transposed);
+    Tile tile = tile_of_registers(warp.lanes<uint32_t>(more.operands[1 + i]), form.is_transposed);
     for (int row = 0; row < 8; ++row) {
       uint64_t to = address[8 * i + row];
       if (to % 16 != 0) {
@@ -338,11 +347,15 @@ const Instruction* run_together(Warp& warp, const Instruction& instruction, Lane
 uint32_t bits_of(Element element) {
   switch (element) {
     case Element::f16:
-    case Element::bf16: return 16;
+    case Element::bf16:
+      return 16;
     case Element::s8:
-    case Element::u8: return 8;
-    case Element::f64: return 64;
-    default: return 32;
+    case Element::u8:
+      return 8;
+    case Element::f64:
+      return 64;
+    default:
+      return 32;
   }
 }
 

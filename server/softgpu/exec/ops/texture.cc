@@ -12,13 +12,12 @@
 namespace fargpu::softgpu::ops {
 namespace {
 
-const Texture* find(Warp& warp, const Instruction& at, int lane, uint64_t handle,
-                    bool is_surface) {
+const Texture* find(Warp& warp, const Instruction& at, int lane, uint64_t handle, bool is_surface) {
   const Texture* texture = warp.launch->services->find_texture(handle);
   if (texture != nullptr && texture->is_surface == is_surface) return texture;
-  warp.raise(FaultKind::illegal_address, at, lane,
-             is_surface ? "no surface object has this handle"
-                        : "no texture object has this handle");
+  warp.raise(
+      FaultKind::illegal_address, at, lane,
+      is_surface ? "no surface object has this handle" : "no texture object has this handle");
   return nullptr;
 }
 
@@ -90,19 +89,30 @@ uint64_t widen(Warp& warp, OperandRef operand, int lane) {
 
 uint64_t read_register(Warp& warp, OperandRef operand, uint32_t bytes, int lane) {
   switch (bytes) {
-    case 1: return widen<uint8_t>(warp, operand, lane);
-    case 2: return widen<uint16_t>(warp, operand, lane);
-    case 4: return widen<uint32_t>(warp, operand, lane);
-    default: return widen<uint64_t>(warp, operand, lane);
+    case 1:
+      return widen<uint8_t>(warp, operand, lane);
+    case 2:
+      return widen<uint16_t>(warp, operand, lane);
+    case 4:
+      return widen<uint32_t>(warp, operand, lane);
+    default:
+      return widen<uint64_t>(warp, operand, lane);
   }
 }
 
 void write_register(Warp& warp, OperandRef operand, uint32_t bytes, int lane, uint64_t value) {
   switch (bytes) {
-    case 1: warp.lanes<uint8_t>(operand)[lane] = static_cast<uint8_t>(value); return;
-    case 2: warp.lanes<uint16_t>(operand)[lane] = static_cast<uint16_t>(value); return;
-    case 4: warp.lanes<uint32_t>(operand)[lane] = static_cast<uint32_t>(value); return;
-    default: warp.lanes<uint64_t>(operand)[lane] = value;
+    case 1:
+      warp.lanes<uint8_t>(operand)[lane] = static_cast<uint8_t>(value);
+      return;
+    case 2:
+      warp.lanes<uint16_t>(operand)[lane] = static_cast<uint16_t>(value);
+      return;
+    case 4:
+      warp.lanes<uint32_t>(operand)[lane] = static_cast<uint32_t>(value);
+      return;
+    default:
+      warp.lanes<uint64_t>(operand)[lane] = value;
   }
 }
 
@@ -130,8 +140,8 @@ const Instruction* run_surface(Warp& warp, const Instruction& instruction, LaneM
     for (int d = 0; d < form.dimensions; ++d) coordinate[d] = reader.next<int32_t>(lane);
     if (form.is_formatted) coordinate[0] *= static_cast<int32_t>(surface->format.bytes());
     if (form.is_layered) coordinate[2] = layer;
-    uint32_t bytes = form.is_formatted ? surface->format.bytes()
-                                       : uint32_t{form.element_bytes} * form.count;
+    uint32_t bytes =
+        form.is_formatted ? surface->format.bytes() : uint32_t{form.element_bytes} * form.count;
     std::byte* texel =
         form.bounds == SurfaceBounds::clamp
             ? clamped_surface_texel(*surface, coordinate[0], coordinate[1], coordinate[2], bytes)
@@ -167,14 +177,21 @@ const Instruction* run_surface(Warp& warp, const Instruction& instruction, LaneM
 uint32_t answer(const Texture& texture, TextureQuery query) {
   const Texture::Level& level = texture.levels[0];
   switch (query) {
-    case TextureQuery::width: return level.width;
-    case TextureQuery::height: return texture.dimensions >= 2 ? level.height : 0;
-    case TextureQuery::depth: return texture.dimensions >= 3 ? level.depth : 0;
-    case TextureQuery::array_size: return texture.layers;
-    case TextureQuery::mipmap_levels: return static_cast<uint32_t>(texture.levels.size());
-    case TextureQuery::normalized: return texture.has_normalized_coordinates;
+    case TextureQuery::width:
+      return level.width;
+    case TextureQuery::height:
+      return texture.dimensions >= 2 ? level.height : 0;
+    case TextureQuery::depth:
+      return texture.dimensions >= 3 ? level.depth : 0;
+    case TextureQuery::array_size:
+      return texture.layers;
+    case TextureQuery::mipmap_levels:
+      return static_cast<uint32_t>(texture.levels.size());
+    case TextureQuery::normalized:
+      return texture.has_normalized_coordinates;
     case TextureQuery::channel_type:
-    case TextureQuery::channel_order: return 0;
+    case TextureQuery::channel_order:
+      return 0;
   }
   return 0;
 }
