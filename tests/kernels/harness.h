@@ -304,6 +304,7 @@ using kernels::expect_near;
 using kernels::expect_same;
 using kernels::Kernels;
 using kernels::random_values;
+using kernels::report;
 
 int main(int count, char** names) { return kernels::main_of_cases(count, names); }
 
