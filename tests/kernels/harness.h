@@ -228,6 +228,7 @@ void expect_near(const std::vector<T>& got, const std::vector<T>& wanted, double
 struct Case {
   const char* name;
   void (*run)();
+  bool has_context;
 };
 
 inline std::vector<Case>& cases() {
@@ -236,27 +237,34 @@ inline std::vector<Case>& cases() {
 }
 
 struct Registration {
-  Registration(const char* name, void (*run)()) { cases().push_back({name, run}); }
+  Registration(const char* name, void (*run)(), bool has_context) {
+    cases().push_back({name, run, has_context});
+  }
 };
 
-/// Defines a case.
-#define CASE(name)                                                         \
-  static void case_##name();                                               \
-  static ::kernels::Registration registration_##name{#name, &case_##name}; \
+#define KERNELS_CASE(name, has_context)                                            \
+  static void case_##name();                                                       \
+  static ::kernels::Registration registration_##name{#name, &case_##name, has_context}; \
   static void case_##name()
+/// Defines a case. It runs in a context of its own, with which an error it leaves behind ends.
+#define CASE(name) KERNELS_CASE(name, true)
+/// Defines a case that begins before cuInit, if it is the only one.
+#define CASE_WITHOUT_CONTEXT(name) KERNELS_CASE(name, false)
 
-/// Runs one case in a context of its own, so that an error it leaves behind ends with it.
 inline bool run_case(const Case& one) {
   failure_text().clear();
   CUcontext context = nullptr;
   try {
-    CUdevice device;
-    OK(cuDeviceGet(&device, 0));
+    if (one.has_context) {
+      CUdevice device;
+      OK(cuInit(0));
+      OK(cuDeviceGet(&device, 0));
 #if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(&context, nullptr, 0, device));
+      OK(cuCtxCreate(&context, nullptr, 0, device));
 #else
-    OK(cuCtxCreate(&context, 0, device));
+      OK(cuCtxCreate(&context, 0, device));
 #endif
+    }
     one.run();
   } catch (const Failed&) {
   }
@@ -274,10 +282,6 @@ inline int main_of_cases(int count, char** names) {
   if (count < 2) {
     for (const Case& one : cases()) std::printf("%s\n", one.name);
     return 0;
-  }
-  if (CUresult result = cuInit(0); result != CUDA_SUCCESS) {
-    std::printf("FAIL cuInit gives %s\n", name_of(result));
-    return 1;
   }
   bool all_passed = true;
   for (int i = 1; i < count; ++i) {
