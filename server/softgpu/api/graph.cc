@@ -755,10 +755,7 @@ CUresult launch_graph(CUgraphExec exec, CUstream handle, bool per_thread) {
     stream->context()->check();
     stream->context()->flush_print();
     std::lock_guard lock(graph_mutex());
-    // A launch within a capture would have to become a node; the driver refuses it too unless the
-    // graph is added as a child.
-    require(stream->capture == nullptr, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    find_exec(exec)->launch(stream);
+    submit_graph(stream, *find_exec(exec));
   });
 }
 

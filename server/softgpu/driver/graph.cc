@@ -151,6 +151,11 @@ GraphNode* Graph::find_clone_of(const GraphNode& original) const {
   throw Failure(CUDA_ERROR_INVALID_VALUE);
 }
 
+ChildGraphOperation::~ChildGraphOperation() {
+  // Its handle, if the program has asked for it, ends with the node.
+  if (graph->is_child) GraphTable::instance().remove(graph->handle());
+}
+
 std::shared_ptr<Task> ChildGraphOperation::make_task(const std::shared_ptr<Context>&) const {
   throw Failure(CUDA_ERROR_UNKNOWN);  // executable graphs hold child graphs as such
 }
@@ -268,6 +273,24 @@ void GraphExec::launch(const std::shared_ptr<Stream>& stream) {
   add_tasks(stream->context(), begin, end);
   end->depend_on(begin);
   stream->context()->enqueue_pair(*stream, begin, end);
+}
+
+std::shared_ptr<Graph> GraphExec::as_graph() const {
+  auto graph = std::make_shared<Graph>();
+  std::vector<GraphNode*> nodes;
+  for (const Step& step : steps_) {
+    std::unique_ptr<Operation> operation;
+    if (!step.is_enabled)
+      operation = std::make_unique<EmptyOperation>();
+    else if (step.child != nullptr)
+      operation = std::make_unique<ChildGraphOperation>(step.child->as_graph());
+    else
+      operation = step.operation->clone();
+    std::vector<GraphNode*> dependencies;
+    for (size_t dependency : step.dependencies) dependencies.push_back(nodes[dependency]);
+    nodes.push_back(graph->add(std::move(operation), dependencies));
+  }
+  return graph;
 }
 
 GraphExec::Step& GraphExec::step_of(const GraphNode& node) {

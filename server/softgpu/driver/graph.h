@@ -100,6 +100,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
 class ChildGraphOperation : public Operation {
  public:
   explicit ChildGraphOperation(std::shared_ptr<Graph> graph) : graph(std::move(graph)) {}
+  ~ChildGraphOperation() override;
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_GRAPH; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override;
   std::unique_ptr<Operation> clone() const override {
@@ -166,6 +167,8 @@ class GraphExec {
   uint64_t flags() const { return flags_; }
 
   void launch(const std::shared_ptr<Stream>& stream);
+  /// A graph that does the same, for launches that are captured.
+  std::shared_ptr<Graph> as_graph() const;
   /// The operation made from a node; throws INVALID_VALUE if there is none of that type.
   Operation& operation_of(const GraphNode& node, CUgraphNodeType type);
   void replace(const GraphNode& node, std::unique_ptr<Operation> operation);

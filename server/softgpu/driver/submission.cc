@@ -98,6 +98,13 @@ void submit_and_wait(const std::shared_ptr<Stream>& stream, std::unique_ptr<Oper
   stream->context()->check();
 }
 
+void submit_graph(const std::shared_ptr<Stream>& stream, GraphExec& graph) {
+  if (stream->capture != nullptr)
+    return capture_operation(*stream, std::make_unique<ChildGraphOperation>(graph.as_graph()));
+  refuse_implicit_dependency(*stream);
+  graph.launch(stream);
+}
+
 bool stream_is_captured(const Stream& stream) {
   if (capture_count == 0) return false;
   std::lock_guard lock(graph_mutex());

@@ -9,6 +9,8 @@
 
 namespace fargpu::softgpu {
 
+class GraphExec;
+
 inline constexpr int stream_priority_least = 0;
 inline constexpr int stream_priority_greatest = -5;
 
@@ -18,6 +20,9 @@ void submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> op
 
 /// The same, and waits for the stream if that is not being captured.
 void submit_and_wait(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> operation);
+
+/// The same for the launch of a graph. The caller holds graph_mutex().
+void submit_graph(const std::shared_ptr<Stream>& stream, GraphExec& graph);
 
 bool stream_is_captured(const Stream& stream);
 
