@@ -93,7 +93,10 @@ class Buffer {
   void put(const std::vector<T>& values) {
     OK(cuMemcpyHtoD(address_, values.data(), values.size() * sizeof(T)));
   }
-  void clear() { OK(cuMemsetD8(address_, 0, bytes())); }
+  void clear() {
+    OK(cuMemsetD8(address_, 0, bytes()));
+    OK(cuStreamSynchronize(nullptr));  // streams that do not wait for the default one see it too
+  }
   std::vector<T> get() const {
     std::vector<T> values(count_);
     OK(cuMemcpyDtoH(values.data(), address_, bytes()));

@@ -192,7 +192,7 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
 CUresult cuCtxSynchronize() {
   return entry([] {
     auto context = usable_context();
-    refuse_while_capturing();
+    refuse_if_captured(*context);
     context->synchronize();
   });
 }
@@ -201,7 +201,7 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   return entry([&] {
     auto context = context_or_current(handle);
     context->check();
-    refuse_while_capturing();
+    refuse_if_captured(*context);
     context->synchronize();
   });
 }

@@ -14,14 +14,19 @@ DeviceAddress as_address(const void* host) { return reinterpret_cast<DeviceAddre
 /// the device; any copy to pageable memory is complete on return.
 enum class Synchrony { synchronous, asynchronous };
 
+void refuse_to_wait(const Stream& stream) {
+  refuse_if_captured(stream);
+  refuse_while_capturing();
+}
+
 void run_copy(std::unique_ptr<CopyOperation> copy, const std::shared_ptr<Stream>& stream,
               Synchrony synchrony) {
   stream->context()->check();
   if (copy->is_empty()) return;
   copy->check();
   copy->node_context = stream->context()->handle();
+  if (synchrony == Synchrony::synchronous) refuse_to_wait(*stream);
   bool is_captured = stream_is_captured(*stream);
-  if (synchrony == Synchrony::synchronous) refuse_while_capturing();
   bool must_wait = synchrony == Synchrony::synchronous ? copy->touches_host()
                                                        : copy->writes_pageable() && !is_captured;
   if (synchrony == Synchrony::asynchronous && copy->reads_pageable() && !is_captured && !must_wait)
@@ -343,7 +348,7 @@ CUresult fill(const Fill& fill, CUstream handle, bool per_thread, Synchrony sync
   return entry([&] {
     auto stream = find_stream(handle, per_thread);
     stream->context()->check();
-    if (synchrony == Synchrony::synchronous) refuse_while_capturing();
+    if (synchrony == Synchrony::synchronous) refuse_to_wait(*stream);
     CUDA_MEMSET_NODE_PARAMS parameters = {.dst = fill.address,
                                           .pitch = fill.pitch,
                                           .value = fill.value,

@@ -79,6 +79,7 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int fla
 CUresult cuEventQuery(CUevent handle) {
   return entry([&] {
     auto event = usable_event(handle);
+    require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
     auto record = event->last();
     if (record != nullptr && !record->task->is_done()) return CUDA_ERROR_NOT_READY;
@@ -90,6 +91,7 @@ CUresult cuEventQuery(CUevent handle) {
 CUresult cuEventSynchronize(CUevent handle) {
   return entry([&] {
     auto event = usable_event(handle);
+    require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
     if (auto record = event->last()) record->task->wait();
     event->context()->flush_print();

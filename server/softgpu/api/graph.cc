@@ -754,8 +754,9 @@ CUresult launch_graph(CUgraphExec exec, CUstream handle, bool per_thread) {
     auto stream = find_stream(handle, per_thread);
     stream->context()->check();
     stream->context()->flush_print();
+    refuse_if_captured(*stream);  // a capture takes graphs as child nodes only
     std::lock_guard lock(graph_mutex());
-    submit_graph(stream, *find_exec(exec));
+    find_exec(exec)->launch(stream);
   });
 }
 

@@ -30,6 +30,7 @@ CUresult query(CUstream handle, bool per_thread) {
   return entry([&] {
     auto stream = usable_stream(handle, per_thread);
     refuse_if_captured(*stream);
+    refuse_while_capturing();
     if (!stream->is_idle()) return CUDA_ERROR_NOT_READY;
     stream->context()->check();
     return CUDA_SUCCESS;
@@ -40,6 +41,7 @@ CUresult synchronize(CUstream handle, bool per_thread) {
   return entry([&] {
     auto stream = usable_stream(handle, per_thread);
     refuse_if_captured(*stream);
+    refuse_while_capturing();
     stream->synchronize();
   });
 }

@@ -316,17 +316,21 @@ void AddressSpace::free_reservation(DeviceAddress address, uint64_t bytes) {
   reservations_.erase(found);
 }
 
+bool AddressSpace::is_reserved(DeviceAddress address, uint64_t bytes) const {
+  auto reservation = reservations_.upper_bound(address);
+  if (reservation == reservations_.begin()) return false;
+  --reservation;
+  uint64_t offset = address - reservation->first;
+  return offset <= reservation->second.bytes && bytes <= reservation->second.bytes - offset;
+}
+
 void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device,
                        std::shared_ptr<PhysicalMemory> physical, uint64_t offset) {
   require(bytes != 0 && bytes % large_page_bytes == 0 && address % large_page_bytes == 0 &&
           offset % large_page_bytes == 0);
   require(offset <= physical->bytes() && bytes <= physical->bytes() - offset);
   std::lock_guard lock(mutex_);
-  auto reservation = reservations_.upper_bound(address);
-  require(reservation != reservations_.begin());
-  --reservation;
-  require(address - reservation->first <= reservation->second.bytes &&
-          bytes <= reservation->second.bytes - (address - reservation->first));
+  require(is_reserved(address, bytes));
   auto next = ranges_.lower_bound(address);
   require((next == ranges_.end() || next->first >= address + bytes) &&
           range_at(address) == nullptr);
@@ -342,25 +346,23 @@ void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device,
 
 std::vector<std::shared_ptr<PhysicalMemory>> AddressSpace::unmap(DeviceAddress address,
                                                                  uint64_t bytes) {
+  require(bytes != 0 && bytes % large_page_bytes == 0 && address % large_page_bytes == 0);
   std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<PhysicalMemory>> unmapped;
-  // Whole mappings only, and no gaps.
-  uint64_t covered = 0;
-  while (covered < bytes) {
-    auto found = ranges_.find(address + covered);
-    require(found != ranges_.end() && found->second->kind == MemoryKind::mapped);
-    require(found->second->bytes <= bytes - covered);
-    covered += found->second->bytes;
-  }
-  require(covered == bytes && bytes != 0);
+  require(is_reserved(address, bytes));
+  // Whole mappings only; between them there may be gaps.
+  auto begin = ranges_.lower_bound(address), end = ranges_.lower_bound(address + bytes);
+  auto is_inside = [&](const MemoryRange& range) {
+    return range.kind == MemoryKind::mapped && range.base + range.bytes <= address + bytes;
+  };
+  for (auto it = begin; it != end; ++it) require(is_inside(*it->second));
+  auto before = range_at(address);
+  require(before == nullptr || before->base == address);
   unmap_everywhere(address, bytes);
-  for (uint64_t done = 0; done < bytes;) {
-    auto found = ranges_.find(address + done);
-    done += found->second->bytes;
-    unmapped.push_back(found->second->physical);
+  std::vector<std::shared_ptr<PhysicalMemory>> unmapped;
+  for (auto it = begin; it != end; it = ranges_.erase(it)) {
+    unmapped.push_back(it->second->physical);
     for (int device = 0; device < static_cast<int>(page_tables_.size()); ++device)
-      accesses_.erase({found->first, device});
-    ranges_.erase(found);
+      accesses_.erase({it->first, device});
   }
   return unmapped;
 }

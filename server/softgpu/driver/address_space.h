@@ -149,6 +149,7 @@ class AddressSpace {
   void add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host,
                       uint64_t bytes, unsigned flags);
   std::shared_ptr<MemoryRange> range_at(DeviceAddress address) const;
+  bool is_reserved(DeviceAddress address, uint64_t bytes) const;
   void release_range(std::map<DeviceAddress, std::shared_ptr<MemoryRange>>::iterator it);
   void release_small(const MemoryRange& range);
 

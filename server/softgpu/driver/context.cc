@@ -24,6 +24,7 @@ CUresult code_of(FaultKind kind) {
     case FaultKind::none:
       return CUDA_SUCCESS;
     case FaultKind::illegal_address:
+    case FaultKind::stack_overflow:
       return CUDA_ERROR_ILLEGAL_ADDRESS;
     case FaultKind::misaligned_address:
       return CUDA_ERROR_MISALIGNED_ADDRESS;
@@ -35,7 +36,6 @@ CUresult code_of(FaultKind kind) {
       return CUDA_ERROR_INVALID_PC;
     case FaultKind::assertion:
       return CUDA_ERROR_ASSERT;
-    case FaultKind::stack_overflow:
     case FaultKind::trap:
     case FaultKind::deadlock:
     case FaultKind::launch_failure:

@@ -275,24 +275,6 @@ void GraphExec::launch(const std::shared_ptr<Stream>& stream) {
   stream->context()->enqueue_pair(*stream, begin, end);
 }
 
-std::shared_ptr<Graph> GraphExec::as_graph() const {
-  auto graph = std::make_shared<Graph>();
-  std::vector<GraphNode*> nodes;
-  for (const Step& step : steps_) {
-    std::unique_ptr<Operation> operation;
-    if (!step.is_enabled)
-      operation = std::make_unique<EmptyOperation>();
-    else if (step.child != nullptr)
-      operation = std::make_unique<ChildGraphOperation>(step.child->as_graph());
-    else
-      operation = step.operation->clone();
-    std::vector<GraphNode*> dependencies;
-    for (size_t dependency : step.dependencies) dependencies.push_back(nodes[dependency]);
-    nodes.push_back(graph->add(std::move(operation), dependencies));
-  }
-  return graph;
-}
-
 GraphExec::Step& GraphExec::step_of(const GraphNode& node) {
   return const_cast<Step&>(static_cast<const GraphExec&>(*this).step_of(node));
 }

@@ -167,8 +167,6 @@ class GraphExec {
   uint64_t flags() const { return flags_; }
 
   void launch(const std::shared_ptr<Stream>& stream);
-  /// A graph that does the same, for launches that are captured.
-  std::shared_ptr<Graph> as_graph() const;
   /// The operation made from a node; throws INVALID_VALUE if there is none of that type.
   Operation& operation_of(const GraphNode& node, CUgraphNodeType type);
   void replace(const GraphNode& node, std::unique_ptr<Operation> operation);

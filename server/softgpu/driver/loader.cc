@@ -31,6 +31,8 @@ auto reporting(JitOptions& options, Step step) {
     fail(error.kind() == ImageError::Kind::no_binary ? CUDA_ERROR_NO_BINARY_FOR_GPU
                                                      : CUDA_ERROR_INVALID_IMAGE,
          error.what());
+  } catch (const ptx::UnsupportedVersion& error) {
+    fail(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, std::string("PTX ") + error.what());
   } catch (const ptx::SyntaxError& error) {
     fail(CUDA_ERROR_INVALID_PTX, std::string("PTX ") + error.what());
   } catch (const program::LinkError& error) {

@@ -98,13 +98,6 @@ void submit_and_wait(const std::shared_ptr<Stream>& stream, std::unique_ptr<Oper
   stream->context()->check();
 }
 
-void submit_graph(const std::shared_ptr<Stream>& stream, GraphExec& graph) {
-  if (stream->capture != nullptr)
-    return capture_operation(*stream, std::make_unique<ChildGraphOperation>(graph.as_graph()));
-  refuse_implicit_dependency(*stream);
-  graph.launch(stream);
-}
-
 bool stream_is_captured(const Stream& stream) {
   if (capture_count == 0) return false;
   std::lock_guard lock(graph_mutex());
@@ -137,6 +130,18 @@ void refuse_if_captured(const Stream& stream) {
   refuse_implicit_dependency(const_cast<Stream&>(stream));
 }
 
+void refuse_if_captured(const Context& context) {
+  if (capture_count == 0) return;
+  std::lock_guard lock(graph_mutex());
+  bool is_refused = false;
+  for (const auto& capture : captures()) {
+    if (capture->origin->context().get() != &context) continue;
+    capture->is_invalidated = true;
+    is_refused = true;
+  }
+  require(!is_refused, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
 CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode) {
   return std::exchange(thread_mode, mode);
 }
@@ -165,7 +170,10 @@ std::shared_ptr<Graph> end_capture(const std::shared_ptr<Stream>& stream) {
   std::lock_guard lock(graph_mutex());
   std::shared_ptr<Capture> capture = stream->capture;
   require(capture != nullptr, CUDA_ERROR_ILLEGAL_STATE);
-  require(capture->origin == stream.get(), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  if (capture->origin != stream.get()) {
+    capture->is_invalidated = true;
+    throw Failure(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  }
   bool is_wrong_thread = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
                          capture->thread != std::this_thread::get_id();
   require(!is_wrong_thread, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);

@@ -9,8 +9,6 @@
 
 namespace fargpu::softgpu {
 
-class GraphExec;
-
 inline constexpr int stream_priority_least = 0;
 inline constexpr int stream_priority_greatest = -5;
 
@@ -21,16 +19,15 @@ void submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> op
 /// The same, and waits for the stream if that is not being captured.
 void submit_and_wait(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> operation);
 
-/// The same for the launch of a graph. The caller holds graph_mutex().
-void submit_graph(const std::shared_ptr<Stream>& stream, GraphExec& graph);
-
 bool stream_is_captured(const Stream& stream);
 
 /// Calls that could disturb a capture throw STREAM_CAPTURE_UNSUPPORTED while one is going on that
 /// they could disturb, and end it (cuThreadExchangeStreamCaptureMode says which).
 void refuse_while_capturing();
-/// For calls that wait for or ask about one stream.
+/// For calls that a stream cannot capture, or that ask about it or wait for it.
 void refuse_if_captured(const Stream& stream);
+/// For calls that wait for everything in a context.
+void refuse_if_captured(const Context& context);
 /// Exchanges the calling thread's mode, which decides the above.
 CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode);
 

@@ -30,14 +30,17 @@ using Tf32Format = FloatFormat<8, 10>;
 using E4m3Format = FloatFormat<4, 3, true>;
 using E5m2Format = FloatFormat<5, 2>;
 
-/// The exact value.
+/// The exact value. A NaN becomes quiet and keeps its payload.
 template <class Format>
 double decode_float(uint32_t bits) {
+  constexpr uint64_t quiet_nan = 0x7ff8000000000000;
   uint32_t exponent = (bits >> Format::mantissa_bits) & Format::exponent_max;
   uint32_t mantissa = bits & Format::mantissa_mask;
   double value;
   if (!Format::is_finite_only && exponent == Format::exponent_max)
-    value = mantissa != 0 ? std::nan("") : HUGE_VAL;
+    value = mantissa != 0 ? std::bit_cast<double>(quiet_nan | static_cast<uint64_t>(mantissa)
+                                                                  << (52 - Format::mantissa_bits))
+                          : HUGE_VAL;
   else if (Format::is_finite_only && (bits & Format::nan) == Format::nan)
     value = std::nan("");
   else if (exponent == 0)

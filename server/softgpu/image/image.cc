@@ -17,6 +17,7 @@ constexpr uint32_t container_magic = 0xba55ed50;
 constexpr uint32_t elf_magic = 0x464c457f;
 constexpr uint64_t container_header_bytes = 16;
 constexpr uint64_t entry_header_bytes = 64;
+constexpr uint64_t elf_header_bytes = 64;
 constexpr size_t wrapped_containers_max = 4096;
 
 constexpr uint16_t kind_ptx = 1;
@@ -195,6 +196,31 @@ bool looks_like_text(std::string_view start) {
   });
 }
 
+/// Every PTX text begins with its version, behind nothing but comments.
+bool begins_like_ptx(std::string_view text) {
+  for (;;) {
+    size_t start = text.find_first_not_of(" \t\r\n\f\v");
+    text.remove_prefix(std::min(start, text.size()));
+    std::string_view end_of_comment = text.starts_with("//") ? "\n" : "*/";
+    if (!text.starts_with("//") && !text.starts_with("/*")) return text.starts_with(".version");
+    size_t end = text.find(end_of_comment, 2);
+    if (end == std::string_view::npos) return false;
+    text.remove_prefix(end + end_of_comment.size());
+  }
+}
+
+Image image_of_text(std::string text) {
+  if (!begins_like_ptx(text)) fail_invalid("the image is neither PTX nor a fatbin");
+  return {{std::move(text)}};
+}
+
+/// An ELF file: device code without PTX if it says so.
+[[noreturn]] void fail_elf(std::string_view header) {
+  constexpr uint16_t machine_cuda = 190;
+  if (Reader(header).read<uint16_t>(18) == machine_cuda) fail_no_binary();
+  fail_invalid("the image is an ELF file, but no device code");
+}
+
 Image checked(Image image) {
   if (image.texts.empty()) fail_no_binary();
   return image;
@@ -215,15 +241,18 @@ Image read_image(const void* data) {
       return checked(read_wrapper(data));
     case container_magic:
       return checked({texts_of_container(copy_container(data))});
-    case elf_magic:
-      fail_no_binary();
+    case elf_magic: {
+      auto header = copy_program_memory(data, elf_header_bytes);
+      if (!header) fail_invalid("the image cannot be read");
+      fail_elf(*header);
+    }
     default:
       break;
   }
   if (!looks_like_text(*start)) fail_invalid("the image is neither PTX nor a fatbin");
   auto text = copy_program_text(data);
   if (!text) fail_invalid("the PTX text does not end");
-  return {{std::move(*text)}};
+  return image_of_text(std::move(*text));
 }
 
 Image read_image(const void* data, uint64_t bytes) {
@@ -239,12 +268,11 @@ Image read_image(const void* data, uint64_t bytes) {
           {texts_of_container(std::string_view(*copied).substr(0, container_bytes(*copied)))});
     }
     case elf_magic:
-      fail_no_binary();
+      fail_elf(*copied);
     default:
       break;
   }
-  if (!looks_like_text(copied->substr(0, 4))) fail_invalid("the image is neither PTX nor a fatbin");
-  return {{copied->substr(0, copied->find('\0'))}};
+  return image_of_text(copied->substr(0, copied->find('\0')));
 }
 
 std::string make_linked_image(const std::vector<std::string>& texts) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "common/limits.h"
 #include "program/lowering.h"
 #include "ptx/error.h"
 
@@ -52,6 +53,9 @@ class Builder {
   /// among all of them; of weak ones the first counts.
   void declare(size_t m) {
     const ptx::Module& module = *modules_[m];
+    if (module.target_number > compute_capability_number)
+      throw LinkError("PTX for " + std::string(module.target) +
+                      ", which is newer than this device's sm_90");
     for (const ptx::Function& function : module.functions) {
       if (!function.has_body) continue;
       if (!claim(shared_functions_, function.name, function.linkage, function.line,

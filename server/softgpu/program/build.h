@@ -5,15 +5,10 @@
 #include <vector>
 
 #include "exec/program.h"
+#include "program/error.h"
 #include "ptx/module.h"
 
 namespace fargpu::softgpu::program {
-
-/// Several modules could not be joined into one program.
-class LinkError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /// Builds the program of one module, or of several that are linked: definitions of one serve the
 /// declarations of others. Throws ptx::SyntaxError or LinkError. Kernels that use something this

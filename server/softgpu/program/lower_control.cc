@@ -116,8 +116,11 @@ void emit_direct_call(Lowering& l, std::string_view name, std::shared_ptr<ops::C
   } else {
     for (const SystemFunctionName& candidate : system_functions)
       if (candidate.name == name) handler = ops::call_system(candidate.function);
-    if (handler == nullptr)
-      throw Unsupported("call of " + std::string(name) + ", which is not defined");
+    // The device's own functions that it lacks matter to those kernels only that use them.
+    bool is_of_system = name.starts_with("__cuda") || name.starts_with("cuda");
+    if (handler == nullptr && is_of_system)
+      throw Unsupported("call of " + std::string(name) + ", which this device does not have");
+    if (handler == nullptr) throw LinkError("function " + std::string(name) + " is not defined");
   }
   IrInstruction& call = l.emit(handler, {}, {});
   call.details = std::move(details);

@@ -113,7 +113,8 @@ bool lower_float_unary(Lowering& l, Handler (*choose)(Type, bool)) {
 
 bool lower_float_divide(Lowering& l) {
   if (!has_float_type(l)) return false;
-  if (l.take_one_of({"approx", "full"}) >= 0) {
+  bool is_full = l.take("full");  // allowed to be less accurate than it is here
+  if (!is_full && l.take("approx")) {
     bool flush = l.take("ftz");
     Type type = l.take_type();
     emit_sources(l, ops::approximate(ops::Approximation::divide, type, flush), type, 2);

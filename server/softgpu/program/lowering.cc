@@ -203,6 +203,8 @@ void Lowering::place_variables() {
             {Storage::frame, reserve_local(variable_bytes(variable), variable.align)});
         break;
       case Space::shared:
+        // It takes up space even if nothing uses it.
+        routine_.shared_variables.push_back(static_cast<uint32_t>(program_.shared.size()));
         variables_.push_back({Storage::shared, static_cast<uint32_t>(program_.shared.size())});
         program_.shared.push_back({std::string(variable.name), variable_bytes(variable),
                                    variable.align, variable.is_unsized});
@@ -539,6 +541,9 @@ Value Lowering::address_value(const ptx::Operand& operand, uint32_t bytes) {
     routine_.address_taken.push_back(found->second);
     return ir_.relocated(ConstantRelocation::Kind::function, found->second, operand.offset, 8);
   }
+  for (const ptx::Function& function : module_.functions)
+    if (function.name == operand.name)
+      throw LinkError("function " + std::string(operand.name) + " is not defined");
   fail("'" + std::string(operand.name) + "' is not declared");
 }
 

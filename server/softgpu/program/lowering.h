@@ -11,16 +11,11 @@
 
 #include "exec/memory_access.h"
 #include "exec/program.h"
+#include "program/error.h"
 #include "program/ir.h"
 #include "ptx/module.h"
 
 namespace fargpu::softgpu::program {
-
-/// A valid instruction that this device does not execute. Kernels that need it must not run.
-class Unsupported : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /// What names of module scope stand for.
 struct Symbols {

@@ -16,4 +16,10 @@ class SyntaxError : public std::runtime_error {
   uint32_t line_;
 };
 
+/// The text is of a version of PTX that came later.
+class UnsupportedVersion : public SyntaxError {
+ public:
+  using SyntaxError::SyntaxError;
+};
+
 }  // namespace fargpu::softgpu::ptx

@@ -11,6 +11,8 @@
 namespace fargpu::softgpu::ptx {
 namespace {
 
+constexpr uint32_t newest_version = 900;  // PTX 9.0, of CUDA 13.0
+
 // Bounds on what a text may declare, far above what compilers write, so that a short hostile text
 // cannot ask for unbounded memory.
 constexpr uint64_t registers_max = 1u << 20;
@@ -190,6 +192,9 @@ class Parser {
         !number(version.data(), version.data() + dot, module_.version_major) ||
         !number(version.data() + dot + 1, end, module_.version_minor))
       fail("malformed .version");
+    if (module_.version_major * 100 + module_.version_minor > newest_version)
+      throw UnsupportedVersion(peek().line,
+                               "PTX " + std::string(version) + " is newer than this device");
     if (!accept_directive(".target")) fail("expected .target after .version");
     module_.target = expect_word("a target");
     size_t digits = module_.target.find_first_of("0123456789");

@@ -141,13 +141,19 @@ const Instruction* run_integer_to_short(Warp& warp, const Instruction& instructi
 
 // ---- to integers ----
 
-/// Out of range values become the nearest integer there is; NaN becomes zero, or for 64-bit
-/// results the smallest signed number's bit pattern.
-template <class To, class From>
+/// Out of range values become the nearest integer there is. So does NaN from f64, which counts as
+/// 0x80000000 or 2^63; from other types it becomes zero or, for 64-bit results, 2^63.
+template <class To, class From, bool is_from_f64 = std::is_same_v<From, double>>
 To clamp_to_integer(From rounded) {
   constexpr From limit =
       static_cast<From>(uint64_t{1} << (std::numeric_limits<To>::digits - 1)) * 2;
-  if (rounded != rounded) return sizeof(To) == 8 ? static_cast<To>(uint64_t{1} << 63) : To{0};
+  using Limits = std::numeric_limits<To>;
+  constexpr To nan = sizeof(To) >= (is_from_f64 ? 4 : 8)
+                         ? static_cast<To>(uint64_t{1} << (8 * sizeof(To) - 1))
+                     : !is_from_f64              ? To{0}
+                     : std::is_signed_v<To> ? Limits::min()
+                                            : Limits::max();
+  if (rounded != rounded) return nan;
   if (rounded >= limit) return std::numeric_limits<To>::max();
   if (rounded < static_cast<From>(std::numeric_limits<To>::min()))
     return std::numeric_limits<To>::min();
@@ -171,7 +177,7 @@ struct FloatToInteger {
 template <class To, class From, RoundingMode mode>
 struct ShortToInteger {
   static To apply(From value) {
-    return clamp_to_integer<To>(round_to_integer(to_double(value), mode));
+    return clamp_to_integer<To, double, false>(round_to_integer(to_double(value), mode));
   }
 };
 
@@ -195,6 +201,17 @@ To narrow(double value, RoundingMode mode) {
   }
 }
 
+/// A NaN of double precision keeps its sign and what fits of its payload.
+template <class To>
+To short_nan_of(double nan) {
+  using Format = typename To::Format;
+  uint64_t bits = std::bit_cast<uint64_t>(nan);
+  uint64_t payload = (bits & 0x000fffffffffffff) >> (52 - Format::mantissa_bits);
+  uint64_t quiet = uint64_t{1} << (Format::mantissa_bits - 1);
+  uint64_t sign = bits >> 63 ? Format::sign_bit : 0;
+  return {static_cast<uint16_t>(sign | Format::infinity | quiet | payload)};
+}
+
 template <class To, class From>
 const Instruction* run_float_to_float(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   To* result = warp.lanes<To>(instruction.operands[0]);
@@ -203,6 +220,8 @@ const Instruction* run_float_to_float(Warp& warp, const Instruction& instruction
   for_each_lane(lanes, [&](int lane) {
     double value = flags.prepare(widen(source[lane]));
     To narrowed = narrow<To>(value, flags.mode);
+    if constexpr (std::is_same_v<From, double> && sizeof(To) == 2)
+      if (value != value) narrowed = short_nan_of<To>(value);
     if constexpr (std::is_same_v<To, float>)
       if (flags.flush_result) narrowed = flushed<true>(narrowed);
     result[lane] = narrowed;
@@ -224,6 +243,10 @@ struct HalfToFloat {
   }
 };
 
+struct BfloatToFloat {
+  static uint32_t apply(uint16_t bits) { return static_cast<uint32_t>(bits) << 16; }
+};
+
 template <bool flush>
 struct FloatToDouble {
   static double apply(float value) { return flushed<flush>(value); }
@@ -231,8 +254,8 @@ struct FloatToDouble {
 template <bool flush>
 struct DoubleToFloat {
   static float apply(double value) {
-    float narrowed = flushed<flush>(static_cast<float>(value));
-    return narrowed == narrowed ? narrowed : std::bit_cast<float>(0x7fffffffu);
+    if (flush && std::fabs(value) < 0x1p-126) value = std::copysign(0.0, value);
+    return static_cast<float>(value);  // a NaN keeps what fits of its payload
   }
 };
 
@@ -243,7 +266,9 @@ const Instruction* run_float_to_tf32(Warp& warp, const Instruction& instruction,
   for_each_lane(lanes, [&](int lane) {
     double value = flags.prepare(source[lane]);
     uint32_t bits = encode_float<Tf32Format>(value, flags.mode, flags.saturate_finite);
-    result[lane] = value != value ? 0x7fffffffu : bits << 13;
+    constexpr uint32_t quiet = 0x00400000, kept = 0xffffe000;
+    result[lane] =
+        value != value ? (std::bit_cast<uint32_t>(source[lane]) & kept) | quiet : bits << 13;
   });
   return &instruction + 1;
 }
@@ -432,6 +457,8 @@ Handler float_to_float(const ConvertForm& form) {
   // The frequent ones as vector loops.
   if (is_plain && form.from == Type::f16 && form.to == Type::f32 && !form.flush)
     return elementwise<HalfToFloat>();
+  if (is_plain && form.from == Type::bf16 && form.to == Type::f32 && !form.flush)
+    return elementwise<BfloatToFloat>();
   if (is_plain && form.from == Type::f32 && form.to == Type::f64)
     return form.flush ? elementwise<FloatToDouble<true>>() : elementwise<FloatToDouble<false>>();
   if (is_plain && form.from == Type::f64 && form.to == Type::f32)

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "exec/float_format.h"
 
@@ -17,6 +18,23 @@ float flushed(float value) {
   if constexpr (!flush) return value;
   uint32_t bits = std::bit_cast<uint32_t>(value);
   return std::bit_cast<float>((bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits);
+}
+
+// What is below the least normal number before it is rounded counts as subnormal, even if it is
+// rounded up to that. Sums of two numbers need no such care: there they are exact.
+constexpr double least_normal = 0x1p-126;
+
+template <bool flush>
+float flushed_if(bool is_tiny, float value) {
+  return flush && is_tiny ? std::copysign(0.0f, value) : value;
+}
+
+/// True if the exact sum is below the least normal number.
+bool is_sum_tiny(double a, double b) {
+  double sum = a + b;
+  if (std::fabs(sum) != least_normal) return std::fabs(sum) < least_normal;
+  double part = sum - a, error = (a - (sum - part)) + (b - part);
+  return sum > 0 ? error < 0 : error > 0;
 }
 
 /// A result as single-precision instructions give it: one NaN only, flushed, and with .sat between
@@ -42,20 +60,29 @@ struct SubtractF32 {
 template <bool flush, bool saturate>
 struct MultiplyF32 {
   static float apply(float a, float b) {
-    return result<flush, saturate>(flushed<flush>(a) * flushed<flush>(b));
+    a = flushed<flush>(a);
+    b = flushed<flush>(b);
+    bool is_tiny = flush && std::fabs(double{a} * b) < least_normal;
+    return result<flush, saturate>(flushed_if<flush>(is_tiny, a * b));
   }
 };
 template <bool flush, bool saturate>
 struct FmaF32 {
   static float apply(float a, float b, float c) {
-    return result<flush, saturate>(
-        __builtin_fmaf(flushed<flush>(a), flushed<flush>(b), flushed<flush>(c)));
+    a = flushed<flush>(a);
+    b = flushed<flush>(b);
+    c = flushed<flush>(c);
+    bool is_tiny = flush && is_sum_tiny(double{a} * b, c);
+    return result<flush, saturate>(flushed_if<flush>(is_tiny, __builtin_fmaf(a, b, c)));
   }
 };
 template <bool flush, bool>
 struct DivideF32 {
   static float apply(float a, float b) {
-    return result<flush, false>(flushed<flush>(a) / flushed<flush>(b));
+    a = flushed<flush>(a);
+    b = flushed<flush>(b);
+    bool is_tiny = flush && std::fabs(a) < least_normal * std::fabs(b);
+    return result<flush, false>(flushed_if<flush>(is_tiny, a / b));
   }
 };
 template <bool flush, bool>
@@ -99,6 +126,10 @@ T flushed_short(T value) {
   return value;
 }
 
+/// Below this numbers are subnormal; what is before rounding counts, as in single precision.
+template <class Format>
+constexpr double least_normal_of = Format::bias == 15 ? 0x1p-14 : 0x1p-126;
+
 enum class Clamp { none, saturate, relu };
 
 template <class T, bool flush, Clamp clamp>
@@ -106,6 +137,8 @@ T short_result(double value) {
   if constexpr (clamp == Clamp::saturate) value = value > 0 ? (value < 1 ? value : 1.0) : 0.0;
   if constexpr (clamp == Clamp::relu)
     if (value <= 0) value = 0.0;
+  constexpr double least = least_normal_of<typename T::Format>;
+  if (flush && std::fabs(value) < least) value = std::copysign(0.0, value);
   return flushed_short<T, flush>(round_to<T>(value));
 }
 
@@ -174,22 +207,27 @@ struct MinMaxTraits;
 template <>
 struct MinMaxTraits<float> {
   using Bits = uint32_t;
-  static constexpr Bits nan = f32_nan, sign = 0x80000000;
+  static constexpr Bits sign = 0x80000000;
   static bool is_nan(float v) { return v != v; }
+  static float nan_of(float) { return std::bit_cast<float>(f32_nan); }
   static double number(float v) { return v; }
 };
 template <>
 struct MinMaxTraits<double> {
   using Bits = uint64_t;
-  static constexpr Bits nan = 0x7fffffffffffffff, sign = Bits{1} << 63;
+  static constexpr Bits sign = Bits{1} << 63;
   static bool is_nan(double v) { return v != v; }
+  static double nan_of(double v) {
+    return std::bit_cast<double>(std::bit_cast<Bits>(v) | 0x0008000000000000);
+  }
   static double number(double v) { return v; }
 };
 template <class T>
 struct ShortMinMaxTraits {
   using Bits = uint16_t;
-  static constexpr Bits nan = T::Format::nan, sign = T::Format::sign_bit;
+  static constexpr Bits sign = T::Format::sign_bit;
   static bool is_nan(T v) { return (v.bits & ~sign) > T::Format::infinity; }
+  static T nan_of(T) { return {T::Format::nan}; }
   static double number(T v) { return to_double(v); }
 };
 template <>
@@ -197,7 +235,8 @@ struct MinMaxTraits<Half> : ShortMinMaxTraits<Half> {};
 template <>
 struct MinMaxTraits<Bfloat> : ShortMinMaxTraits<Bfloat> {};
 
-/// PTX ISA: min, max. A NaN loses against a number unless .NaN is given; +0 is above -0.
+/// PTX ISA: min, max. A NaN loses against a number unless .NaN is given; +0 is above -0. Of two
+/// NaNs the f64 forms give the second, the others the canonical one.
 template <class T, bool is_max, bool propagate_nan, bool sign_xor_abs>
 struct MinMax {
   using Traits = MinMaxTraits<T>;
@@ -212,7 +251,7 @@ struct MinMax {
     }
     bool is_a_nan = Traits::is_nan(a), is_b_nan = Traits::is_nan(b);
     if ((is_a_nan && is_b_nan) || (propagate_nan && (is_a_nan || is_b_nan)))
-      return std::bit_cast<T>(Traits::nan);
+      return Traits::nan_of(b);
     T chosen;
     if (is_a_nan || is_b_nan) {
       chosen = is_a_nan ? b : a;
@@ -235,19 +274,45 @@ struct MinMaxFlush {
 
 // ---- signs ----
 
-template <class Bits, Bits sign>
-struct FlipSign {
-  static Bits apply(Bits a) { return a ^ sign; }
+/// What neg and abs give for a NaN: the canonical one, in double precision that one quieted.
+template <class T>
+struct SignTraits {
+  using Bits = uint16_t;
+  static constexpr Bits sign = 0x8000, infinity = T::Format::infinity;
+  static Bits nan_of(Bits) { return T::Format::nan; }
 };
-template <class Bits, Bits sign>
-struct ClearSign {
-  static Bits apply(Bits a) { return a & static_cast<Bits>(~sign); }
+template <>
+struct SignTraits<float> {
+  using Bits = uint32_t;
+  static constexpr Bits sign = 0x80000000, infinity = 0x7f800000;
+  static Bits nan_of(Bits) { return f32_nan; }
 };
+template <>
+struct SignTraits<double> {
+  using Bits = uint64_t;
+  static constexpr Bits sign = Bits{1} << 63, infinity = 0x7ff0000000000000;
+  static Bits nan_of(Bits nan) { return nan | 0x0008000000000000; }
+};
+
+template <class T, bool clears_sign>
+struct ChangeSign {
+  using Traits = SignTraits<T>;
+  using Bits = typename Traits::Bits;
+  static T apply(T value) {
+    Bits bits = std::bit_cast<Bits>(value);
+    Bits magnitude = bits & static_cast<Bits>(~Traits::sign);
+    Bits changed = clears_sign ? magnitude : static_cast<Bits>(bits ^ Traits::sign);
+    return std::bit_cast<T>(magnitude > Traits::infinity ? Traits::nan_of(bits) : changed);
+  }
+};
+template <class T>
+using Negate = ChangeSign<T, false>;
+template <class T>
+using Absolute = ChangeSign<T, true>;
+
 template <class Op>
 struct FlushThen {
-  static uint32_t apply(uint32_t a) {
-    return Op::apply(std::bit_cast<uint32_t>(flushed<true>(std::bit_cast<float>(a))));
-  }
+  static float apply(float a) { return Op::apply(flushed<true>(a)); }
 };
 template <class Bits, Bits sign>
 struct CopySign {
@@ -314,7 +379,12 @@ struct ApproximateF32 {
 template <bool flush>
 struct ApproximateDivideF32 {
   static float apply(float a, float b) {
-    return result<flush, false>(flushed<flush>(a) / flushed<flush>(b));
+    a = flushed<flush>(a);
+    b = flushed<flush>(b);
+    // PTX ISA, div.approx: divisors whose reciprocal would be subnormal count as infinite.
+    constexpr float largest = std::numeric_limits<float>::max();
+    bool is_beyond = std::fabs(b) > 0x1p126f && std::fabs(b) <= largest;
+    return result<flush, false>(is_beyond ? a * std::copysign(0.0f, b) : a / b);
   }
 };
 
@@ -473,21 +543,22 @@ Handler min_max(const MinMaxForm& form) {
   }
 }
 
-template <template <class Bits, Bits> class Op>
+template <template <class> class Op>
 Handler sign_operation(Type type, bool flush) {
-  if (flush)
-    return type == Type::f32 ? elementwise<FlushThen<Op<uint32_t, 0x80000000>>>() : nullptr;
+  if (flush) return type == Type::f32 ? elementwise<FlushThen<Op<float>>>() : nullptr;
   switch (type) {
     case Type::f32:
-      return elementwise<Op<uint32_t, 0x80000000>>();
+      return elementwise<Op<float>>();
     case Type::f64:
-      return elementwise<Op<uint64_t, uint64_t{1} << 63>>();
+      return elementwise<Op<double>>();
     case Type::f16:
+      return elementwise<Op<Half>>();
     case Type::bf16:
-      return elementwise<Op<uint16_t, 0x8000>>();
+      return elementwise<Op<Bfloat>>();
     case Type::f16x2:
+      return elementwise<UnaryPair<Op<Half>, Half>>();
     case Type::bf16x2:
-      return elementwise<Op<uint32_t, 0x80008000>>();
+      return elementwise<UnaryPair<Op<Bfloat>, Bfloat>>();
     default:
       return nullptr;
   }
@@ -586,8 +657,8 @@ Handler float_min_max(const MinMaxForm& form) {
   return form.is_max ? min_max<true>(form) : min_max<false>(form);
 }
 
-Handler float_negate(Type type, bool flush) { return sign_operation<FlipSign>(type, flush); }
-Handler float_absolute(Type type, bool flush) { return sign_operation<ClearSign>(type, flush); }
+Handler float_negate(Type type, bool flush) { return sign_operation<Negate>(type, flush); }
+Handler float_absolute(Type type, bool flush) { return sign_operation<Absolute>(type, flush); }
 
 Handler copy_sign(Type type) {
   if (type == Type::f32) return elementwise<CopySign<uint32_t, 0x80000000>>();
