@@ -345,6 +345,14 @@ struct TestProperty {
 
 // ---- approximations ----
 
+/// As the hardware does it: the angle in turns is rounded, so the result of a large angle is only
+/// as good as that. PTX ISA, sin: the error is bounded up to 100 pi.
+double fraction_of_turn(double angle) {
+  float turns = static_cast<float>(angle) * 0x1.45f306p-3f;
+  float whole = std::rint(turns);
+  return (whole == 0 ? turns : turns - whole) * 6.283185307179586;  // keeps the sign of zero
+}
+
 template <Approximation function, class T>
 T evaluate(T a) {
   switch (function) {
@@ -355,9 +363,9 @@ T evaluate(T a) {
     case Approximation::square_root:
       return std::sqrt(a);
     case Approximation::sine:
-      return std::sin(a);
+      return static_cast<T>(std::sin(fraction_of_turn(a)));
     case Approximation::cosine:
-      return std::cos(a);
+      return static_cast<T>(std::cos(fraction_of_turn(a)));
     case Approximation::log2:
       return std::log2(a);
     case Approximation::exp2:
