@@ -1,0 +1,51 @@
+#pragma once
+// Functions of the program that run when a stream gets to them (cuLaunchHostFunc, cuStreamAddCallback).
+
+#include <cuda.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace fargpu::client {
+
+/// Runs them one after the other on a thread of its own, started when the first one is registered: a function may take its
+/// time, or wait for other threads, without holding up anything but the work behind it. CUDA calls are not allowed in them.
+class Callbacks {
+ public:
+  using Function = std::function<void(CUresult)>;
+
+  /// `done` tells the worker that a function has run.
+  explicit Callbacks(std::function<void(std::uint64_t)> done) : done_(std::move(done)) {}
+
+  /// Remembers a function; returns its number. It runs once.
+  std::uint64_t add(Function function);
+  /// Forgets one whose call could not be made.
+  void remove(std::uint64_t number);
+  /// Whether any function is registered that has not run to its end.
+  bool any_waiting() const { return waiting_.load() > 0; }
+  /// The stream has got there. Ignored for numbers that are not (or no longer) known.
+  void due(std::uint64_t number, CUresult stream_result);
+  /// Runs a job on the same thread: answers to the worker that may have to wait.
+  void run(std::function<void()> job);
+
+ private:
+  void start();  // under mutex_
+  void loop();
+
+  const std::function<void(std::uint64_t)> done_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint64_t, Function> functions_;
+  std::deque<std::function<void()>> jobs_;
+  std::uint64_t next_ = 1;
+  std::atomic<unsigned> waiting_{0};
+  bool started_ = false;
+};
+
+}  // namespace fargpu::client

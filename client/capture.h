@@ -1,0 +1,76 @@
+#pragma once
+// Stream capture: status, mode and legality are the client's business, because they belong to the program's threads. The driver
+// always captures in relaxed mode. CUDA Driver API, "Stream Management", cuStreamBeginCapture and
+// cuThreadExchangeStreamCaptureMode.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+namespace fargpu::client {
+
+struct Context;
+struct Event;
+struct Stream;
+class Thread;
+
+/// One capture sequence, from cuStreamBeginCapture to cuStreamEndCapture.
+struct Capture {
+  std::uint64_t id = 0;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::uint32_t thread = 0;  ///< that began it
+  Stream* origin = nullptr;
+  Context* context = nullptr;
+  std::atomic<bool> invalidated{false};
+  std::set<Stream*> streams;  ///< that take part; under Captures' lock
+};
+
+class Captures {
+ public:
+  /// Whether any stream of the process is being captured. Cheap.
+  bool any() const { return active_.load(std::memory_order_relaxed) > 0; }
+
+  CUresult may_begin(const Thread& thread, const Stream& stream) const;
+  void begin(const Thread& thread, Stream& stream, CUstreamCaptureMode mode);
+  /// Checks that the thread may end the capture of this stream.
+  CUresult may_end(const Thread& thread, const Stream& stream) const;
+  /// Forgets the capture; returns whether it had been invalidated.
+  bool end(Stream& stream);
+
+  /// Work is being given to a stream: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for a broken capture,
+  /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream beside one.
+  CUresult check_submission(const Stream& stream);
+  /// An event was recorded on a stream; a stream waits for one.
+  void record(Event& event, const Stream& stream);
+  CUresult wait(Stream& stream, const Event& event);
+
+  /// A call that waits for or asks about this stream or context is not allowed while it is captured, and breaks the capture; about
+  /// another stream it is allowed where unsafe calls are.
+  CUresult check_query(const Thread& thread, Stream& stream);
+  CUresult check_context(const Context& context);
+  CUresult check_event(const Event& event);
+
+  /// A call that may disturb captures: refused, with the captures broken, where the thread's mode forbids it.
+  CUresult check_unsafe(const Thread& thread);
+
+  /// Status and id for cuStreamIsCapturing and cuStreamGetCaptureInfo.
+  CUresult status(const Stream& stream, CUstreamCaptureStatus& status, std::uint64_t& id);
+
+  void forget(Stream& stream);
+
+ private:
+  Capture* of(const Stream& stream) const;
+  std::vector<Capture*> disturbed_by(const Stream& stream) const;
+
+  mutable std::mutex mutex_;
+  std::atomic<unsigned> active_{0};
+  std::uint64_t next_id_ = 1;
+  std::map<std::uint64_t, std::unique_ptr<Capture>> captures_;
+};
+
+}  // namespace fargpu::client

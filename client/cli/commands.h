@@ -1,0 +1,42 @@
+#pragma once
+// The verbs of the command line. Each returns the process's exit code.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "client/config.h"
+
+namespace fargpu::client::cli {
+
+inline constexpr int exit_no_capacity = 75;  ///< EX_TEMPFAIL of sysexits.h: trying later may help
+inline constexpr int exit_own_error = 125;   ///< these three as timeout(1) and env(1) use them
+inline constexpr int exit_denied = 126;      ///< by the host, or the system does not execute the program
+inline constexpr int exit_not_found = 127;
+
+struct RunOptions {
+  std::string pool;
+  bool no_check = false;
+  std::vector<std::string> arguments;
+};
+/// Replaces this process by the program, with the client library in its loader path. Returns only on failure.
+int run(const RunOptions& options);
+
+struct ListOptions {
+  std::string pool;
+  std::string output = "table";
+};
+int list(const ListOptions& options);
+
+struct DoctorOptions {
+  std::string pool;
+};
+int doctor(const DoctorOptions& options);
+
+/// The hosts of --pool or FARGPU_POOL; throws std::runtime_error with the repair.
+std::vector<PoolHost> pool_hosts(const std::string& pool);
+
+/// The private folder with libcuda.so.1, in the build tree or installed; empty if it is not there.
+std::filesystem::path library_folder();
+
+}  // namespace fargpu::client::cli

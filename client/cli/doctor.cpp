@@ -1,0 +1,135 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+
+#include "client/dial.h"
+#include "client/windows.h"
+#include "commands.h"
+#include "cuda_facts.h"
+
+namespace fargpu::client::cli {
+namespace {
+
+/// Findings, as they are made.
+class Report {
+ public:
+  void good(const std::string& what) { std::cout << "  ok    " << what << "\n"; }
+  void bad(const std::string& what, const std::string& repair) {
+    std::cout << "  FAIL  " << what << "\n        " << repair << "\n";
+    ++failures_;
+  }
+  void note(const std::string& what) { std::cout << "  note  " << what << "\n"; }
+  int failures() const { return failures_; }
+
+ private:
+  int failures_ = 0;
+};
+
+void check_library(Report& report) {
+  const std::filesystem::path folder = library_folder();
+  if (folder.empty()) {
+    report.bad("the client library is not installed", "install fargpu's client files: cmake --install BUILD");
+    return;
+  }
+  const std::string path = (folder / "libcuda.so.1").string();
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto version_of = library ? reinterpret_cast<int (*)(int*)>(::dlsym(library, "cuDriverGetVersion")) : nullptr;
+  int version = 0;
+  if (!version_of || version_of(&version) != 0) {
+    report.bad("the client library does not load: " + std::string(library ? "it is another libcuda" : ::dlerror()),
+               "install fargpu's client files again");
+    return;
+  }
+  report.good(fmt::format("client library {}, CUDA level {}.{}", path, version / 1000, version % 1000 / 10));
+}
+
+void check_memory(Report& report) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_AS, &limit);
+  if (limit.rlim_cur != RLIM_INFINITY) {
+    report.bad(fmt::format("the address space is limited to {} GiB", limit.rlim_cur >> 30),
+               "device memory needs addresses in this process: ulimit -v unlimited");
+    return;
+  }
+  const auto windows = reserve_device_windows();
+  for (const Window& window : windows) release_window(window);
+  if (windows.empty()) report.bad("no address range for device memory is free in this process", "start from a plain shell");
+  else report.good("address space for device memory");
+}
+
+void check_host(Report& report, const PoolHost& host) {
+  std::unique_ptr<ControlConnection> broker;
+  try {
+    broker = std::make_unique<ControlConnection>(host);
+  } catch (const DialError& error) {
+    report.bad(error.what(), error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+                                 ? "install the same version of fargpu on both machines"
+                                 : "start fargpud there, open the port in its firewall, or correct FARGPU_POOL");
+    return;
+  }
+  report.good(fmt::format("{} answers, fargpud {}", broker->name(), broker->broker_version()));
+  try {
+    broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+                [&](wire::Control::Reader control) {
+                  const auto status = control.getStatus();
+                  if (status.getFailure().getReason() != wire::Failure::Reason::NONE)
+                    report.bad(std::string("its driver: ") + status.getFailure().getText().cStr(), "mend the driver on that host");
+                  if (status.getDraining()) report.bad("it is shutting down", "wait until it is back, or name another host");
+                  const auto version = static_cast<int>(status.getDriverVersion());
+                  if (version < config().driver_version) {
+                    report.bad(fmt::format("its driver is of CUDA level {}, this client of {}", version, config().driver_version),
+                               fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
+                  }
+                  for (const auto device : status.getDevices())
+                    report.good(fmt::format("device {}, {} GiB", device.getName().cStr(), device.getMemoryBytes() >> 30));
+                });
+  } catch (const DialError& error) {
+    report.bad(error.what(), "look at the log of fargpud there");
+    return;
+  }
+  try {  // a session, as a program would have it
+    Config one = config();
+    one.hosts = {host};
+    one.pool_error.clear();
+    const auto begin = std::chrono::steady_clock::now();
+    Session* const session = dial(one).release();
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+    if (session->facts().devices.empty()) {
+      report.bad("a session sees no device", "CUDA_VISIBLE_DEVICES names none of this host's devices: correct or unset it");
+    } else {
+      report.good(fmt::format("a session with {} device(s), ready in {} ms", session->facts().devices.size(), took.count()));
+    }
+    session->leave();
+  } catch (const DialError& error) {
+    report.bad(std::string("no session: ") + error.what(), "look at the log of fargpud there");
+  }
+}
+
+}  // namespace
+
+int doctor(const DoctorOptions& options) {
+  Report report;
+  std::cout << "this machine\n";
+  check_library(report);
+  check_memory(report);
+  if (!config().driver_version_error.empty()) report.bad(config().driver_version_error, "unset or correct it");
+  std::vector<PoolHost> hosts;
+  try {
+    hosts = pool_hosts(options.pool);
+  } catch (const std::runtime_error& error) {
+    report.bad(error.what(), "for example FARGPU_POOL=gpuhost:8470");
+  }
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) report.note(std::string("CUDA_VISIBLE_DEVICES=") + visible);
+  for (const PoolHost& host : hosts) {
+    std::cout << host.host << ":" << host.port << "\n";
+    check_host(report, host);
+  }
+  std::cout << (report.failures() == 0 ? "everything is in order\n" : fmt::format("{} thing(s) to mend\n", report.failures()));
+  return report.failures() == 0 ? 0 : 1;
+}
+
+}  // namespace fargpu::client::cli

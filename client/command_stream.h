@@ -1,0 +1,75 @@
+#pragma once
+// The session's calls in one total order, on their way out.
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "protocol/channel.h"
+#include "protocol/frame.h"
+
+namespace fargpu::client {
+
+/// All threads of the program append here, under one short lock, in the order in which their calls happen. Small frames gather
+/// in a buffer, which is sent when it is large, when the last sending was a while ago, when somebody waits, or, by the service
+/// thread, after a moment. Throws ChannelClosed once the connection is lost.
+class CommandStream {
+ public:
+  using Bytes = Channel::Bytes;
+  using Clock = std::chrono::steady_clock;
+
+  /// `confirmed` tells how many frames were taken from the worker; `idle_wake` is called (outside of any lock that the callee
+  /// could want) when a buffer was begun that somebody must send later.
+  CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake);
+
+  enum class Urgency {
+    later,  ///< may wait in the buffer
+    now,    ///< somebody waits for the answer
+  };
+
+  /// Appends one frame and returns its number. `before` runs under the lock with that number, before the frame can reach the
+  /// worker: the place to register for the reply. Bulk bytes are read before this returns.
+  template <class Before>
+  std::uint64_t append(FrameHeader header, Bytes message, Bytes bulk, Urgency urgency, Before&& before) {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t number = ++last_;
+    before(number);
+    put(header, message, bulk, number, urgency);
+    const bool wake = urgency == Urgency::later && !buffer_.empty();
+    lock.unlock();
+    if (wake) idle_wake_();
+    return number;
+  }
+  std::uint64_t append(FrameHeader header, Bytes message, Bytes bulk, Urgency urgency) {
+    return append(header, message, bulk, urgency, [](std::uint64_t) {});
+  }
+
+  /// Sends what is buffered.
+  void flush();
+  /// Sends what has been buffered for at least `age`. Returns true if something is still buffered.
+  bool flush_older_than(Clock::duration age);
+
+  std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+  std::uint64_t last_number() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+
+ private:
+  void put(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency);
+  void send(Bytes more, std::size_t padding);
+
+  Channel& channel_;
+  const std::function<std::uint32_t()> confirmed_;
+  const std::function<void()> idle_wake_;
+  mutable std::mutex mutex_;
+  std::vector<std::byte> buffer_;
+  std::uint64_t last_ = 1;  // attach was the first frame
+  Clock::time_point sent_at_{};
+  Clock::time_point begun_at_{};
+  std::atomic<std::uint64_t> bytes_sent_{0};
+};
+
+}  // namespace fargpu::client

@@ -1,0 +1,122 @@
+#include "config.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <thread>
+
+#include "cuda_facts.h"
+
+namespace fargpu::client {
+namespace {
+
+// Read by the driver in cuInit; a session whose values differ from a warm worker's needs a worker of its own.
+constexpr const char* cuda_variables[] = {
+    "CUDA_MODULE_LOADING",      "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT",
+    "CUDA_FORCE_PTX_JIT",       "CUDA_DISABLE_PTX_JIT",        "CUDA_CACHE_DISABLE",
+    "CUDA_CACHE_MAXSIZE",       "CUDA_AUTO_BOOST",             "CUDA_SCALE_LAUNCH_QUEUES",
+    "CUDA_MODULE_DATA_LOADING", "CUDA_BINARY_LOADER_THREAD_COUNT",
+};
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+template <class Number>
+bool parse_number(const std::string& text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+Config read() {
+  Config c;
+  c.pool = variable("FARGPU_POOL");
+  if (!c.pool.empty() && c.pool != "none") c.hosts = parse_pool(c.pool, c.pool_error);
+
+  c.driver_version = toolkit_version;
+  if (const std::string wanted = variable("FARGPU_DRIVER_VERSION"); !wanted.empty()) {
+    int version = 0;
+    if (!parse_number(wanted, version) || version < 11000 || version > toolkit_version) {
+      c.driver_version_error = "FARGPU_DRIVER_VERSION is '" + wanted + "'; give a CUDA version from 11000 to " +
+                               std::to_string(toolkit_version) + ", for example 12080";
+    } else {
+      c.driver_version = version;
+    }
+  }
+
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    c.visible_set = true;
+    c.visible_devices = visible;
+  }
+  // Polling pays where another processor makes progress meanwhile.
+  long spin_us = std::thread::hardware_concurrency() >= 4 ? 50 : 0;
+  if (const std::string wanted = variable("FARGPU_SPIN_US"); !wanted.empty()) parse_number(wanted, spin_us);
+  c.spin = std::chrono::microseconds(spin_us);
+  c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";
+  for (const char* name : cuda_variables)
+    if (const char* value = std::getenv(name)) c.cuda_environment.emplace_back(name, value);
+  return c;
+}
+
+}  // namespace
+
+std::vector<PoolHost> parse_pool(const std::string& text, std::string& error) {
+  std::vector<PoolHost> hosts;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    std::string item = text.substr(begin, comma - begin);
+    begin = comma + 1;
+    if (item.starts_with("tcp://")) item.erase(0, 6);
+    const auto complain = [&](const std::string& why) {
+      error = "FARGPU_POOL is '" + text + "': " + why + "; write host[:port][,host[:port]...]";
+      hosts.clear();
+    };
+    if (item.find("://") != std::string::npos) {
+      complain("'" + item.substr(0, item.find("://")) + "' is no transport that this version knows");
+      return hosts;
+    }
+    PoolHost host;
+    std::string port;  // with its colon; empty if there is none
+    if (item.starts_with('[')) {  // IPv6 literal
+      const std::size_t close = item.find(']');
+      if (close == std::string::npos) {
+        complain("'" + item + "' lacks the closing bracket");
+        return hosts;
+      }
+      host.host = item.substr(1, close - 1);
+      if (close + 1 < item.size()) {
+        if (item[close + 1] != ':') {
+          complain("'" + item + "' has text after the bracket");
+          return hosts;
+        }
+        port = item.substr(close + 1);
+      }
+    } else {
+      const std::size_t colon = std::min(item.find(':'), item.size());
+      host.host = item.substr(0, colon);
+      port = item.substr(colon);
+      if (port.find(':', 1) != std::string::npos) {
+        complain("'" + item + "' has several colons; write an IPv6 address in brackets");
+        return hosts;
+      }
+    }
+    if (host.host.empty()) {
+      complain("a host name is missing");
+      return hosts;
+    }
+    if (!port.empty() && (!parse_number(port.substr(1), host.port) || host.port == 0)) {
+      complain("'" + port.substr(1) + "' is no port");
+      return hosts;
+    }
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
+}
+
+const Config& config() {
+  static const Config* const instance = new Config(read());  // never destroyed: late calls may still ask
+  return *instance;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,43 @@
+#pragma once
+// What the environment says. Read once, when the library is first used; nothing here connects or starts anything.
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fargpu::client {
+
+struct PoolHost {
+  std::string host;
+  std::uint16_t port = 8470;
+};
+
+struct Config {
+  /// FARGPU_POOL as written; empty if unset.
+  std::string pool;
+  /// Its hosts, in order. Empty for "none".
+  std::vector<PoolHost> hosts;
+  /// Why FARGPU_POOL cannot be used; empty if it can.
+  std::string pool_error;
+  /// CUDA version that programs see, FARGPU_DRIVER_VERSION (for example 12080); at most the toolkit's.
+  int driver_version = 0;
+  std::string driver_version_error;
+  /// CUDA_VISIBLE_DEVICES; `visible_set` tells unset from empty.
+  std::string visible_devices;
+  bool visible_set = false;
+  /// How long a waiting thread polls before it sleeps (FARGPU_SPIN_US, microseconds).
+  std::chrono::nanoseconds spin{0};
+  /// CUDA_LAUNCH_BLOCKING=1: every launch is waited for.
+  bool launch_blocking = false;
+  /// CUDA variables that the worker must know before it initialises its driver.
+  std::vector<std::pair<std::string, std::string>> cuda_environment;
+};
+
+/// The process's configuration.
+const Config& config();
+
+/// Parses "host[:port][,host...]"; "[v6]:port" and "tcp://" are understood. On failure returns nothing and says why.
+std::vector<PoolHost> parse_pool(const std::string& text, std::string& error);
+
+}  // namespace fargpu::client

@@ -1,0 +1,82 @@
+#pragma once
+// Contexts as the client knows them.
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "protocol/handle.h"
+#include "stream.h"
+
+namespace fargpu::client {
+
+/// Values that libraries attach to a context (private table CONTEXT_LOCAL_STORAGE): one per context and key.
+class ContextLocalStorage {
+ public:
+  using Destructor = void (*)(CUcontext, void* key, void* value);
+
+  void put(void* key, void* value, Destructor destructor);
+  bool remove(void* key);
+  bool get(void* key, void** value);
+  /// Removes everything and calls each destructor, outside of any lock: it may call back into us.
+  void clear(CUcontext context);
+
+ private:
+  struct Entry {
+    void* value = nullptr;
+    Destructor destructor = nullptr;
+  };
+  std::mutex mutex_;
+  std::map<void*, Entry> entries_;
+};
+
+/// A context. Primary contexts live as long as the process and keep their handle; `active` tells whether the worker has one.
+struct Context {
+  Handle handle;
+  int device = 0;  ///< ordinal as the program sees it
+  bool primary = false;
+  std::atomic<bool> active{false};
+  std::atomic<unsigned> flags{0};
+  unsigned retained = 0;  ///< of primary contexts; under Contexts::mutex
+  std::uint64_t number = 0;
+  unsigned api_version = 3020;
+  int least_priority = 0;
+  int greatest_priority = 0;
+  /// Per TPC of the device: the GPC it belongs to, its number there (private table 1734dc26). Empty where the driver does not say.
+  std::vector<std::uint8_t> processor_group;
+  std::vector<std::uint8_t> processor_index;
+
+  /// A failure that ends the context (an illegal address, say): every later call in it returns this.
+  std::atomic<CUresult> failure{CUDA_SUCCESS};
+
+  /// The legacy default stream.
+  Stream legacy;
+  /// Number of the last call that gave work to the legacy stream or to one that synchronises with it.
+  std::atomic<std::uint64_t> blocking_submitted{0};
+  /// Everything submitted up to this call is complete: on all streams; on the blocking ones.
+  std::atomic<std::uint64_t> completed{0};
+  std::atomic<std::uint64_t> blocking_completed{0};
+  /// Number of the last call that gave any work to the GPU, and of the last whose results the host may see without a copy back.
+  std::atomic<std::uint64_t> submitted{0};
+  std::atomic<std::uint64_t> host_visible{0};
+
+  ContextLocalStorage storage;
+
+  CUcontext cuda() const { return handle_cast<CUcontext>(handle); }
+  std::uint32_t id() const { return handle.id(); }
+  bool idle() const { return submitted.load() <= completed.load(); }
+  void reset();
+};
+
+/// Raises an atomic to at least `value`.
+inline void raise(std::atomic<std::uint64_t>& atomic, std::uint64_t value) {
+  std::uint64_t seen = atomic.load(std::memory_order_relaxed);
+  while (seen < value && !atomic.compare_exchange_weak(seen, value)) {
+  }
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,127 @@
+#include "control_connection.h"
+
+#include <unistd.h>
+
+#include <asio.hpp>
+
+#include "config.h"
+#include "opcodes.h"
+#include "protocol/errors.h"
+#include "protocol/handshake.h"
+#include "protocol/message.h"
+
+namespace fargpu::client {
+namespace {
+
+std::string program_name() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return "?";
+  const std::string text(path, static_cast<std::size_t>(length));
+  return text.substr(text.rfind('/') + 1);
+}
+
+CUresult result_of(wire::Failure::Reason reason) {
+  switch (reason) {
+    case wire::Failure::Reason::VERSION_MISMATCH:
+      return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    case wire::Failure::Reason::NO_CAPACITY:
+    case wire::Failure::Reason::DRAINING:
+    case wire::Failure::Reason::HOST_ERROR:
+      return CUDA_ERROR_SYSTEM_NOT_READY;
+    default:
+      return CUDA_ERROR_NOT_PERMITTED;
+  }
+}
+
+}  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string address_text(const PoolHost& host) {
+  const bool v6 = host.host.find(':') != std::string::npos;
+  return (v6 ? "[" + host.host + "]" : host.host) + ":" + std::to_string(host.port);
+}
+
+void require_pool(const Config& config) {
+  if (!config.pool_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.pool_error);
+  if (config.hosts.empty()) {
+    throw DialError(CUDA_ERROR_NO_DEVICE, config.pool == "none"
+                                              ? "FARGPU_POOL=none: this program is to use no GPU"
+                                              : "FARGPU_POOL is not set; name the GPU host, for example "
+                                                "FARGPU_POOL=gpuhost:8470");
+  }
+}
+
+void check_failure(wire::Failure::Reader failure, const std::string& host) {
+  if (failure.getReason() != wire::Failure::Reason::NONE)
+    throw DialError(result_of(failure.getReason()), host + ": " + failure.getText().cStr());
+}
+
+std::unique_ptr<Channel> connect_to(const PoolHost& host) {
+  const std::string address = address_text(host);
+  asio::io_context io;
+  asio::ip::tcp::socket socket(io);
+  asio::error_code outcome = asio::error::timed_out;
+  asio::ip::tcp::resolver resolver(io);
+  asio::error_code resolved;
+  const auto endpoints = resolver.resolve(host.host, std::to_string(host.port), resolved);
+  if (resolved)
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL");
+  asio::async_connect(socket, endpoints, [&](const asio::error_code& error, const auto&) { outcome = error; });
+  io.run_for(limits::connect_timeout);
+  if (outcome) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
+                                                     "); is fargpud running there and FARGPU_POOL right? "
+                                                     "`fargpu doctor` tells more");
+  }
+  return make_socket_channel(socket.release(), address);
+}
+
+ControlConnection::ControlConnection(const PoolHost& host) : name_(address_text(host)), channel_(connect_to(host)) {
+  ask(
+      [](wire::Control::Builder control) {
+        auto hello = control.initHello();
+        hello.setProtocolVersion(wire::PROTOCOL_VERSION);
+        hello.setSpecHash(spec_hash);
+        hello.setDriverVersion(static_cast<std::uint32_t>(config().driver_version));
+        hello.setProgram(program_name());
+        hello.setHostName(host_name());
+        hello.setProcessId(static_cast<std::uint32_t>(::getpid()));
+      },
+      wire::Control::HELLO_ANSWER,
+      [&](wire::Control::Reader control) {
+        const auto answer = control.getHelloAnswer();
+        check_failure(answer.getFailure(), name_);
+        broker_version_ = answer.getVersion().cStr();
+      });
+}
+
+void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
+                            const std::function<void(wire::Control::Reader)>& use) {
+  // A lease may have to wait for a driver to be initialised; everything else is answered at once.
+  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::attach_timeout : limits::connect_timeout;
+  try {
+    send_control(*channel_, ++sequence_, request);
+    const auto message = receive_control(*channel_, timeout);
+    MessageReader reader(message);
+    const auto answer = reader.root<wire::Control>();
+    if (answer.which() != expected) throw ProtocolError(name_ + " gave an answer that was not asked for");
+    use(answer);
+  } catch (const DialError&) {
+    throw;
+  } catch (const ChannelClosed& error) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?");
+  } catch (const kj::Exception& error) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.getDescription().cStr() + "); is the port right?");
+  } catch (const std::exception& error) {  // another version would have said so
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.what() + "); is the port right?");
+  }
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,58 @@
+#pragma once
+// Talking to a broker: connections, and requests with their answers. What is said is described in protocol/control.capnp.
+
+#include <cuda.h>
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "config.h"
+#include "control.capnp.h"
+#include "protocol/channel.h"
+
+namespace fargpu::client {
+
+/// Why no session could be had, as a CUresult and one line for the person at the terminal.
+struct DialError : std::runtime_error {
+  DialError(CUresult result, const std::string& text) : std::runtime_error(text), result(result) {}
+  CUresult result;
+};
+
+/// Opens a connection to a host; throws DialError (SYSTEM_NOT_READY) after limits::connect_timeout.
+std::unique_ptr<Channel> connect_to(const PoolHost& host);
+
+/// One control connection: requests and answers in turn. Throws DialError on refusals, lost connections and silence.
+class ControlConnection {
+ public:
+  /// Connects and says hello.
+  explicit ControlConnection(const PoolHost& host);
+
+  /// Sends a request and calls `use` with the answer, whose kind must be `expected`.
+  void ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
+           const std::function<void(wire::Control::Reader)>& use);
+
+  const std::string& broker_version() const { return broker_version_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+  std::unique_ptr<Channel> channel_;
+  std::uint32_t sequence_ = 0;
+  std::string broker_version_;
+};
+
+/// Throws DialError unless FARGPU_POOL names at least one host.
+void require_pool(const Config& config);
+
+/// This machine, as brokers are told.
+std::string host_name();
+
+/// The host as FARGPU_POOL would name it.
+std::string address_text(const PoolHost& host);
+
+/// Throws DialError, with the host's name in front, unless the failure's reason is `none`.
+void check_failure(wire::Failure::Reader failure, const std::string& host);
+
+}  // namespace fargpu::client

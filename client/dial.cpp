@@ -1,0 +1,126 @@
+#include "dial.h"
+
+#include <cstring>
+
+#include "log.h"
+#include "protocol/handshake.h"
+#include "protocol/message.h"
+
+namespace fargpu::client {
+namespace {
+
+void write_windows(const std::vector<Window>& windows, capnp::List<wire::Range>::Builder list) {
+  for (unsigned i = 0; i < windows.size(); ++i) {
+    list[i].setBase(windows[i].base);
+    list[i].setBytes(windows[i].bytes);
+  }
+}
+
+// Keeps the one that the worker took and gives the others up.
+Window keep_window(const std::vector<Window>& offered, wire::Range::Reader taken, const std::string& host) {
+  Window kept;
+  for (const Window& window : offered) {
+    if (window.base == taken.getBase() && window.bytes == taken.getBytes()) kept = window;
+    else release_window(window);
+  }
+  if (kept.bytes == 0) throw ProtocolError(host + " took an address window that was not offered");
+  return kept;
+}
+
+struct OfferedWindows {
+  std::vector<Window> device = reserve_device_windows();
+  std::vector<Window> host = reserve_host_windows();
+};
+
+}  // namespace
+
+std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
+                                const std::string& host_name) {
+  OfferedWindows offered;
+  if (offered.device.empty() || offered.host.empty()) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    "no address range for device memory is free in this process (is the address space limited, "
+                    "`ulimit -v`?)");
+  }
+  send_control(*channel, 1, [&](wire::Control::Builder control) {
+    auto attach = control.initAttach();
+    attach.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
+    attach.setProtocolVersion(wire::PROTOCOL_VERSION);
+    attach.setSpecHash(spec_hash);
+    attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
+    write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
+    write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
+    auto opcodes = attach.initOpcodes(opcode_max / 8 + 1);
+    std::memset(opcodes.begin(), 0xFF, opcodes.size());
+  });
+  const auto message = receive_control(*channel, limits::attach_timeout);
+  MessageReader reader(message);
+  const auto control = reader.root<wire::Control>();
+  if (!control.isAttachAnswer()) throw ProtocolError(host_name + " did not answer to attach");
+  const auto answer = control.getAttachAnswer();
+  check_failure(answer.getFailure(), host_name);
+
+  Terms terms;
+  terms.host = host_name;
+  terms.session_id = answer.getSessionId();
+  terms.device_window = keep_window(offered.device, answer.getDeviceWindow(), host_name);
+  terms.host_window = keep_window(offered.host, answer.getHostWindow(), host_name);
+  terms.driver_band = {answer.getDriverBand().getBase(), answer.getDriverBand().getBytes()};
+  if (terms.driver_band.bytes > 0 && !reserve_window(terms.driver_band)) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    fmt::format("the addresses {:#x} to {:#x}, where the GPU host's driver places its variables, are in use "
+                                "in this process; start it again, or without what maps memory there",
+                                terms.driver_band.base, terms.driver_band.base + terms.driver_band.bytes));
+  }
+  terms.facts = read_facts(answer.getFacts());
+  if (config.visible_set) select_devices(terms.facts, config.visible_devices);
+  const auto opcodes = answer.getOpcodes();
+  for (unsigned i = 0; i <= opcode_max && i / 8 < opcodes.size(); ++i) terms.worker_opcodes.set(i, opcodes[i / 8] >> i % 8 & 1);
+  if (terms.facts.driver_version < config.driver_version) {
+    throw DialError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                    fmt::format("the driver at {} is of CUDA level {}, but programs here see {}; set FARGPU_DRIVER_VERSION={} "
+                                "or update the driver there",
+                                host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
+  }
+  return std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
+}
+
+std::unique_ptr<Session> dial(const Config& config) {
+  if (!config.driver_version_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.driver_version_error);
+  require_pool(config);
+  std::unique_ptr<DialError> first;
+  for (const PoolHost& host : config.hosts) {
+    try {
+      ControlConnection broker(host);
+      std::vector<std::byte> ticket;
+      broker.ask(
+          [&](wire::Control::Builder control) {
+            auto environment = control.initLeaseRequest().initEnvironment(static_cast<unsigned>(config.cuda_environment.size()));
+            for (unsigned i = 0; i < config.cuda_environment.size(); ++i) {
+              environment[i].setName(config.cuda_environment[i].first);
+              environment[i].setValue(config.cuda_environment[i].second);
+            }
+          },
+          wire::Control::LEASE_ANSWER,
+          [&](wire::Control::Reader control) {
+            const auto answer = control.getLeaseAnswer();
+            check_failure(answer.getFailure(), broker.name());
+            const auto bytes = answer.getTicket();
+            ticket.assign(reinterpret_cast<const std::byte*>(bytes.begin()),
+                          reinterpret_cast<const std::byte*>(bytes.end()));
+          });
+      auto session = attach(connect_to(host), ticket, config, broker.name());
+      log::info("session {} at {}, {} device(s)", session->terms().session_id, broker.name(),
+                session->facts().devices.size());
+      return session;
+    } catch (const DialError& error) {
+      log::info("{}", error.what());
+      if (!first) first = std::make_unique<DialError>(error);
+    } catch (const std::exception& error) {
+      if (!first) first = std::make_unique<DialError>(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what());
+    }
+  }
+  throw *first;
+}
+
+}  // namespace fargpu::client

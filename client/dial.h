@@ -1,0 +1,23 @@
+#pragma once
+// Getting a session: hello, lease, ticket, attach. What is said here is described in protocol/control.capnp.
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+
+#include "config.h"
+#include "control_connection.h"
+#include "protocol/channel.h"
+#include "session.h"
+
+namespace fargpu::client {
+
+/// Dials the hosts of the configuration in order; the first that offers a session gets it. Throws DialError.
+std::unique_ptr<Session> dial(const Config& config);
+
+/// The attach step alone, on a connection whose other end is a worker: for tests that have one in this process.
+std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
+                                const std::string& host_name);
+
+}  // namespace fargpu::client

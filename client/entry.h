@@ -1,0 +1,56 @@
+#pragma once
+// What every exported function passes through. Nothing of C++ leaves it: no exception, no type, no allocator.
+
+#include <cuda.h>
+
+#include "process.h"
+#include "stats.h"
+#include "symbols.h"
+#include "thread.h"
+
+#define FARGPU_EXPORT __attribute__((visibility("default")))
+
+namespace fargpu::client {
+
+/// Turns the exception in flight into a CUresult; those that mean the end of the connection end the session.
+CUresult result_of_exception(Symbol symbol) noexcept;
+
+/// A call that fargpu does not serve: says so once, by name.
+CUresult refuse(Symbol symbol) noexcept;
+
+/// A call, or a use of one, that is not served, for a reason that is not the whole symbol's: says so once.
+CUresult refuse_use(const char* what) noexcept;
+
+template <Symbol symbol, class Body>
+CUresult enter(Body&& body) noexcept {
+  if (process().life() != Life::ready) [[unlikely]]
+    return process().unavailable();
+  stats::count(symbol);
+  CUresult result;
+  try {
+    Thread& thread = Thread::current();
+    // cuLaunchHostFunc: the function must not call CUDA.
+    result = thread.in_callback ? CUDA_ERROR_NOT_PERMITTED : body(thread);
+  } catch (...) {
+    result = result_of_exception(symbol);
+  }
+  if (stats::tracing) [[unlikely]]
+    stats::trace(symbol, result);
+  return result;
+}
+
+template <Symbol symbol, class Body>
+CUresult enter_before_init(Body&& body) noexcept {
+  stats::count(symbol);
+  CUresult result;
+  try {
+    result = body();
+  } catch (...) {
+    result = result_of_exception(symbol);
+  }
+  if (stats::tracing) [[unlikely]]
+    stats::trace(symbol, result);
+  return result;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,77 @@
+#include "functions.h"
+
+#include <algorithm>
+
+namespace fargpu::client {
+
+void Function::reset() {
+  handle = owner = kernel = Handle();
+  name.clear();
+  parameters.clear();
+  parameter_bytes = 0;
+  functions.clear();
+  attributes.clear();
+  for (auto& known : launched) known = 0;
+}
+
+Function* Functions::learn(wire::FunctionReply::Reader reply) {
+  const Handle handle(reply.getFunction());
+  auto& map = handle.well_formed(HandleKind::kernel) ? kernels_ : functions_;
+  return map.learn(handle, [&](Function& function) {
+    function.handle = handle;
+    function.owner = Handle(reply.getOwner());
+    function.name = reply.getName().cStr();
+    for (const auto p : reply.getParameters()) {
+      // The worker is not trusted with our memory: a layout beyond CUDA's limit is cut off here.
+      const std::uint64_t end = std::uint64_t{p.getOffset()} + p.getBytes();
+      if (end > limits::kernel_parameter_bytes_max) break;
+      function.parameters.push_back({p.getOffset(), p.getBytes()});
+      function.parameter_bytes = std::max(function.parameter_bytes, static_cast<std::uint32_t>(end));
+    }
+  });
+}
+
+void Functions::forget_owner(Handle owner) {
+  for (auto* map : {&functions_, &kernels_}) {
+    std::vector<Handle> gone;
+    map->for_each([&](Handle handle, Function& function) {
+      if (function.owner == owner) gone.push_back(handle);
+    });
+    for (const Handle handle : gone) map->erase(handle);
+  }
+}
+
+void Functions::forget_context(std::uint32_t context) {
+  kernels_.for_each([&](Handle, Function& kernel) {
+    const std::lock_guard lock(kernel.mutex);
+    kernel.functions.erase(context);
+  });
+}
+
+void Functions::attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value) {
+  const auto forget_launches = [](Function& f) {
+    for (auto& known : f.launched) known = 0;  // what was accepted may not be any more, and the other way round
+  };
+  std::vector<Handle> relatives;
+  {
+    const std::lock_guard lock(function.mutex);
+    const auto known = function.attributes.find(device);
+    const auto index = static_cast<std::size_t>(attribute);
+    if (known != function.attributes.end() && index < known->second.values.size()) {
+      known->second.values[index] = value;
+      known->second.results[index] = CUDA_SUCCESS;
+    }
+    if (function.kernel) relatives.push_back(function.kernel);
+    for (const auto& [context, handle] : function.functions) relatives.push_back(handle);
+  }
+  forget_launches(function);
+  for (const Handle handle : relatives) {
+    Function* const relative = find(handle_cast<CUfunction>(handle));
+    if (!relative) continue;
+    const std::lock_guard lock(relative->mutex);
+    relative->attributes.clear();
+    forget_launches(*relative);
+  }
+}
+
+}  // namespace fargpu::client

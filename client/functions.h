@@ -1,0 +1,85 @@
+#pragma once
+// Functions and kernels as the client knows them: parameter layout, attributes, and which launches have been tried.
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "handle_map.h"
+#include "operations.capnp.h"
+#include "protocol/limits.h"
+
+namespace fargpu::client {
+
+struct Parameter {
+  std::uint32_t offset = 0;
+  std::uint32_t bytes = 0;
+};
+
+/// A CUfunction or CUkernel; programs pass either where a function is wanted.
+struct Function {
+  Handle handle;
+  Handle owner;  ///< module or library
+  std::string name;
+  std::vector<Parameter> parameters;
+  std::uint32_t parameter_bytes = 0;
+
+  std::mutex mutex;
+  /// Of a kernel: its function in each context, by context id. Of such a function: the kernel.
+  std::map<std::uint32_t, Handle> functions;
+  Handle kernel;
+  /// Attributes by device (-1 for a function's own); a negative result code where the driver refuses one.
+  struct Attributes {
+    std::vector<int> values;
+    std::vector<CUresult> results;
+  };
+  std::map<int, Attributes> attributes;
+
+  /// Fingerprints of launch classes that the worker has accepted (design D5). Racing writers only cost a further barrier.
+  std::array<std::atomic<std::uint64_t>, 16> launched{};
+  std::atomic<unsigned> next_launched{0};
+
+  bool launch_known(std::uint64_t fingerprint) const {
+    for (const auto& known : launched)
+      if (known.load(std::memory_order_relaxed) == fingerprint) return true;
+    return false;
+  }
+  void learn_launch(std::uint64_t fingerprint) {
+    launched[next_launched.fetch_add(1, std::memory_order_relaxed) % launched.size()].store(fingerprint,
+                                                                                         std::memory_order_relaxed);
+  }
+  /// Under which device the attributes of this one are kept: a function belongs to one anyway.
+  int attribute_device(int device) const { return handle.kind() == HandleKind::kernel ? device : -1; }
+  void reset();
+};
+
+class Functions {
+ public:
+  /// The record of a live function or kernel handle, or null.
+  Function* find(CUfunction function) const {
+    const Handle handle = handle_of(function);
+    if (Function* const known = functions_.find(handle)) return known;
+    return kernels_.find(handle);
+  }
+  Function* find_kernel(CUkernel kernel) const { return kernels_.find(handle_of(kernel)); }
+
+  /// Takes in what the worker says of one.
+  Function* learn(wire::FunctionReply::Reader reply);
+  /// Forgets all functions of a module or library that is unloaded.
+  void forget_owner(Handle owner);
+  /// Forgets the functions that kernels have in a context that is closed.
+  void forget_context(std::uint32_t context);
+  /// An attribute was set: what is known of the function changes, and of the kernel or functions that it is one with.
+  void attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value);
+
+ private:
+  HandleMap<Function> functions_{HandleKind::function};
+  HandleMap<Function> kernels_{HandleKind::kernel};
+};
+
+}  // namespace fargpu::client

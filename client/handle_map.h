@@ -1,0 +1,133 @@
+#pragma once
+// Objects by handle, found without a lock: the table behind streams, events, contexts, functions and the like.
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "protocol/handle.h"
+
+namespace fargpu::client {
+
+/// Maps handles of one kind to objects of type T. Objects are never freed while the table lives; erasing one makes its handle
+/// stale and keeps the object for the next handle of that index, so that a racing reader never meets freed memory.
+/// T must have `void reset()`, which is called before an object is used for another handle.
+/// Threads: find() from any thread without a lock; the rest is serialised inside.
+template <class T>
+class HandleMap {
+ public:
+  explicit HandleMap(HandleKind kind) : kind_(kind) {}
+
+  /// The object of a live handle, or null.
+  T* find(Handle handle) const {
+    if (!handle.well_formed(kind_)) return nullptr;
+    Slot* slot = slot_at(handle.index());
+    if (!slot || slot->live.load(std::memory_order_acquire) != handle.id() + 1ull) return nullptr;
+    return &slot->object;
+  }
+
+  /// A new handle of the client's own range, with its object still invisible: fill it, then publish().
+  /// Returns a null handle when the range is used up.
+  std::pair<Handle, T*> create() {
+    const std::lock_guard lock(mutex_);
+    std::uint32_t index = 0;
+    // Freed indices wait in line, so that a stale handle stays recognisable for as long as possible.
+    if (free_.size() > 1024 || (next_ >= Handle::worker_index_first && !free_.empty())) {
+      index = free_.front();
+      free_.pop_front();
+    } else if (next_ < Handle::worker_index_first) {
+      index = next_++;
+    } else {
+      return {Handle(), nullptr};
+    }
+    Slot& slot = make_slot(index);
+    slot.generation = (slot.generation + 1) & Handle::generation_max;
+    slot.object.reset();
+    return {Handle(kind_, index, slot.generation), &slot.object};
+  }
+
+  /// Makes an object findable under its handle.
+  void publish(Handle handle) {
+    slot_at(handle.index())->live.store(handle.id() + 1ull, std::memory_order_release);
+    count_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  /// The object of a handle that the worker gave: the one already known, or a new one that `fill` completes.
+  template <class Fill>
+  T* learn(Handle handle, Fill&& fill) {
+    if (!handle.well_formed(kind_)) return nullptr;
+    const std::lock_guard lock(mutex_);
+    Slot& slot = make_slot(handle.index());
+    if (slot.live.load(std::memory_order_relaxed) != handle.id() + 1ull) {
+      slot.object.reset();
+      slot.generation = handle.generation();
+      fill(slot.object);
+      publish(handle);
+    }
+    return &slot.object;
+  }
+
+  /// Makes the handle stale. Returns false if it was so already.
+  bool erase(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    Slot* slot = handle.well_formed(kind_) ? slot_at(handle.index()) : nullptr;
+    if (!slot || slot->live.load(std::memory_order_relaxed) != handle.id() + 1ull) return false;
+    slot->live.store(0, std::memory_order_release);
+    if (handle.index() < Handle::worker_index_first) free_.push_back(handle.index());
+    count_.fetch_sub(1, std::memory_order_relaxed);
+    return true;
+  }
+
+  /// Calls visit(handle, object) for each live object.
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (std::uint32_t c = 0; c < chunk_count; ++c) {
+      Chunk* chunk = chunks_[c].load(std::memory_order_acquire);
+      if (!chunk) continue;
+      for (Slot& slot : *chunk) {
+        const std::uint64_t live = slot.live.load(std::memory_order_acquire);
+        if (live) visit(Handle::from_id(kind_, static_cast<std::uint32_t>(live - 1)), slot.object);
+      }
+    }
+  }
+
+  std::size_t size() const { return count_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Slot {
+    std::atomic<std::uint64_t> live{0};  // id + 1 of the handle, 0 while there is none
+    std::uint32_t generation = 0;
+    T object{};
+  };
+  static constexpr std::uint32_t chunk_bits = 8;
+  static constexpr std::uint32_t chunk_count = (Handle::index_max + 1) >> chunk_bits;
+  using Chunk = std::array<Slot, 1u << chunk_bits>;
+
+  Slot* slot_at(std::uint32_t index) const {
+    Chunk* chunk = chunks_[index >> chunk_bits].load(std::memory_order_acquire);
+    return chunk ? &(*chunk)[index & ((1u << chunk_bits) - 1)] : nullptr;
+  }
+
+  Slot& make_slot(std::uint32_t index) {  // under mutex_
+    auto& chunk = chunks_[index >> chunk_bits];
+    if (!chunk.load(std::memory_order_relaxed)) {
+      owned_.push_back(std::make_unique<Chunk>());
+      chunk.store(owned_.back().get(), std::memory_order_release);
+    }
+    return *slot_at(index);
+  }
+
+  const HandleKind kind_;
+  std::array<std::atomic<Chunk*>, chunk_count> chunks_{};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Chunk>> owned_;
+  std::deque<std::uint32_t> free_;
+  std::uint32_t next_ = 1;
+  std::atomic<std::size_t> count_{0};
+};
+
+}  // namespace fargpu::client

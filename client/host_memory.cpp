@@ -1,0 +1,278 @@
+#include "host_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "entry.h"
+#include "operations.capnp.h"
+#include "protocol/changed_runs.h"
+#include "remote_call.h"
+#include "session.h"
+
+namespace fargpu::client {
+namespace {
+
+constexpr std::uint64_t page_bytes = 4096;
+
+std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+
+}  // namespace
+
+HostMemory::HostMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
+    : session_(session), window_(window_base, window_bytes) {}
+
+CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer) {
+  if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::uint64_t base;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto taken = window_.take(round_up(bytes), page_bytes);
+    if (!taken) return CUDA_ERROR_OUT_OF_MEMORY;
+    base = *taken;
+    void* const mapped = ::mmap(at(base), round_up(bytes), PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (mapped == MAP_FAILED) {
+      window_.give(base, round_up(bytes));
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  const CUresult result = hold(thread, {.kind = Region::Kind::host, .base = base, .bytes = bytes, .device = context.device,
+                                        .context = &context, .flags = flags, .device_address = base},
+                               flags & CU_MEMHOSTALLOC_DEVICEMAP);
+  if (result == CUDA_SUCCESS) *pointer = at(base);
+  return result;
+}
+
+CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto block = std::make_unique<Block>();
+    block->base = region.base;
+    block->bytes = region.bytes;
+    block->owned = region.kind == Region::Kind::host;
+    blocks_.emplace(region.base, std::move(block));
+  }
+  region.buffer_id = session_.map().next_buffer_id();
+  session_.map().add(region);
+  if (!for_kernels || region.bytes > limits::coherent_block_bytes_max) return CUDA_SUCCESS;
+  std::uint64_t device_address;
+  const CUresult result = map(thread, region.base, device_address);
+  if (result != CUDA_SUCCESS) {
+    session_.map().remove(region.base);
+    drop(thread, region.base);
+  }
+  return result;
+}
+
+CUresult HostMemory::free(Thread& thread, void* pointer) {
+  const auto base = reinterpret_cast<std::uint64_t>(pointer);
+  const auto region = session_.map().find(base);
+  if (!region || region->kind != Region::Kind::host || region->base != base) return CUDA_ERROR_INVALID_VALUE;
+  // The driver waits here, and copies under way need the memory.
+  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
+  session_.map().remove(base);
+  drop(thread, base);
+  return result;
+}
+
+CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
+  const auto base = reinterpret_cast<std::uint64_t>(pointer);
+  if (session_.map().overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  return hold(thread, {.kind = Region::Kind::registered, .base = base, .bytes = bytes, .device = context.device,
+                       .context = &context, .flags = flags},
+              flags & CU_MEMHOSTREGISTER_DEVICEMAP);
+}
+
+CUresult HostMemory::remove(Thread& thread, void* pointer) {
+  const auto base = reinterpret_cast<std::uint64_t>(pointer);
+  const auto region = session_.map().find(base);
+  if (!region || region->kind != Region::Kind::registered || region->base != base)
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
+  session_.map().remove(base);
+  drop(thread, base);
+  return result;
+}
+
+CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& device_address) {
+  const auto region = session_.map().find(address);
+  if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
+  if (region->bytes > limits::coherent_block_bytes_max) {
+    refuse_use("kernel access to a host block larger than 1 MiB");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  std::unique_lock lock(mutex_);
+  Block* const block = find(address, 1);
+  if (!block) return CUDA_ERROR_INVALID_VALUE;
+  if (block->device_address == 0) {
+    std::uint64_t seen_at = block->base;
+    if (!block->owned) {
+      const auto taken = window_.take(round_up(block->bytes), page_bytes);
+      if (!taken) return CUDA_ERROR_OUT_OF_MEMORY;
+      seen_at = *taken;
+      block->window_bytes = round_up(block->bytes);
+    }
+    RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::optional);
+    auto in = call.in();
+    in.setAddress(block->base);
+    in.setBytes(block->bytes);
+    in.setMapped(true);
+    in.setDevice(seen_at);
+    lock.unlock();  // the receiving thread may need it for a delivery
+    const CUresult result = call.wait();
+    lock.lock();
+    if (result != CUDA_SUCCESS) {
+      if (block->window_bytes) window_.give(seen_at, block->window_bytes);
+      block->window_bytes = 0;
+      return result;
+    }
+    block->opened = true;
+    block->device_address = seen_at;
+    block->shadow.assign(block->bytes, std::byte{0});  // as the worker's memory begins
+    mapped_.fetch_add(1);
+    session_.map().update(block->base, [&](Region& r) { r.device_address = seen_at; });
+    if (!block->owned) {
+      session_.map().add({.kind = Region::Kind::alias, .base = seen_at, .bytes = block->bytes, .device = region->device,
+                          .context = region->context, .buffer_id = region->buffer_id, .owner = block->base});
+    }
+  }
+  device_address = block->device_address + (address - block->base);
+  return CUDA_SUCCESS;
+}
+
+CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call) {
+  const auto region = session_.map().find(address);
+  if (!region || !(region->on_host() || region->kind == Region::Kind::alias)) return CUDA_SUCCESS;
+  call.host_visible();
+  if (region->on_host()) {
+    if (const CUresult result = map(thread, address, address); result != CUDA_SUCCESS) return result;
+  }
+  send_changes(thread);
+  return CUDA_SUCCESS;
+}
+
+bool HostMemory::mapped(std::uint64_t address) const {
+  if (!any_mapped()) return false;
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(address, 1);
+  return block && block->device_address != 0;
+}
+
+void HostMemory::send_changes(Thread& thread) {
+  if (!any_mapped()) return;
+  const std::lock_guard lock(mutex_);
+  for (auto& [base, block] : blocks_) {
+    if (block->device_address == 0) continue;
+    const std::span<const std::byte> now(at(base), block->bytes);
+    for_changed_runs(now, block->shadow, [&](std::size_t offset, std::size_t bytes) {
+      // Sent from the shadow, so that it holds exactly what the worker gets while the program goes on writing.
+      std::memcpy(block->shadow.data() + offset, now.data() + offset, bytes);
+      RemoteCall<wire::WriteHostBlock> call(thread, Opcode::writeHostBlock, ContextNeed::none);
+      call.in().setAddress(base + offset);
+      call.bulk(std::span(block->shadow).subspan(offset, bytes));
+      call.tell();
+    });
+  }
+}
+
+void HostMemory::expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (Block* const block = find(address, bytes)) open(thread, *block);
+  expected_.emplace_back(address, address + bytes);
+}
+
+void HostMemory::cancel_delivery(std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  std::erase(expected_, std::pair{address, address + bytes});
+}
+
+HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  Part part{bytes, false};
+  const std::uint64_t end = address + bytes;
+  for (const auto& [begin, stop] : expected_) {
+    if (begin <= address && address < stop) return {std::min(stop, end) - address, true};
+    if (begin > address && begin < end) part.bytes = std::min(part.bytes, begin - address);
+  }
+  return part;
+}
+
+std::span<std::byte> HostMemory::place(std::uint64_t address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Block* const block = find(address, bytes);
+  if (!block || !block->opened) return {};
+  return {at(address), bytes};
+}
+
+void HostMemory::delivered(std::uint64_t address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (Block* const block = find(address, bytes); block && block->device_address != 0)
+    std::memcpy(block->shadow.data() + (address - block->base), at(address), bytes);
+  // Deliveries of one copy come in order, so each takes the beginning off an expected range.
+  const std::uint64_t end = address + bytes;
+  for (auto& [begin, stop] : expected_) {
+    if (begin == address && stop >= end) {
+      begin = end;
+      break;
+    }
+  }
+  std::erase_if(expected_, [](const auto& range) { return range.first >= range.second; });
+}
+
+void HostMemory::context_closed(Thread& thread, Context& context) {
+  for (const Region& region :
+       session_.map().extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
+    drop(thread, region.base);
+}
+
+HostMemory::Block* HostMemory::find(std::uint64_t address, std::uint64_t bytes) const {
+  auto it = blocks_.upper_bound(address);
+  if (it == blocks_.begin()) return nullptr;
+  Block* const block = std::prev(it)->second.get();
+  const std::uint64_t offset = address - block->base;
+  return offset <= block->bytes && block->bytes - offset >= bytes ? block : nullptr;
+}
+
+void HostMemory::open(Thread& thread, Block& block) {
+  if (block.opened) return;
+  block.opened = true;
+  RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::optional);
+  auto in = call.in();
+  in.setAddress(block.base);
+  in.setBytes(block.bytes);
+  call.tell();
+}
+
+void HostMemory::close(Thread& thread, Block& block) {
+  if (!block.opened) return;
+  RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
+  call.in().setAddress(block.base);
+  call.tell();
+}
+
+void HostMemory::drop(Thread& thread, std::uint64_t base) {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(base);
+  if (found == blocks_.end()) return;
+  Block& block = *found->second;
+  close(thread, block);
+  std::erase_if(expected_, [&](const auto& range) {
+    return range.first >= block.base && range.first < block.base + block.bytes;
+  });
+  if (block.device_address != 0) mapped_.fetch_sub(1);
+  if (block.window_bytes != 0) {
+    session_.map().remove(block.device_address);
+    window_.give(block.device_address, block.window_bytes);
+  }
+  if (block.owned) {
+    // The addresses stay reserved, so that nothing else of the program comes to lie there.
+    ::mmap(at(base), round_up(block.bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    window_.give(base, round_up(block.bytes));
+  }
+  blocks_.erase(found);
+}
+
+}  // namespace fargpu::client

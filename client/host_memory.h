@@ -1,0 +1,96 @@
+#pragma once
+// Pinned and registered host memory. The program's bytes stay in this process; the worker keeps a copy of a block only while it
+// must remember what a copy out wrote there (semantics: a copy from pinned memory reads what the memory holds when the stream
+// gets there), or when kernels use the block ("mapped"), in which case both sides exchange what changed at launches and
+// synchronisations.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "address_ranges.h"
+#include "memory_map.h"
+
+namespace fargpu::client {
+
+class RemoteCallBase;
+class Session;
+class Thread;
+struct Context;
+
+/// Threads: any. Deliveries arrive on the receiving thread.
+class HostMemory {
+ public:
+  HostMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
+
+  /// cuMemHostAlloc: page-aligned memory in the host window.
+  CUresult allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer);
+  CUresult free(Thread& thread, void* pointer);
+  CUresult add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags);
+  CUresult remove(Thread& thread, void* pointer);
+
+  /// Makes the block that holds this address usable by kernels; gives the address they know it by.
+  CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address);
+
+  /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address becomes the
+  /// one the GPU knows, and the call is marked as one whose outcome the host sees.
+  CUresult reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call);
+
+  /// Before work that may read mapped blocks, and before waits for work that may be waiting for them: sends what the program changed.
+  void send_changes(Thread& thread);
+  /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
+  bool mapped(std::uint64_t address) const;
+  bool any_mapped() const { return mapped_.load(std::memory_order_relaxed) > 0; }
+
+  /// A copy out to [address, address + bytes) is about to be asked for: from now on the worker's copy is newer.
+  void expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes);
+  /// Takes the expectation back: the copy could not be asked for.
+  void cancel_delivery(std::uint64_t address, std::uint64_t bytes);
+  /// The first part of [address, address + bytes) for which one answer holds: how long it is, and whether the worker's copy is
+  /// newer there.
+  struct Part {
+    std::uint64_t bytes;
+    bool worker_newer;
+  };
+  Part newest(std::uint64_t address, std::uint64_t bytes) const;
+
+  /// Where delivered bytes go; empty if there is no such place.
+  std::span<std::byte> place(std::uint64_t address, std::size_t bytes);
+  /// They have arrived.
+  void delivered(std::uint64_t address, std::size_t bytes);
+
+  /// The context is gone, and with it the blocks made in it.
+  void context_closed(Thread& thread, Context& context);
+
+ private:
+  struct Block {
+    std::uint64_t base = 0;
+    std::uint64_t bytes = 0;
+    bool owned = false;             // memory of the host window, ours to unmap
+    bool opened = false;            // the worker has a copy
+    std::uint64_t device_address = 0;  // mapped: where kernels see it
+    std::uint64_t window_bytes = 0;    // taken from the window for it
+    std::vector<std::byte> shadow;  // mapped: what the worker is known to hold
+  };
+
+  CUresult hold(Thread& thread, Region region, bool for_kernels);
+  Block* find(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
+  void open(Thread& thread, Block& block);                        // under mutex_
+  void close(Thread& thread, Block& block);                       // under mutex_
+  void drop(Thread& thread, std::uint64_t base);
+
+  Session& session_;
+  mutable std::mutex mutex_;
+  AddressRanges window_;
+  std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> expected_;  // [begin, end) still to be delivered
+  std::atomic<unsigned> mapped_{0};
+};
+
+}  // namespace fargpu::client

@@ -1,0 +1,153 @@
+#include "image.h"
+
+#include <elf.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <cstring>
+
+#include "protocol/limits.h"
+
+namespace fargpu::client {
+namespace {
+
+struct FatbinWrapper {
+  std::uint32_t magic;
+  std::uint32_t version;
+  const void* container;
+  const void* more;  // version 1: file name; version 2: the images before linking, of which `container` is the result
+};
+
+struct FatbinContainer {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t header_bytes;
+  std::uint64_t bytes;  // behind the header
+};
+constexpr std::uint32_t container_magic = 0xBA55ED50;
+
+/// What may be looked at: so much of a file, or, behind a program's bare pointer, as much as any image can have. It is read in
+/// small steps, because what is no image may end at the end of a page.
+class Source {
+ public:
+  Source(const void* begin, std::size_t readable)
+      : begin_(static_cast<const std::byte*>(begin)), readable_(std::min(readable, limits::image_bytes_max)) {}
+
+  /// False if it does not lie within what may be looked at, or within any image.
+  bool holds(std::uint64_t offset, std::uint64_t bytes) const { return offset <= readable_ && bytes <= readable_ - offset; }
+
+  template <class T>
+  bool load(std::uint64_t offset, T& value) const {
+    if (!holds(offset, sizeof(value))) return false;
+    std::memcpy(&value, begin_ + offset, sizeof(value));
+    return true;
+  }
+  bool begins_with(std::initializer_list<unsigned char> bytes, std::uint64_t offset = 0) const {
+    for (const unsigned char byte : bytes)
+      if (!holds(offset, 1) || std::to_integer<unsigned char>(begin_[offset++]) != byte) return false;
+    return true;
+  }
+  /// Where the text that goes on at `offset` has its null; behind everything if it has none.
+  std::uint64_t null_after(std::uint64_t offset) const {
+    return offset + ::strnlen(reinterpret_cast<const char*>(begin_) + offset, readable_ - offset);
+  }
+
+ private:
+  const std::byte* begin_;
+  std::size_t readable_;
+};
+
+std::optional<std::size_t> container_bytes(const Source& source) {
+  FatbinContainer header;
+  if (!source.load(0, header) || header.magic != container_magic || header.header_bytes < sizeof(header) ||
+      !source.holds(header.header_bytes, header.bytes))
+    return std::nullopt;
+  return header.header_bytes + header.bytes;
+}
+
+// The end of whatever lies furthest: tables, sections or segments. Some cubins have their program headers last.
+std::optional<std::size_t> elf_bytes(const Source& source) {
+  Elf64_Ehdr header;
+  if (!source.load(0, header) || header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB)
+    return std::nullopt;
+  std::uint64_t end = sizeof(header);
+  const auto reach = [&](std::uint64_t offset, std::uint64_t bytes) {
+    if (!source.holds(offset, bytes)) return false;
+    end = std::max(end, offset + bytes);
+    return true;
+  };
+  if (header.e_shoff != 0) {
+    Elf64_Shdr section;
+    if (header.e_shentsize < sizeof(section)) return std::nullopt;
+    std::uint64_t sections = header.e_shnum;
+    if (sections == 0) {  // too many for the header: the first one says how many
+      if (!source.load(header.e_shoff, section)) return std::nullopt;
+      sections = section.sh_size;
+    }
+    if (sections > limits::image_bytes_max || !reach(header.e_shoff, sections * header.e_shentsize)) return std::nullopt;
+    for (std::uint64_t i = 0; i < sections; ++i) {
+      source.load(header.e_shoff + i * header.e_shentsize, section);
+      if (section.sh_type != SHT_NOBITS && section.sh_type != SHT_NULL && !reach(section.sh_offset, section.sh_size))
+        return std::nullopt;
+    }
+  }
+  if (header.e_phoff != 0 && header.e_phnum != 0) {
+    Elf64_Phdr segment;
+    if (header.e_phentsize < sizeof(segment) || !reach(header.e_phoff, std::uint64_t{header.e_phnum} * header.e_phentsize))
+      return std::nullopt;
+    for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
+      source.load(header.e_phoff + i * header.e_phentsize, segment);
+      if (!reach(segment.p_offset, segment.p_filesz)) return std::nullopt;
+    }
+  }
+  return end;
+}
+
+// PTX begins, after comments and blank lines, with a directive, and ends with a null, behind which nothing is read.
+std::optional<std::size_t> ptx_bytes(const Source& source) {
+  const auto at = [&](std::uint64_t offset) {
+    unsigned char character = 0;
+    source.load(offset, character);
+    return character;
+  };
+  std::uint64_t offset = 0;
+  while (!source.begins_with({'.', 'v', 'e', 'r', 's', 'i', 'o', 'n'}, offset)) {
+    if (std::isspace(at(offset))) {
+      ++offset;
+    } else if (source.begins_with({'/', '/'}, offset)) {
+      while (at(offset) && at(offset) != '\n') ++offset;
+    } else if (source.begins_with({'/', '*'}, offset)) {
+      offset += 2;
+      while (at(offset) && !source.begins_with({'*', '/'}, offset)) ++offset;
+      if (!at(offset)) return std::nullopt;
+      offset += 2;
+    } else {
+      return std::nullopt;
+    }
+  }
+  const std::uint64_t null = source.null_after(offset);
+  if (!source.holds(null, 1)) return std::nullopt;
+  return null + 1;
+}
+
+}  // namespace
+
+std::optional<Image> find_image(const void* pointer, std::size_t readable) {
+  const auto image = [](const void* begin, std::optional<std::size_t> bytes, bool wrapped) -> std::optional<Image> {
+    if (!bytes) return std::nullopt;
+    return Image{{static_cast<const std::byte*>(begin), *bytes}, wrapped};
+  };
+  const Source source(pointer, readable);
+  if (source.begins_with({0xB1, 0x43, 0x62, 0x46})) {
+    FatbinWrapper wrapper;
+    // Only a program's own memory can hold a pointer that leads anywhere.
+    if (readable != unbounded || !source.load(0, wrapper) || !wrapper.container) return std::nullopt;
+    return image(wrapper.container, container_bytes(Source(wrapper.container, unbounded)), true);
+  }
+  if (source.begins_with({0x50, 0xED, 0x55, 0xBA})) return image(pointer, container_bytes(source), false);
+  if (source.begins_with({0x7F, 'E', 'L', 'F'})) return image(pointer, elf_bytes(source), false);
+  return image(pointer, ptx_bytes(source), false);
+}
+
+}  // namespace fargpu::client

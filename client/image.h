@@ -1,0 +1,24 @@
+#pragma once
+// GPU code as programs hand it to the driver: a bare pointer, whose length must be found.
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace fargpu::client {
+
+struct Image {
+  std::span<const std::byte> bytes;
+  /// It came as the wrapper that nvcc's object files register; `bytes` is the container in it.
+  bool wrapped = false;
+};
+
+inline constexpr std::size_t unbounded = ~std::size_t{0};
+
+/// Recognises fatbin wrappers and containers, ELF cubins, and PTX text by their first bytes and finds their length. Nothing if it
+/// is none of these, or larger than limits::image_bytes_max. A program's own pointer is trusted to be readable as far as its headers
+/// say; of a file only `readable` bytes are looked at, in which a wrapper has no meaning, and the image must lie within them.
+std::optional<Image> find_image(const void* pointer, std::size_t readable = unbounded);
+
+}  // namespace fargpu::client

@@ -1,0 +1,76 @@
+#include "launch_codec.h"
+
+#include <cstring>
+
+#include "cuda_facts.h"
+#include "entry.h"
+#include "remote_call.h"
+#include "session.h"
+
+namespace fargpu::client {
+
+CUresult gather_arguments(const Function& function, void** params, void** extra, std::span<const std::byte>& block) {
+  if (params && extra) return CUDA_ERROR_INVALID_VALUE;
+  // One buffer per thread that launches, left behind when it ends.
+  static thread_local std::vector<std::byte>* buffer = nullptr;
+  if (!buffer) buffer = new std::vector<std::byte>(limits::kernel_parameter_bytes_max);
+  if (extra) {
+    const void* bytes = nullptr;
+    const std::size_t* size = nullptr;
+    for (void** item = extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
+      if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER) bytes = item[1];
+      else if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE) size = static_cast<const std::size_t*>(item[1]);
+      else return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!bytes || !size || *size > limits::kernel_parameter_bytes_max) return CUDA_ERROR_INVALID_VALUE;
+    block = {static_cast<const std::byte*>(bytes), *size};
+    return CUDA_SUCCESS;
+  }
+  block = std::span(*buffer).first(function.parameter_bytes);
+  if (!params) return function.parameters.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  // Gaps are zero, so that no bytes of an earlier launch travel.
+  std::memset(buffer->data(), 0, function.parameter_bytes);
+  for (std::size_t i = 0; i < function.parameters.size(); ++i) {
+    const Parameter& parameter = function.parameters[i];
+    std::memcpy(buffer->data() + parameter.offset, params[i], parameter.bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult write_attributes(Thread& thread, const CUlaunchAttribute* attributes, unsigned count,
+                          capnp::List<wire::LaunchAttribute>::Builder list) {
+  for (unsigned i = 0; i < count; ++i) {
+    const CUlaunchAttribute& attribute = attributes[i];
+    const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
+    if (!facts) {
+      refuse_use(("launch attribute " + std::to_string(attribute.id)).c_str());
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    auto item = list[i];
+    item.setAttribute(attribute.id);
+    std::array<std::uint64_t, sizeof(CUlaunchAttributeValue) / 8> words{};
+    std::memcpy(words.data(), &attribute.value, facts->bytes);
+    if (facts->holds_event) {
+      const Handle event(words[0]);
+      if (event) {
+        if (const CUresult bad = check_event_handle(thread, event); bad != CUDA_SUCCESS) return bad;
+      }
+      item.setHandle(words[0]);
+      words[0] = 0;
+    }
+    const auto used = static_cast<unsigned>((facts->bytes + 7) / 8);
+    auto out = item.initWords(used);
+    for (unsigned w = 0; w < used; ++w) out.set(w, words[w]);
+  }
+  return CUDA_SUCCESS;
+}
+
+void LaunchClass::add(std::span<const std::byte> bytes) {
+  for (std::size_t at = 0; at < bytes.size(); at += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min<std::size_t>(8, bytes.size() - at));
+    add(word);
+  }
+}
+
+}  // namespace fargpu::client

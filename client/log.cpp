@@ -1,0 +1,82 @@
+#include "log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <sstream>
+
+namespace fargpu::client::log {
+namespace {
+
+struct State {
+  Level level = Level::warn;
+  bool stats = false;
+  bool trace = false;
+  int descriptor = STDERR_FILENO;
+  std::mutex mutex;
+  std::set<std::string> said;
+
+  State() {
+    const char* wanted = std::getenv("FARGPU_LOG");
+    std::string unknown;
+    std::stringstream words(wanted ? wanted : "");
+    for (std::string word; std::getline(words, word, ',');) {
+      if (word == "error") level = Level::error;
+      else if (word == "warn") level = Level::warn;
+      else if (word == "info") level = Level::info;
+      else if (word == "debug") level = Level::debug;
+      else if (word == "stats") stats = true;
+      else if (word == "trace") trace = true;
+      else if (!word.empty()) unknown = word;
+    }
+    if (const char* path = std::getenv("FARGPU_LOG_FILE"); path && *path) {
+      std::string name = path;
+      for (std::size_t at; (at = name.find("%p")) != std::string::npos;)
+        name.replace(at, 2, std::to_string(::getpid()));
+      const int opened = ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+      if (opened >= 0) {
+        descriptor = opened;
+      } else {
+        say("fargpu: warning: FARGPU_LOG_FILE '" + name + "' cannot be written; logging to stderr\n");
+      }
+    }
+    if (!unknown.empty())
+      say("fargpu: warning: FARGPU_LOG knows no '" + unknown + "'; use error, warn, info, debug, stats, trace\n");
+  }
+
+  void say(const std::string& line) const {
+    [[maybe_unused]] const ssize_t written = ::write(descriptor, line.data(), line.size());
+  }
+};
+
+State& state() {
+  static State* const instance = new State;  // never destroyed: late calls may still log
+  return *instance;
+}
+
+}  // namespace
+
+bool enabled(Level level) { return level <= state().level; }
+bool stats_wanted() { return state().stats; }
+bool trace_wanted() { return state().trace; }
+
+void write(Level level, const std::string& text) {
+  if (!enabled(level)) return;
+  constexpr const char* names[] = {"error: ", "warning: ", "", "debug: "};
+  state().say("fargpu: " + std::string(names[static_cast<int>(level)]) + text + "\n");
+}
+
+void report(const std::string& text) { state().say("fargpu: " + text + "\n"); }
+
+void write_once(Level level, const std::string& key, const std::string& text) {
+  {
+    const std::lock_guard lock(state().mutex);
+    if (!state().said.insert(key).second) return;
+  }
+  write(level, text);
+}
+
+}  // namespace fargpu::client::log

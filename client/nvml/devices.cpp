@@ -1,0 +1,57 @@
+#include "devices.h"
+
+#include <cstring>
+
+#include "client/config.h"
+#include "client/control_connection.h"
+#include "client/uuid.h"
+
+namespace fargpu::client::nvml {
+namespace {
+
+Host read(wire::Status::Reader status) {
+  Host host;
+  host.driver_release = status.getDriverRelease().cStr();
+  host.driver_version = static_cast<int>(status.getDriverVersion());
+  for (const auto from : status.getDevices()) {
+    Device& device = host.devices.emplace_back();
+    device.name = from.getName().cStr();
+    device.uuid = uuid_text(read_uuid(from.getUuid()));
+    device.pci_domain = from.getPciDomain();
+    device.pci_bus = from.getPciBus();
+    device.pci_device = from.getPciDevice();
+    device.pci_device_id = from.getPciDeviceId();
+    device.pci_subsystem_id = from.getPciSubSystemId();
+    device.compute_capability = static_cast<int>(from.getComputeCapability());
+    device.memory_bytes = from.getMemoryBytes();
+    device.used_bytes = std::min(from.getUsedBytes(), device.memory_bytes);
+  }
+  for (const auto from : status.getSessions()) {
+    if (host_name() != from.getHostName().cStr()) continue;  // process ids mean nothing elsewhere
+    Session& session = host.sessions.emplace_back();
+    session.process_id = from.getProcessId();
+    for (const std::uint64_t bytes : from.getMemoryBytes()) session.memory_bytes.push_back(bytes);
+  }
+  return host;
+}
+
+}  // namespace
+
+Host ask_host() {
+  require_pool(config());
+  std::unique_ptr<DialError> first;
+  for (const PoolHost& pool_host : config().hosts) {
+    try {
+      ControlConnection broker(pool_host);
+      Host host;
+      broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+                 [&](wire::Control::Reader control) { host = read(control.getStatus()); });
+      return host;
+    } catch (const DialError& error) {
+      if (!first) first = std::make_unique<DialError>(error);
+    }
+  }
+  throw *first;
+}
+
+}  // namespace fargpu::client::nvml

@@ -1,0 +1,166 @@
+#include "process.h"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "config.h"
+#include "cuda_facts.h"
+#include "dial.h"
+#include "entry.h"
+#include "log.h"
+#include "remote_call.h"
+#include "session.h"
+#include "stats.h"
+
+namespace fargpu::client {
+
+Process& process() {
+  // Lives in static storage and is never destroyed: destructors of other libraries call us after ours would have run.
+  alignas(Process) static std::byte storage[sizeof(Process)];
+  static Process* const instance = new (storage) Process;
+  return *instance;
+}
+
+CUresult Process::initialise() {
+  const std::lock_guard lock(mutex_);
+  switch (life()) {
+    case Life::ready:
+      return CUDA_SUCCESS;
+    case Life::unborn:
+      break;
+    default:
+      return unavailable();
+  }
+  if (tried_) return outcome_;
+  tried_ = true;
+  try {
+    session_ = dial(config()).release();
+    if (session_->facts().devices.empty()) {
+      log::info("no device of {} is visible (CUDA_VISIBLE_DEVICES)", session_->terms().host);
+      session_->leave();
+      session_->lose("no device is visible");
+      return outcome_ = CUDA_ERROR_NO_DEVICE;
+    }
+    // Only now is there something that a child must not touch and an exit must end.
+    pthread_atfork(nullptr, nullptr, [] { process().in_forked_child(); });
+    std::atexit([] { process().at_exit(); });
+    life_.store(Life::ready, std::memory_order_release);
+    return outcome_ = CUDA_SUCCESS;
+  } catch (const DialError& error) {
+    log::error("{}", error.what());
+    return outcome_ = error.result;
+  } catch (const std::exception& error) {
+    log::error("{}", error.what());
+    return outcome_ = CUDA_ERROR_SYSTEM_NOT_READY;
+  }
+}
+
+void Process::adopt(Session* session) {
+  session_ = session;
+  life_.store(Life::ready, std::memory_order_release);
+}
+
+void Process::give_up() {
+  life_.store(Life::ended);
+  session_->leave();
+  session_->lose("the test is over");
+  life_.store(Life::unborn);
+}
+
+void Process::lose_session(Session& session, const std::string& why) noexcept {
+  session.lose(why);
+  if (&session != session_) return;  // given up before
+  Life expected = Life::ready;
+  if (!life_.compare_exchange_strong(expected, Life::lost)) return;
+  try {
+    log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again",
+               why);
+  } catch (...) {
+  }
+}
+
+CUresult Process::unavailable() const {
+  switch (life()) {
+    case Life::ready:
+      return CUDA_SUCCESS;
+    case Life::lost:
+      return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    case Life::ended:
+      return CUDA_ERROR_DEINITIALIZED;
+    case Life::unborn:
+    case Life::forked:
+      break;
+  }
+  return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+void Process::at_exit() noexcept {
+  Life expected = Life::ready;
+  const bool was_ready = life_.compare_exchange_strong(expected, Life::ended);
+  if (!was_ready && expected != Life::lost) return;
+  if (was_ready) session_->leave();
+  life_.store(Life::ended);
+  if (stats::enabled) stats::print(session_->commands().bytes_sent(), session_->receiver().bytes_received());
+}
+
+// The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is up to exec
+// (they are all close-on-exec) or exit.
+void Process::in_forked_child() noexcept { life_.store(Life::forked); }
+
+void release_default_streams(Thread& thread) noexcept {
+  if (process().life() != Life::ready) return;
+  Session& session = *process().session();
+  for (const auto& [context, handle] : thread.default_streams) {
+    try {
+      Stream* const stream = session.streams().find(handle);
+      if (!stream) continue;
+      destroy_stream(thread, *stream);
+    } catch (const std::exception& error) {
+      process().lose_session(session, error.what());
+    }
+  }
+}
+
+CUresult result_of_exception(Symbol symbol) noexcept {
+  const auto lose = [&](const std::string& why) {
+    if (Session* const session = process().session()) process().lose_session(*session, std::string(facts_of(symbol).name) + ": " + why);
+  };
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const kj::Exception& error) {
+    lose(std::string("malformed message: ") + error.getDescription().cStr());
+  } catch (const std::exception& error) {
+    lose(error.what());
+  } catch (...) {
+    lose("failed for an unknown reason");
+  }
+  const CUresult result = process().unavailable();
+  return result == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : result;
+}
+
+CUresult refuse(Symbol symbol) noexcept {
+  const SymbolFacts& facts = facts_of(symbol);
+  stats::count(symbol);
+  if (process().life() != Life::ready) return process().unavailable();
+  try {
+    log::write_once(log::Level::warn, std::string(facts.name),
+                    fmt::format("{} is refused with {}: {}", facts.name, result_name(facts.error), facts.why));
+  } catch (...) {
+  }
+  return facts.error;
+}
+
+CUresult refuse_use(const char* what) noexcept {
+  try {
+    log::write_once(log::Level::warn, what,
+                    fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED: it is not served yet", what));
+  } catch (...) {
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace fargpu::client

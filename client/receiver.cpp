@@ -1,0 +1,159 @@
+#include "receiver.h"
+
+#include "protocol/errors.h"
+
+namespace fargpu::client {
+
+Receiver::Receiver(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin)
+    : channel_(channel), pushes_(pushes), spin_(spin), reader_(channel, *this, /*frames_before=*/1) {}  // attachAnswer
+
+void Receiver::expect(std::uint64_t number, PendingReply& pending) {
+  const std::lock_guard lock(mutex_);
+  if (lost_) throw ChannelClosed(lost_why_);
+  pending_[static_cast<std::uint32_t>(number)] = &pending;
+}
+
+void Receiver::wait(std::uint64_t number, PendingReply& pending) {
+  try {
+    wait_for([&] { return pending.done.load(std::memory_order_acquire); });
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    pending_.erase(static_cast<std::uint32_t>(number));
+    throw;
+  }
+}
+
+void Receiver::wait_until(const std::function<bool()>& ready) { wait_for(ready); }
+
+template <class Ready>
+void Receiver::wait_for(Ready&& ready) {
+  std::unique_lock lock(mutex_);
+  while (!ready()) {
+    if (reading_) {  // also after a loss: the thread that reads may be writing where this one wants its data
+      changed_.wait(lock);
+      continue;
+    }
+    if (lost_) throw ChannelClosed(lost_why_);
+    reading_ = true;
+    lock.unlock();
+    try {
+      read_until(ready);
+    } catch (...) {
+      lock.lock();
+      reading_ = false;
+      changed_.notify_all();
+      throw;
+    }
+    lock.lock();
+    reading_ = false;
+    changed_.notify_all();  // the next one that waits reads on
+  }
+}
+
+// Polls for a moment, because most answers come soon and sleeping costs more than they take, then sleeps.
+template <class Ready>
+void Receiver::read_until(Ready&& ready) {
+  auto spin_end = std::chrono::steady_clock::now() + spin_;
+  while (!ready()) {
+    if (reader_.pump()) {
+      spin_end = std::chrono::steady_clock::now() + spin_;
+    } else if (std::chrono::steady_clock::now() >= spin_end) {
+      // lose() closes the channel, which ends this wait.
+      channel_.wait({.readable = true}, Channel::forever);
+    }
+  }
+}
+
+bool Receiver::serve() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (reading_ || lost_) return false;
+    reading_ = true;
+  }
+  bool progress = false;
+  try {
+    progress = reader_.pump();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    reading_ = false;
+    changed_.notify_all();
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  reading_ = false;
+  changed_.notify_all();
+  return progress;
+}
+
+void Receiver::lose(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (!lost_) {
+    lost_ = true;
+    lost_why_ = why;
+  }
+  channel_.close();
+  changed_.notify_all();
+}
+
+std::optional<std::span<std::byte>> Receiver::place(const FrameHeader& header,
+                                                    std::span<const std::byte> message) {
+  std::span<std::byte> target;
+  if (header.kind == FrameKind::data) {
+    const std::lock_guard lock(mutex_);
+    const auto found = pending_.find(header.subject);
+    if (found != pending_.end()) {
+      PendingReply& pending = *found->second;
+      const auto rest = pending.target.subspan(std::min(pending.arrived_bytes, pending.target.size()));
+      if (rest.size() >= header.bulk_bytes) target = rest.first(header.bulk_bytes);
+    }
+  } else if (header.kind == FrameKind::control) {
+    MessageReader reader(message);
+    const auto push = reader.root<wire::Control>();
+    if (push.isDeliver()) target = pushes_.place_delivery(push.getDeliver().getAddress(), header.bulk_bytes);
+  }
+  if (target.empty()) {
+    discarded_.resize(header.bulk_bytes);
+    target = discarded_;
+  }
+  return target;
+}
+
+void Receiver::take(const FrameHeader& header, std::span<const std::byte> message,
+                    std::span<std::byte> bulk) {
+  confirmed_.store(static_cast<std::uint32_t>(reader_.frames()), std::memory_order_relaxed);
+  bytes_.fetch_add(sizeof(header) + message.size() + padded(bulk.size()), std::memory_order_relaxed);
+  switch (header.kind) {
+    case FrameKind::reply: {
+      const std::lock_guard lock(mutex_);
+      const auto found = pending_.find(header.subject);
+      if (found == pending_.end())
+        throw ProtocolError("a reply to call " + std::to_string(header.subject) + ", for which nobody waits");
+      PendingReply& pending = *found->second;
+      pending_.erase(found);
+      pending.result = static_cast<CUresult>(header.detail);
+      pending.message.assign(message.begin(), message.end());
+      pending.done.store(true, std::memory_order_release);
+      changed_.notify_all();
+      return;
+    }
+    case FrameKind::data: {
+      const std::lock_guard lock(mutex_);
+      const auto found = pending_.find(header.subject);
+      if (found != pending_.end()) found->second->arrived_bytes += bulk.size();
+      return;
+    }
+    case FrameKind::control: {
+      MessageReader reader(message);
+      pushes_.on_push(reader.root<wire::Control>(), bulk.data() == discarded_.data() ? std::span<std::byte>{} : bulk);
+      return;
+    }
+    case FrameKind::confirm:
+    case FrameKind::heartbeat:
+      return;  // that something came is all they say; the service thread answers by its own heartbeat
+    case FrameKind::call:
+      break;
+  }
+  throw ProtocolError("a frame of a kind that a worker does not send");
+}
+
+}  // namespace fargpu::client

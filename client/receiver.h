@@ -1,0 +1,92 @@
+#pragma once
+// What comes from the worker: replies for those who wait, and what the worker says by itself.
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include <cuda.h>
+
+#include "control.capnp.h"
+#include "protocol/channel.h"
+#include "protocol/frame_reader.h"
+#include "protocol/message.h"
+
+namespace fargpu::client {
+
+/// A reply somebody waits for. Lives on the waiting thread's stack, registered from before its call can leave until it is done.
+struct PendingReply {
+  CUresult result = CUDA_SUCCESS;
+  std::vector<std::byte> message;  ///< the reply's message, if it has one
+  std::span<std::byte> target;     ///< where data frames go, one behind the other
+  std::size_t arrived_bytes = 0;   ///< how many came
+  std::atomic<bool> done{false};
+};
+
+/// What the worker says by itself.
+class PushHandler {
+ public:
+  virtual ~PushHandler() = default;
+  /// A control message; `bulk` are the bytes behind it, already in their place. On the receiving thread, with no lock held.
+  virtual void on_push(wire::Control::Reader push, std::span<std::byte> bulk) = 0;
+  /// Where the bulk bytes of a Deliver go; empty if there is no such place in a block of ours.
+  virtual std::span<std::byte> place_delivery(std::uint64_t address, std::size_t bytes) = 0;
+};
+
+/// One thread at a time reads the connection: the first of those that wait for a reply, or else the service thread. It hands
+/// replies to the others.
+class Receiver final : FrameHandler {
+ public:
+  Receiver(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin);
+
+  /// Registers before the call leaves; `number` is the call's.
+  void expect(std::uint64_t number, PendingReply& pending);
+
+  /// Waits for it. Throws ChannelClosed when the connection is lost; the reply is then no longer registered.
+  void wait(std::uint64_t number, PendingReply& pending);
+
+  /// Reads what is there, if nobody else is reading. Returns true if something came.
+  bool serve();
+
+  /// Waits until `ready` holds, which must become true by a push; reads meanwhile. Throws ChannelClosed.
+  void wait_until(const std::function<bool()>& ready);
+
+  /// Ends all waiting; further waits throw ChannelClosed with this text.
+  void lose(const std::string& why);
+
+  /// Number of the last frame taken from the worker, low 32 bits.
+  std::uint32_t confirmed() const { return confirmed_.load(std::memory_order_relaxed); }
+  std::uint64_t bytes_received() const { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  std::optional<std::span<std::byte>> place(const FrameHeader& header,
+                                            std::span<const std::byte> message) override;
+  void take(const FrameHeader& header, std::span<const std::byte> message,
+            std::span<std::byte> bulk) override;
+  template <class Ready>
+  void wait_for(Ready&& ready);
+  template <class Ready>
+  void read_until(Ready&& ready);
+
+  Channel& channel_;
+  PushHandler& pushes_;
+  const std::chrono::nanoseconds spin_;
+  FrameReader reader_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;  // a reply is done, or nobody reads any more
+  bool reading_ = false;
+  bool lost_ = false;
+  std::string lost_why_;
+  std::unordered_map<std::uint32_t, PendingReply*> pending_;
+  std::vector<std::byte> discarded_;  // for bulk bytes that nobody wants
+  std::atomic<std::uint32_t> confirmed_{0};
+  std::atomic<std::uint64_t> bytes_{0};
+};
+
+}  // namespace fargpu::client

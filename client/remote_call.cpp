@@ -1,0 +1,143 @@
+#include "remote_call.h"
+
+#include "cuda_facts.h"
+#include "entry.h"
+#include "log.h"
+#include "session.h"
+#include "stats.h"
+
+namespace fargpu::client {
+
+RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need)
+    : thread_(thread), session_(thread.session()), opcode_(opcode) {
+  if (need != ContextNeed::none) context_ = thread.context();
+  if (!context_ && need == ContextNeed::current) {
+    error_ = CUDA_ERROR_INVALID_CONTEXT;
+  } else if (context_ && !context_->active.load(std::memory_order_relaxed)) {
+    error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  } else if (!session_.worker_serves(opcode)) {
+    refuse_use(std::string(opcode_name(static_cast<std::uint16_t>(opcode))).c_str());
+    error_ = CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
+  FrameHeader h;
+  h.kind = FrameKind::call;
+  h.opcode = static_cast<std::uint16_t>(opcode_);
+  h.thread = thread_.id();
+  h.subject = context_ ? context_->id() : 0;
+  h.detail = flags;
+  return h;
+}
+
+// What must hold before the call may leave: no failure to be told first, a capture that is whole, credit on the stream.
+CUresult RemoteCallBase::prepare(Stream* stream) {
+  if (error_ != CUDA_SUCCESS) return error_;
+  if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) return late;
+  if (context_) {
+    if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS)
+      return failure;
+  }
+  if (!stream) return CUDA_SUCCESS;
+  if (const CUresult bad = session_.captures().check_submission(*stream); bad != CUDA_SUCCESS) return bad;
+  session_.take_credit(thread_, *stream);
+  return CUDA_SUCCESS;
+}
+
+// Under the command stream's lock, so that nobody sees the call's effects out of order.
+void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
+  if (!stream || stream->capture.load(std::memory_order_relaxed)) return;  // captured work is not submitted
+  Context& context = *stream->context;
+  stream->items.fetch_add(1, std::memory_order_relaxed);
+  raise(stream->submitted, number);
+  raise(context.submitted, number);
+  if (stream->blocking()) raise(context.blocking_submitted, number);
+  if (host_visible_) raise(context.host_visible, number);
+  session_.note_submission(number);
+}
+
+CUresult RemoteCallBase::post(Stream* stream) {
+  if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
+  const auto message = message_.finish();
+  number_ = session_.commands().append(header(0), message, bulk_, CommandStream::Urgency::later,
+                                       [&](std::uint64_t number) { note(stream, number); });
+  auto& counts = stats::of(opcode_);
+  counts.sent.fetch_add(1, std::memory_order_relaxed);
+  counts.bytes.fetch_add(message.size() + bulk_.size() + sizeof(FrameHeader), std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+void RemoteCallBase::tell() {
+  if (error_ != CUDA_SUCCESS) return;
+  number_ = session_.commands().append(header(0), message_.finish(), bulk_, CommandStream::Urgency::later);
+  stats::of(opcode_).sent.fetch_add(1, std::memory_order_relaxed);
+}
+
+CUresult RemoteCallBase::wait(Stream* stream) {
+  if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
+  const auto message = message_.finish();
+  const auto begin = std::chrono::steady_clock::now();
+  number_ = session_.commands().append(header(call_wants_reply), message, bulk_, CommandStream::Urgency::now,
+                                       [&](std::uint64_t number) {
+                                         note(stream, number);
+                                         session_.receiver().expect(number, pending_);
+                                       });
+  session_.receiver().wait(number_, pending_);
+  auto& counts = stats::of(opcode_);
+  counts.sent.fetch_add(1, std::memory_order_relaxed);
+  counts.waited.fetch_add(1, std::memory_order_relaxed);
+  counts.bytes.fetch_add(message.size() + bulk_.size() + sizeof(FrameHeader), std::memory_order_relaxed);
+  counts.nanoseconds.fetch_add(
+      static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count()), std::memory_order_relaxed);
+  if (pending_.result == CUDA_SUCCESS)
+    for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale);
+  else
+    log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
+  if (context_ && ends_context(pending_.result)) {
+    CUresult none = CUDA_SUCCESS;
+    context_->failure.compare_exchange_strong(none, pending_.result);
+  }
+  return pending_.result;
+}
+
+CUresult RemoteCallBase::recall() {
+  if (const CUresult bad = prepare(nullptr); bad != CUDA_SUCCESS) return bad;
+  const auto message = message_.finish();
+  const ReplyCache::Key key = ReplyCache::key(opcode_, context_ ? context_->id() : 0, message);
+  if (session_.replies().find(key, pending_.message)) {
+    stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
+    return CUDA_SUCCESS;
+  }
+  const CUresult result = wait(nullptr);
+  if (result == CUDA_SUCCESS) session_.replies().keep(key, pending_.message);
+  return result;
+}
+
+CUresult check_event_handle(Thread& thread, Handle handle) {
+  return thread.session().events().find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+bool ends_context(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,376 @@
+#include "session.h"
+
+#include <sys/prctl.h>
+
+#include "calls_context.capnp.h"
+#include "calls_stream.capnp.h"
+#include "cuda_facts.h"
+#include "log.h"
+#include "operations.capnp.h"
+#include "process.h"
+#include "protocol/errors.h"
+#include "remote_call.h"
+#include "threads.h"
+
+namespace fargpu::client {
+
+Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nanoseconds spin)
+    : channel_(std::move(channel)),
+      terms_(std::move(terms)),
+      receiver_(*channel_, *this, spin),
+      commands_(*channel_, [this] { return receiver_.confirmed(); }, [this] { wake_service(); }),
+      device_memory_(*this, terms_.device_window.base, terms_.device_window.bytes),
+      host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
+      fences_(*this),
+      callbacks_([this](std::uint64_t number) {
+        tell_worker([&](wire::Control::Builder control) { control.initCallbackDone().setCallback(number); });
+      }) {
+  for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
+    const auto [handle, context] = contexts_.create();
+    context->handle = handle;
+    context->device = static_cast<int>(device);
+    context->primary = true;
+    contexts_.publish(handle);
+    primaries_.push_back(context);
+  }
+  start_thread("fargpu-service", [this] { serve(); });
+}
+
+bool Session::worker_ordinal(CUdevice device, int& ordinal) const {
+  const Device* const found = terms_.facts.device(device);
+  if (found) ordinal = found->worker_ordinal;
+  return found != nullptr;
+}
+
+CUdevice Session::client_ordinal(int worker_ordinal) const {
+  for (std::size_t i = 0; i < terms_.facts.devices.size(); ++i)
+    if (terms_.facts.devices[i].worker_ordinal == worker_ordinal) return static_cast<CUdevice>(i);
+  return -1;
+}
+
+void Session::add_reservation(std::uint64_t base, std::uint64_t bytes) {
+  const std::lock_guard lock(reservation_mutex_);
+  reservations_[base] = bytes;
+}
+
+bool Session::reserved(std::uint64_t address, std::uint64_t bytes) const {
+  const std::lock_guard lock(reservation_mutex_);
+  auto it = reservations_.upper_bound(address);
+  if (it == reservations_.begin()) return false;
+  --it;
+  const std::uint64_t offset = address - it->first;
+  return offset <= it->second && it->second - offset >= bytes;
+}
+
+bool Session::remove_reservation(std::uint64_t base, std::uint64_t bytes) {
+  const std::lock_guard lock(reservation_mutex_);
+  const auto found = reservations_.find(base);
+  if (found == reservations_.end() || found->second != bytes) return false;
+  reservations_.erase(found);
+  return true;
+}
+
+// --- contexts -----------------------------------------------------------------------------------------------------------
+
+Context* Session::find_context(CUcontext context) { return contexts_.find(handle_of(context)); }
+
+Context* Session::make_context(int device, unsigned flags) {
+  const auto [handle, context] = contexts_.create();
+  if (!context) return nullptr;
+  context->handle = handle;
+  context->device = device;
+  context->flags = flags;
+  return context;
+}
+
+CUresult Session::open_context(Thread& thread, Context& context) {
+  RemoteCall<wire::OpenContext> call(thread, Opcode::openContext, ContextNeed::none);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setContext(context.handle.value());
+  in.setDevice(terms_.facts.devices[static_cast<std::size_t>(context.device)].worker_ordinal);
+  in.setPrimary(context.primary);
+  in.setFlags(context.flags);
+  if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
+  const auto out = call.out<wire::OpenContextReply>();
+  context.number = out.getNumber();
+  context.least_priority = out.getLeastPriority();
+  context.greatest_priority = out.getGreatestPriority();
+  context.processor_group.assign(out.getProcessorGroup().begin(), out.getProcessorGroup().end());
+  context.processor_index.assign(out.getProcessorIndex().begin(), out.getProcessorIndex().end());
+  context.failure = CUDA_SUCCESS;
+  context.legacy.context = &context;
+  context.legacy.id = context.number << 32 | 1;
+  context.active = true;
+  if (!context.primary) contexts_.publish(context.handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult Session::close_context(Thread& thread, Context& context) {
+  context.storage.clear(context.cuda());
+  RemoteCall<wire::CloseContext> call(thread, Opcode::closeContext, ContextNeed::none);
+  call.in().setContext(context.handle.value());
+  context.active = false;
+  const CUresult result = call.wait();
+  std::vector<Handle> streams, events;
+  streams_.for_each([&](Handle handle, Stream& stream) {
+    if (stream.context == &context) streams.push_back(handle);
+  });
+  events_.for_each([&](Handle handle, Event& event) {
+    if (event.context == &context) events.push_back(handle);
+  });
+  for (const Handle handle : streams) {
+    captures_.forget(*streams_.find(handle));
+    streams_.erase(handle);
+  }
+  for (const Handle handle : events) events_.erase(handle);
+  functions_.forget_context(context.id());
+  device_memory_.context_closed(thread, context);
+  host_memory_.context_closed(thread, context);
+  map_.extract([&](const Region& region) { return region.kind == Region::Kind::global && region.context == &context; });
+  replies_.clear();
+  context.failure = CUDA_SUCCESS;
+  raise(context.completed, call.number());
+  context.legacy.reset();
+  if (!context.primary) contexts_.erase(context.handle);
+  return result;
+}
+
+// --- order and waiting ----------------------------------------------------------------------------------------------------
+
+CUresult Session::synchronize(Thread& thread, Context& context) {
+  if (const CUresult bad = captures_.check_context(context); bad != CUDA_SUCCESS) return bad;
+  return settle(thread, context);
+}
+
+CUresult Session::synchronize(Thread& thread, Stream& stream) {
+  if (const CUresult bad = captures_.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
+  return settle(thread, stream);
+}
+
+CUresult Session::settle(Thread& thread, Context& context) {
+  RemoteCall<wire::CuCtxSynchronize> call(thread, Opcode::cuCtxSynchronize, ContextNeed::none);
+  call.in_context(&context);
+  if (context.idle() && context.failure == CUDA_SUCCESS) return thread.take_late_error();
+  std::vector<std::pair<Stream*, std::uint64_t>> items;
+  const auto count = [&](Stream& stream) { items.emplace_back(&stream, stream.items.load()); };
+  count(context.legacy);
+  streams_.for_each([&](Handle, Stream& stream) {
+    if (stream.context == &context) count(stream);
+  });
+  host_memory_.send_changes(thread);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) {
+    raise(context.completed, call.number());
+    for (const auto& [stream, n] : items) raise(stream->retired, n);
+    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
+  }
+  return result;
+}
+
+CUresult Session::settle(Thread& thread, Stream& stream) {
+  if (stream.idle() && stream.context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
+  call.in_context(stream.context);
+  call.in().setHStream(stream.wire());
+  const std::uint64_t items = stream.items.load();
+  host_memory_.send_changes(thread);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) {
+    stream.complete(call.number(), items);
+    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
+  }
+  return result;
+}
+
+bool Session::idle() {
+  bool idle = true;
+  contexts_.for_each([&](Handle, Context& context) { idle = idle && (!context.active || context.idle()); });
+  return idle;
+}
+
+void Session::take_credit(Thread& thread, Stream& stream) {
+  if (stream.capture.load(std::memory_order_relaxed)) return;
+  const std::uint64_t items = stream.items.load(std::memory_order_relaxed);
+  std::uint64_t fenced = stream.fenced.load(std::memory_order_relaxed);
+  if (items - fenced >= limits::stream_fence_interval &&
+      stream.fenced.compare_exchange_strong(fenced, items)) {
+    fences_.after(thread, stream, [&stream, handle = stream.handle, items] {
+      if (stream.handle == handle) raise(stream.retired, items);
+    });
+  }
+  const auto has_room = [&] { return stream.items.load() - stream.retired.load() < limits::stream_pending_max; };
+  if (has_room()) [[likely]]
+    return;
+  commands_.flush();
+  receiver_.wait_until(has_room);
+}
+
+Stream* Session::thread_default_stream(Thread& thread, Context& context) {
+  if (const auto known = thread.default_streams.find(&context); known != thread.default_streams.end())
+    if (Stream* const stream = streams_.find(known->second)) return stream;
+  const auto [handle, stream] = streams_.create();
+  if (!stream) return nullptr;
+  stream->handle = handle;
+  stream->context = &context;
+  stream->id = context.number << 32 | handle.id();
+  RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
+  call.in_context(&context);
+  auto in = call.in();
+  in.setPhStream(handle.value());
+  in.setFlags(CU_STREAM_DEFAULT);
+  if (call.post() != CUDA_SUCCESS) return nullptr;
+  streams_.publish(handle);
+  thread.default_streams[&context] = handle;
+  return stream;
+}
+
+// --- what the worker says by itself ------------------------------------------------------------------------------------------
+
+void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
+  switch (push.which()) {
+    case wire::Control::LATE_ERROR:
+      on_late_error(push.getLateError());
+      return;
+    case wire::Control::PASSED:
+      fences_.passed(push.getPassed().getFence());
+      return;
+    case wire::Control::CALLBACK:
+      callbacks_.due(push.getCallback().getCallback(), static_cast<CUresult>(push.getCallback().getResult()));
+      return;
+    case wire::Control::PULL: {
+      const auto pull = push.getPull();
+      // On another thread: sending may have to wait until the worker reads, which this thread must not.
+      callbacks_.run([this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes()] {
+        answer_pull(id, address, bytes);
+      });
+      return;
+    }
+    case wire::Control::DELIVER:
+      if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk.size());
+      return;
+    case wire::Control::GOODBYE:
+      throw ChannelClosed(terms_.host + " ended the session: " + push.getGoodbye().getText().cStr());
+    default:
+      throw ProtocolError("a control message that a worker does not send");
+  }
+}
+
+std::span<std::byte> Session::place_delivery(std::uint64_t address, std::size_t bytes) {
+  return host_memory_.place(address, bytes);
+}
+
+void Session::on_late_error(wire::LateError::Reader error) {
+  const auto result = static_cast<CUresult>(error.getResult());
+  log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));
+  if (ends_context(result)) {
+    contexts_.for_each([&](Handle handle, Context& context) {
+      if (handle.id() != error.getContext()) return;
+      CUresult none = CUDA_SUCCESS;
+      context.failure.compare_exchange_strong(none, result);
+    });
+  }
+  Thread::deliver_error(error.getThread(), result);
+}
+
+void Session::answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes) {
+  const auto region = map_.find(address);
+  if (!region || !region->on_host() || !region->contains(address, bytes)) {
+    process().lose_session(*this, "the worker asked for memory that is not pinned");
+    return;
+  }
+  std::span<const std::byte> rest(reinterpret_cast<const std::byte*>(address), bytes);
+  while (!rest.empty()) {
+    const auto part = rest.first(std::min(rest.size(), limits::bulk_bytes_max));
+    tell_worker([&](wire::Control::Builder control) { control.initPulled().setPull(pull); }, part);
+    rest = rest.subspan(part.size());
+  }
+}
+
+template <class Fill>
+void Session::tell_worker(Fill&& fill, std::span<const std::byte> bulk) {
+  try {
+    MessageWriter writer;
+    fill(writer.root<wire::Control>());
+    FrameHeader header;
+    header.kind = FrameKind::control;
+    commands_.append(header, writer.finish(), bulk, CommandStream::Urgency::now);
+  } catch (const std::exception& error) {
+    process().lose_session(*this, error.what());
+  }
+}
+
+// --- the service thread --------------------------------------------------------------------------------------------------------
+
+void Session::wake_service() {
+  if (service_asleep_.load(std::memory_order_seq_cst)) service_waker_.signal();
+}
+
+// Sends what has gathered, reads when nobody else does, and keeps the connection alive. While the program is busy it looks every
+// 50 us; after a millisecond of quiet it sleeps until something happens.
+void Session::serve() {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto gather = std::chrono::microseconds(50);
+  constexpr auto quiet = std::chrono::milliseconds(1);
+  ::prctl(PR_SET_TIMERSLACK, 1000);
+  auto busy_until = Clock::now() + quiet;
+  auto heard_at = Clock::now();
+  auto beat_at = Clock::now();
+  std::uint32_t heard = 0;
+  try {
+    while (!ended_.load(std::memory_order_relaxed)) {
+      const bool unsent = commands_.flush_older_than(gather);
+      const bool received = receiver_.serve();
+      const auto now = Clock::now();
+      if (unsent || received) busy_until = now + quiet;
+      if (receiver_.confirmed() != heard) {
+        heard = receiver_.confirmed();
+        heard_at = now;
+      }
+      if (now - std::max(heard_at, beat_at) >= limits::heartbeat_interval) {
+        FrameHeader header;
+        header.kind = FrameKind::heartbeat;
+        commands_.append(header, {}, {}, CommandStream::Urgency::now);
+        beat_at = now;
+      }
+      if (now - heard_at >= limits::heartbeat_timeout) {
+        process().lose_session(*this, terms_.host + " has not answered for " +
+                               std::to_string(limits::heartbeat_timeout.count() / 1000) + " s");
+        return;
+      }
+      if (now < busy_until) {
+        std::this_thread::sleep_for(gather);
+        continue;
+      }
+      service_asleep_.store(true, std::memory_order_seq_cst);
+      if (!commands_.flush_older_than(gather))
+        channel_->wait({.readable = true}, limits::heartbeat_interval, &service_waker_);
+      service_asleep_.store(false, std::memory_order_relaxed);
+      busy_until = Clock::now() + quiet;
+    }
+  } catch (const kj::Exception& error) {
+    process().lose_session(*this, std::string("malformed message: ") + error.getDescription().cStr());
+  } catch (const std::exception& error) {
+    process().lose_session(*this, error.what());
+  }
+}
+
+void Session::leave() noexcept {
+  try {
+    MessageWriter writer;
+    writer.root<wire::Control>().initGoodbye().setText("the program ends");
+    FrameHeader header;
+    header.kind = FrameKind::control;
+    commands_.append(header, writer.finish(), {}, CommandStream::Urgency::now);
+  } catch (...) {
+    // The worker notices that the connection is gone.
+  }
+  end();
+}
+
+void Session::end() {
+  ended_ = true;
+  service_waker_.signal();
+}
+
+}  // namespace fargpu::client

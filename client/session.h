@@ -1,0 +1,156 @@
+#pragma once
+// The session: this process at one GPU host.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <bitset>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "callbacks.h"
+#include "capture.h"
+#include "command_stream.h"
+#include "context.h"
+#include "device_memory.h"
+#include "facts.h"
+#include "fences.h"
+#include "functions.h"
+#include "handle_map.h"
+#include "host_memory.h"
+#include "image.h"
+#include "memory_map.h"
+#include "opcodes.h"
+#include "receiver.h"
+#include "reply_cache.h"
+#include "stream.h"
+#include "windows.h"
+
+namespace fargpu::client {
+
+/// What the handshake settled.
+struct Terms {
+  std::uint64_t session_id = 0;
+  Window device_window;
+  Window host_window;
+  Window driver_band;
+  Facts facts;
+  std::bitset<opcode_max + 1> worker_opcodes;
+  std::string host;  ///< for messages
+};
+
+/// Owns the connection and everything the client knows about the session. Lives as long as the process. Its parts are
+/// thread-safe by themselves; locks are taken in this order: a part's own, the command stream's, the receiver's.
+class Session final : PushHandler {
+ public:
+  Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nanoseconds spin);
+
+  const Facts& facts() const { return terms_.facts; }
+  const Terms& terms() const { return terms_; }
+  CommandStream& commands() { return commands_; }
+  Receiver& receiver() { return receiver_; }
+  ReplyCache& replies() { return replies_; }
+  MemoryMap& map() { return map_; }
+  DeviceMemory& device_memory() { return device_memory_; }
+  HostMemory& host_memory() { return host_memory_; }
+  Functions& functions() { return functions_; }
+  Captures& captures() { return captures_; }
+  Fences& fences() { return fences_; }
+  Callbacks& callbacks() { return callbacks_; }
+  HandleMap<Stream>& streams() { return streams_; }
+  HandleMap<Event>& events() { return events_; }
+
+  bool worker_serves(Opcode opcode) const { return terms_.worker_opcodes.test(static_cast<unsigned>(opcode)); }
+  /// The worker's number of a device; false if the program has no such device.
+  bool worker_ordinal(CUdevice device, int& ordinal) const;
+  CUdevice client_ordinal(int worker_ordinal) const;
+
+  // --- reserved parts of the window (cuMemAddressReserve) ---
+
+  void add_reservation(std::uint64_t base, std::uint64_t bytes);
+  /// Whether one reservation holds this whole range.
+  bool reserved(std::uint64_t address, std::uint64_t bytes) const;
+  /// Forgets a reservation of exactly this range.
+  bool remove_reservation(std::uint64_t base, std::uint64_t bytes);
+
+  // --- contexts ---
+
+  /// The primary context of a device, active or not.
+  Context& primary(int device) { return *primaries_[static_cast<std::size_t>(device)]; }
+  /// The context of a live handle (a primary one need not be active), or null.
+  Context* find_context(CUcontext context);
+  /// Has the worker create or retain it. Under context_mutex().
+  CUresult open_context(Thread& thread, Context& context);
+  /// Destroys it at the worker and forgets what was made in it. Under context_mutex().
+  CUresult close_context(Thread& thread, Context& context);
+  /// A created (not primary) context.
+  Context* make_context(int device, unsigned flags);
+  std::recursive_mutex& context_mutex() { return context_mutex_; }
+
+  // --- order and waiting ---
+
+  /// Waits for everything given to the context (cuCtxSynchronize); answered here if it is idle.
+  CUresult synchronize(Thread& thread, Context& context);
+  /// The same for one stream.
+  CUresult synchronize(Thread& thread, Stream& stream);
+  /// The same for waits that the program did not ask for: captures do not mind them.
+  CUresult settle(Thread& thread, Context& context);
+  CUresult settle(Thread& thread, Stream& stream);
+  /// Nothing is under way in any context.
+  bool idle();
+  void note_submission(std::uint64_t number) { raise(submitted_, number); }
+  std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
+  /// Waits while too much is pending on the stream.
+  void take_credit(Thread& thread, Stream& stream);
+
+  /// The default stream of a thread in its current context.
+  Stream* thread_default_stream(Thread& thread, Context& context);
+
+  /// Ends the session: nothing more is read or sent.
+  void lose(const std::string& why) {
+    receiver_.lose(why);
+    end();
+  }
+  /// Sends what is left and says goodbye.
+  void leave() noexcept;
+
+ private:
+  void on_push(wire::Control::Reader push, std::span<std::byte> bulk) override;
+  std::span<std::byte> place_delivery(std::uint64_t address, std::size_t bytes) override;
+  void on_late_error(wire::LateError::Reader error);
+  void answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes);
+  void serve();
+  void wake_service();
+  void end();
+
+  template <class Fill>
+  void tell_worker(Fill&& fill, std::span<const std::byte> bulk = {});
+
+  std::unique_ptr<Channel> channel_;
+  const Terms terms_;
+  Waker service_waker_;
+  std::atomic<bool> service_asleep_{false};
+  std::atomic<bool> ended_{false};
+  Receiver receiver_;
+  CommandStream commands_;
+  ReplyCache replies_;
+  MemoryMap map_;
+  DeviceMemory device_memory_;
+  HostMemory host_memory_;
+  Functions functions_;
+  Captures captures_;
+  Fences fences_;
+  Callbacks callbacks_;
+  HandleMap<Stream> streams_{HandleKind::stream};
+  HandleMap<Event> events_{HandleKind::event};
+  std::recursive_mutex context_mutex_;  // destructors of context-local values may call back
+  HandleMap<Context> contexts_{HandleKind::context};
+  std::deque<Context*> primaries_;
+  std::atomic<std::uint64_t> submitted_{0};
+  mutable std::mutex reservation_mutex_;
+  std::map<std::uint64_t, std::uint64_t> reservations_;  // bytes by base
+};
+
+}  // namespace fargpu::client

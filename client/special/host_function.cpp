@@ -1,0 +1,47 @@
+// Functions of the program in stream order. CUDA Driver API, "Execution Control", cuLaunchHostFunc; "Stream Management",
+// cuStreamAddCallback.
+
+#include "client/entry.h"
+#include "client/remote_call.h"
+#include "client/session.h"
+#include "client_hand.h"
+#include "operations.capnp.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Function function) {
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  if (use->capture && always) return thread.session().captures().check_query(thread, *use);
+  if (use->capture) {
+    refuse_use("a host function during capture");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  Callbacks& callbacks = thread.session().callbacks();
+  const std::uint64_t number = callbacks.add(std::move(function));
+  RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setStream(use.wire());
+  in.setCallback(number);
+  in.setAlways(always);
+  call.host_visible();
+  const CUresult result = call.post(use);
+  if (result != CUDA_SUCCESS) callbacks.remove(number);
+  return result;
+}
+
+}  // namespace
+
+CUresult cuLaunchHostFunc(Thread& thread, CUstream stream, CUhostFn fn, void* user) {
+  if (!fn) return CUDA_ERROR_INVALID_VALUE;
+  return enqueue(thread, stream, false, [fn, user](CUresult) { fn(user); });
+}
+
+CUresult cuStreamAddCallback(Thread& thread, CUstream stream, CUstreamCallback callback, void* user, unsigned flags) {
+  if (!callback || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return enqueue(thread, stream, true, [=](CUresult status) { callback(stream, status, user); });
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,158 @@
+// Kernel launches. CUDA Driver API, "Execution Control".
+
+#include "calls_stream.capnp.h"
+#include "client/config.h"
+#include "client/entry.h"
+#include "client/launch_codec.h"
+#include "client/remote_call.h"
+#include "client/session.h"
+#include "client_hand.h"
+#include "cuda_facts.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+struct Launch {
+  CUfunction function = nullptr;
+  unsigned grid[3] = {};
+  unsigned block[3] = {};
+  unsigned shared_bytes = 0;
+  CUstream stream = nullptr;
+  void** params = nullptr;
+  void** extra = nullptr;
+  wire::Launch::Form form = wire::Launch::Form::PLAIN;
+  const CUlaunchAttribute* attributes = nullptr;
+  unsigned attribute_count = 0;
+};
+
+// What the driver would refuse at any stream and time; the rest it says at the first launch of the class.
+CUresult check_shape(const Device& device, const Launch& launch) {
+  constexpr CUdevice_attribute grid_limits[] = {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+                                                CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
+  for (int i = 0; i < 3; ++i) {
+    if (launch.grid[i] == 0 || launch.block[i] == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (launch.grid[i] > static_cast<unsigned>(device.attribute(grid_limits[i]))) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Addresses of pinned memory among the arguments show that the kernel means to use it.
+CUresult map_argument_blocks(Thread& thread, std::span<const std::byte> arguments) {
+  Session& session = thread.session();
+  const Window window = session.terms().host_window;
+  for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
+    std::uint64_t value;
+    std::memcpy(&value, arguments.data() + at, sizeof(value));
+    if (!window.contains(value)) continue;
+    const auto region = session.map().find(value);
+    if (!region || region->kind != Region::Kind::host) continue;
+    std::uint64_t ignored;
+    if (const CUresult result = session.host_memory().map(thread, value, ignored); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Launches of one class are accepted or refused together. The grid counts where it must fit clusters, or the device at once.
+std::uint64_t fingerprint_of(const Launch& launch, const Context& context) {
+  LaunchClass fingerprint;
+  fingerprint.add(context.id());
+  fingerprint.add(std::uint64_t{launch.block[0]} << 32 | launch.block[1]);
+  fingerprint.add(std::uint64_t{launch.block[2]} << 32 | launch.shared_bytes);
+  fingerprint.add(static_cast<std::uint64_t>(launch.form));
+  bool whole_grid = launch.form == wire::Launch::Form::COOPERATIVE;
+  for (unsigned i = 0; i < launch.attribute_count; ++i) {
+    const CUlaunchAttribute& attribute = launch.attributes[i];
+    fingerprint.add(attribute.id);
+    const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
+    if (!facts->holds_event) fingerprint.add(std::as_bytes(std::span(&attribute.value, 1)).first(facts->bytes));
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      const unsigned cluster[3] = {attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z};
+      for (int d = 0; d < 3; ++d) fingerprint.add(cluster[d] ? launch.grid[d] % cluster[d] : 0);
+    }
+    whole_grid = whole_grid || attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  }
+  if (whole_grid) {
+    fingerprint.add(std::uint64_t{launch.grid[0]} << 32 | launch.grid[1]);
+    fingerprint.add(launch.grid[2]);
+  }
+  return fingerprint.value();
+}
+
+CUresult launch(Thread& thread, const Launch& launch) {
+  Session& session = thread.session();
+  Function* const function = session.functions().find(launch.function);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const StreamUse stream(thread, launch.stream);
+  if (!stream) return stream.error();
+  if (const CUresult bad = check_shape(session.facts().devices[static_cast<std::size_t>(stream->context->device)], launch);
+      bad != CUDA_SUCCESS)
+    return bad;
+  std::span<const std::byte> arguments;
+  if (const CUresult bad = gather_arguments(*function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = map_argument_blocks(thread, arguments); bad != CUDA_SUCCESS) return bad;
+  HostMemory& host_memory = session.host_memory();
+  host_memory.send_changes(thread);
+
+  RemoteCall<wire::Launch> call(thread, Opcode::launch, ContextNeed::none);
+  call.in_context(stream->context);
+  auto in = call.in();
+  in.setFunction(function->handle.value());
+  in.setStream(stream.wire());
+  in.setGridX(launch.grid[0]);
+  in.setGridY(launch.grid[1]);
+  in.setGridZ(launch.grid[2]);
+  in.setBlockX(launch.block[0]);
+  in.setBlockY(launch.block[1]);
+  in.setBlockZ(launch.block[2]);
+  in.setSharedBytes(launch.shared_bytes);
+  in.setForm(launch.form);
+  in.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
+  if (launch.attribute_count > 0) {
+    if (const CUresult bad = write_attributes(thread, launch.attributes, launch.attribute_count,
+                                              in.initAttributes(launch.attribute_count));
+        bad != CUDA_SUCCESS)
+      return bad;
+  }
+  const std::uint64_t fingerprint = fingerprint_of(launch, *stream->context);
+  if (host_memory.any_mapped()) call.host_visible();
+  if (config().launch_blocking && !stream->capture.load()) {
+    if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
+    return session.settle(thread, *stream);
+  }
+  if (function->launch_known(fingerprint)) return call.post(stream);
+  const CUresult result = call.wait(stream);
+  if (result == CUDA_SUCCESS) function->learn_launch(fingerprint);
+  return result;
+}
+
+}  // namespace
+
+CUresult cuLaunchKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** params,
+                        void** extra) {
+  return launch(thread, {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, extra});
+}
+
+CUresult cuLaunchCooperativeKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                   CUstream stream, void** params) {
+  return launch(thread, {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, nullptr,
+                         wire::Launch::Form::COOPERATIVE});
+}
+
+CUresult cuLaunchKernelEx(Thread& thread, const CUlaunchConfig* c, CUfunction f, void** params, void** extra,
+                          CUstream default_stream) {
+  if (!c || (c->numAttrs > 0 && !c->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  return launch(thread, {f,
+                         {c->gridDimX, c->gridDimY, c->gridDimZ},
+                         {c->blockDimX, c->blockDimY, c->blockDimZ},
+                         c->sharedMemBytes,
+                         c->hStream ? c->hStream : default_stream,
+                         params,
+                         extra,
+                         c->numAttrs > 0 ? wire::Launch::Form::EXTENDED : wire::Launch::Form::PLAIN,
+                         c->attrs,
+                         c->numAttrs});
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,261 @@
+// Streams and events. CUDA Driver API, "Stream Management" and "Event Management".
+
+#include "client/stream.h"
+
+#include "calls_stream.capnp.h"
+#include "client/entry.h"
+#include "client/remote_call.h"
+#include "client/session.h"
+#include "client_hand.h"
+
+namespace fargpu::client {
+
+CUresult destroy_stream(Thread& thread, Stream& stream) {
+  Session& session = thread.session();
+  RemoteCall<wire::CuStreamDestroyV2> call(thread, Opcode::cuStreamDestroy_v2, ContextNeed::none);
+  call.in_context(stream.context);
+  call.in().setHStream(stream.handle.value());
+  session.captures().forget(stream);
+  const Handle handle = stream.handle;
+  if (!session.streams().erase(handle)) return CUDA_ERROR_INVALID_HANDLE;  // another thread was quicker
+  return call.post();
+}
+
+}  // namespace fargpu::client
+
+namespace fargpu::client::hand {
+namespace {
+
+CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority) {
+  if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  Session& session = thread.session();
+  const auto [handle, stream] = session.streams().create();
+  if (!stream) return CUDA_ERROR_OUT_OF_MEMORY;
+  stream->handle = handle;
+  stream->context = context;
+  stream->flags = flags;
+  // Priorities outside of the range are taken as its nearest end; the greatest priority is the lowest number.
+  stream->priority = std::clamp(priority, context->greatest_priority, context->least_priority);
+  stream->id = context->number << 32 | handle.id();
+  CUresult result;
+  if (with_priority) {
+    RemoteCall<wire::CuStreamCreateWithPriority> call(thread, Opcode::cuStreamCreateWithPriority, ContextNeed::current);
+    auto in = call.in();
+    in.setPhStream(handle.value());
+    in.setFlags(flags);
+    in.setPriority(stream->priority);
+    result = call.post();
+  } else {
+    RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::current);
+    auto in = call.in();
+    in.setPhStream(handle.value());
+    in.setFlags(flags);
+    result = call.post();
+  }
+  if (result != CUDA_SUCCESS) return result;
+  session.streams().publish(handle);
+  *out = handle_cast<CUstream>(handle);
+  return CUDA_SUCCESS;
+}
+
+template <class Answer>
+CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&& answer) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  answer(*use);
+  return CUDA_SUCCESS;
+}
+
+CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) {
+  Session& session = thread.session();
+  Event* const recorded = session.events().find(handle_of(event));
+  if (!recorded) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags & ~CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  if (recorded->context != use->context) return CUDA_ERROR_INVALID_HANDLE;
+  RemoteCall<wire::CuEventRecordWithFlags> call(thread, Opcode::cuEventRecordWithFlags, ContextNeed::none);
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setHEvent(handle_of(event).value());
+  in.setHStream(use.wire());
+  in.setFlags(flags);
+  const CUresult result = call.post(use);
+  if (result != CUDA_SUCCESS) return result;
+  session.captures().record(*recorded, *use);
+  if (recorded->capture == 0) {
+    recorded->stream = &*use;
+    recorded->stream_handle = use->handle.value();
+    recorded->recorded = call.number();
+  }
+  return CUDA_SUCCESS;
+}
+
+// Asks the worker about an event unless its outcome is known; `done(event, record)` when it has happened.
+template <class Request, Opcode opcode, class Done>
+CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
+  Session& session = thread.session();
+  Event* const found = session.events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = session.captures().check_event(*found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
+  if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  RemoteCall<Request> call(thread, opcode, ContextNeed::none);
+  call.in_context(found->context);
+  call.in().setHEvent(handle_of(event).value());
+  session.host_memory().send_changes(thread);
+  const std::uint64_t record = found->recorded;
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  raise(found->completed, record);
+  return done(*found, record);
+}
+
+}  // namespace
+
+CUresult cuStreamCreate(Thread& thread, CUstream* out, unsigned flags) { return create_stream(thread, out, flags, 0, false); }
+
+CUresult cuStreamCreateWithPriority(Thread& thread, CUstream* out, unsigned flags, int priority) {
+  return create_stream(thread, out, flags, priority, true);
+}
+
+CUresult cuStreamDestroy_v2(Thread& thread, CUstream stream) {
+  Stream* const found = thread.session().streams().find(handle_of(stream));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;  // the default streams cannot be destroyed
+  return destroy_stream(thread, *found);
+}
+
+CUresult cuStreamDestroy(Thread& thread, CUstream stream) { return cuStreamDestroy_v2(thread, stream); }
+
+CUresult cuStreamSynchronize(Thread& thread, CUstream stream) {
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  return thread.session().synchronize(thread, *use);
+}
+
+CUresult cuStreamQuery(Thread& thread, CUstream stream) {
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  Session& session = thread.session();
+  if (const CUresult bad = session.captures().check_query(thread, *use); bad != CUDA_SUCCESS) return bad;
+  if (use->idle() && use->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  RemoteCall<wire::CuStreamQuery> call(thread, Opcode::cuStreamQuery, ContextNeed::none);
+  call.in_context(use->context);
+  call.in().setHStream(use.wire());
+  session.host_memory().send_changes(thread);
+  const std::uint64_t items = use->items.load();
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) use->complete(call.number(), items);
+  return result;
+}
+
+CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsigned flags) {
+  Session& session = thread.session();
+  const Event* const waited = session.events().find(handle_of(event));
+  if (!waited) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags & ~CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  // Waiting for what is known to be done, or was never begun, is no wait.
+  if (!session.captures().any() && waited->complete() && waited->capture == 0) return CUDA_SUCCESS;
+  if (const CUresult bad = session.captures().wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
+  RemoteCall<wire::CuStreamWaitEvent> call(thread, Opcode::cuStreamWaitEvent, ContextNeed::none);
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setHStream(use.wire());
+  in.setHEvent(handle_of(event).value());
+  in.setFlags(flags);
+  return call.post(use);
+}
+
+CUresult cuStreamGetFlags(Thread& thread, CUstream stream, unsigned* flags) {
+  return about_stream(thread, stream, flags, [&](const Stream& s) { *flags = s.flags; });
+}
+CUresult cuStreamGetPriority(Thread& thread, CUstream stream, int* priority) {
+  return about_stream(thread, stream, priority, [&](const Stream& s) { *priority = s.priority; });
+}
+CUresult cuStreamGetCtx(Thread& thread, CUstream stream, CUcontext* out) {
+  return about_stream(thread, stream, out, [&](const Stream& s) { *out = s.context->cuda(); });
+}
+CUresult cuStreamGetCtx_v2(Thread& thread, CUstream stream, CUcontext* out, CUgreenCtx* green) {
+  return about_stream(thread, stream, out, [&](const Stream& s) {
+    *out = s.context->cuda();
+    if (green) *green = nullptr;  // no stream belongs to a green context yet
+  });
+}
+CUresult cuStreamGetId(Thread& thread, CUstream stream, unsigned long long* id) {
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  // The driver refuses this one question about a stream that is captured.
+  if (use->capture.load()) return thread.session().captures().check_query(thread, *use);
+  *id = use->id;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetDevice(Thread& thread, CUstream stream, CUdevice* device) {
+  return about_stream(thread, stream, device, [&](const Stream& s) { *device = s.context->device; });
+}
+CUresult cuStreamGetGreenCtx(Thread& thread, CUstream stream, CUgreenCtx* green) {
+  return about_stream(thread, stream, green, [&](const Stream&) { *green = nullptr; });
+}
+
+// --- events ---------------------------------------------------------------------------------------------------------------
+
+CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & CU_EVENT_INTERPROCESS) {
+    refuse_use("an event for other processes (CU_EVENT_INTERPROCESS)");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuEventCreate> call(thread, Opcode::cuEventCreate, ContextNeed::current);
+  if (!call) return call.error();
+  Session& session = thread.session();
+  const auto [handle, event] = session.events().create();
+  if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
+  event->handle = handle;
+  event->context = thread.context();
+  event->flags = flags;
+  auto in = call.in();
+  in.setPhEvent(handle.value());
+  in.setFlags(flags);
+  if (const CUresult result = call.post(); result != CUDA_SUCCESS) return result;
+  session.events().publish(handle);
+  *out = handle_cast<CUevent>(handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(Thread& thread, CUevent event) {
+  Session& session = thread.session();
+  Event* const found = session.events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  RemoteCall<wire::CuEventDestroyV2> call(thread, Opcode::cuEventDestroy_v2, ContextNeed::none);
+  call.in_context(found->context);
+  call.in().setHEvent(handle_of(event).value());
+  if (!session.events().erase(handle_of(event))) return CUDA_ERROR_INVALID_HANDLE;
+  return call.post();
+}
+
+CUresult cuEventDestroy(Thread& thread, CUevent event) { return cuEventDestroy_v2(thread, event); }
+
+CUresult cuEventRecord(Thread& thread, CUevent event, CUstream stream) { return record(thread, event, stream, 0); }
+
+CUresult cuEventRecordWithFlags(Thread& thread, CUevent event, CUstream stream, unsigned flags) {
+  return record(thread, event, stream, flags);
+}
+
+CUresult cuEventQuery(Thread& thread, CUevent event) {
+  return ask_event<wire::CuEventQuery, Opcode::cuEventQuery>(thread, event, [](Event&, std::uint64_t) { return CUDA_SUCCESS; });
+}
+
+CUresult cuEventSynchronize(Thread& thread, CUevent event) {
+  return ask_event<wire::CuEventSynchronize, Opcode::cuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
+    if (Stream* const stream = found.recorded_on()) raise(stream->completed, record);  // what came before it is done too
+    return thread.take_late_error();
+  });
+}
+
+}  // namespace fargpu::client::hand

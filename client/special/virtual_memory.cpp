@@ -1,0 +1,197 @@
+// Virtual memory management: reservations are divided from the session's window here, physical memory is the worker's.
+// CUDA Driver API, "Virtual Memory Management".
+
+#include <mutex>
+
+#include "calls_vmm.capnp.h"
+#include "client/entry.h"
+#include "client/remote_call.h"
+#include "client/session.h"
+#include "client_hand.h"
+#include "operations.capnp.h"
+#include "struct_codecs.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+constexpr std::uint64_t granularity = DeviceMemory::granularity;
+
+// Location in worker terms; false if it names no device of ours.
+bool translate(const Session& session, CUmemLocation& location) {
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return false;
+  return session.worker_ordinal(location.id, location.id);
+}
+
+// Locations other than devices are the host's own memory, which a remote program cannot have.
+CUresult location_error(const Session& session, const CUmemLocation& location) {
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    int ordinal;
+    return session.worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  }
+  if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
+  refuse_use("an allocation in host memory (cuMemCreate with a host location)");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace
+
+CUresult cuMemAddressReserve(Thread& thread, CUdeviceptr* ptr, std::size_t size, std::size_t alignment, CUdeviceptr wish,
+                             unsigned long long flags) {
+  if (!ptr || size == 0 || size % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
+  const auto address = thread.session().device_memory().reserve(size, alignment, wish);
+  if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+  thread.session().add_reservation(*address, size);
+  *ptr = *address;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(Thread& thread, CUdeviceptr ptr, std::size_t size) {
+  Session& session = thread.session();
+  if (!session.reserved(ptr, size) || session.map().overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.remove_reservation(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  session.device_memory().unreserve(ptr, size);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  if (size == 0 || size % granularity != 0 || ptr % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = thread.session();
+  if (!session.reserved(ptr, size) || session.map().overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::MapMemory> call(thread, Opcode::mapMemory, ContextNeed::optional);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setAddress(ptr);
+  in.setBytes(size);
+  in.setOffset(offset);
+  in.setAllocation(handle);
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  session.map().add({.kind = Region::Kind::mapped,
+                     .base = ptr,
+                     .bytes = size,
+                     .device = session.client_ordinal(static_cast<int>(call.out<wire::MapMemoryReply>().getDevice())),
+                     .buffer_id = session.map().next_buffer_id(),
+                     .owner = handle});
+  return CUDA_SUCCESS;
+}
+
+// Whole mappings only, one or several in a row; nothing may still be using them, which is the program's to see to.
+CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
+  Session& session = thread.session();
+  if (size == 0 || !session.map().covered(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  const auto first = session.map().find(ptr);
+  const auto last = session.map().find(ptr + size - 1);
+  if (first->base != ptr || last->base + last->bytes != ptr + size) return CUDA_ERROR_INVALID_VALUE;
+  for (std::uint64_t at = ptr; at < ptr + size;) {
+    const auto region =
+        session.map().remove_if(at, [](const Region& r) { return r.kind == Region::Kind::mapped; });
+    if (!region) return CUDA_ERROR_INVALID_VALUE;
+    RemoteCall<wire::ReleaseMemory> call(thread, Opcode::releaseMemory, ContextNeed::optional);
+    auto in = call.in();
+    in.setAddress(region->base);
+    in.setBytes(region->bytes);
+    if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
+    at += region->bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc* desc, std::size_t count) {
+  if (!desc || count == 0 || count > limits::devices_max) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = thread.session();
+  if (!session.map().covered(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuMemSetAccess> call(thread, Opcode::cuMemSetAccess, ContextNeed::optional);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setPtr(ptr);
+  in.setSize(size);
+  auto list = in.initDesc(static_cast<unsigned>(count));
+  for (unsigned i = 0; i < count; ++i) {
+    CUmemAccessDesc item = desc[i];
+    if (const CUresult bad = location_error(session, item.location); bad != CUDA_SUCCESS) return bad;
+    translate(session, item.location);
+    encode(item, list[i]);
+  }
+  in.setCount(count);
+  return call.wait();
+}
+
+CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
+  if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
+  CUmemLocation there = *location;
+  if (!translate(thread.session(), there)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuMemGetAccess> call(thread, Opcode::cuMemGetAccess, ContextNeed::optional);
+  if (!call) return call.error();
+  auto in = call.in();
+  encode(there, in.initLocation());
+  in.setPtr(ptr);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) *flags = call.out<wire::CuMemGetAccessReply>().getFlags();
+  return result;
+}
+
+CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* prop,
+                     unsigned long long flags) {
+  if (!handle || !prop || size == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUmemAllocationProp there = *prop;
+  if (const CUresult bad = location_error(thread.session(), there.location); bad != CUDA_SUCCESS) return bad;
+  translate(thread.session(), there.location);
+  // Exporting is refused when it is tried; asking for the possibility is what PyTorch does as a habit.
+  there.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  RemoteCall<wire::CuMemCreate> call(thread, Opcode::cuMemCreate, ContextNeed::optional);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setSize(size);
+  encode(there, in.initProp());
+  in.setFlags(flags);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) *handle = call.out<wire::CuMemCreateReply>().getHandle();
+  return result;
+}
+
+CUresult cuMemGetAllocationGranularity(Thread& thread, std::size_t* bytes, const CUmemAllocationProp* prop,
+                                       CUmemAllocationGranularity_flags option) {
+  if (!bytes || !prop) return CUDA_ERROR_INVALID_VALUE;
+  CUmemAllocationProp there = *prop;
+  if (const CUresult bad = location_error(thread.session(), there.location); bad != CUDA_SUCCESS) return bad;
+  translate(thread.session(), there.location);
+  there.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  RemoteCall<wire::CuMemGetAllocationGranularity> call(thread, Opcode::cuMemGetAllocationGranularity, ContextNeed::none);
+  if (!call) return call.error();
+  auto in = call.in();
+  encode(there, in.initProp());
+  in.setOption(option);
+  const CUresult result = call.recall();
+  if (result == CUDA_SUCCESS) *bytes = call.out<wire::CuMemGetAllocationGranularityReply>().getGranularity();
+  return result;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(Thread& thread, CUmemAllocationProp* prop,
+                                                CUmemGenericAllocationHandle handle) {
+  if (!prop) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuMemGetAllocationPropertiesFromHandle> call(thread, Opcode::cuMemGetAllocationPropertiesFromHandle,
+                                                                ContextNeed::none);
+  if (!call) return call.error();
+  call.in().setHandle(handle);
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  decode(call.out<wire::CuMemGetAllocationPropertiesFromHandleReply>().getProp(), *prop);
+  if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) prop->location.id = thread.session().client_ordinal(prop->location.id);
+  return result;
+}
+
+CUresult cuMemRetainAllocationHandle(Thread& thread, CUmemGenericAllocationHandle* handle, void* addr) {
+  if (!handle || !addr) return CUDA_ERROR_INVALID_VALUE;
+  const auto region = thread.session().map().find(reinterpret_cast<std::uint64_t>(addr));
+  if (!region || region->kind != Region::Kind::mapped) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::RetainAllocation> call(thread, Opcode::retainAllocation, ContextNeed::none);
+  if (!call) return call.error();
+  call.in().setAddress(region->base);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) *handle = call.out<wire::RetainAllocationReply>().getAllocation();
+  return result;
+}
+
+}  // namespace fargpu::client::hand

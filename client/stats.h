@@ -1,0 +1,40 @@
+#pragma once
+// FARGPU_LOG=stats: at exit, per call, how often it was made, how it was served, and what it cost.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "opcodes.h"
+#include "symbols.h"
+
+namespace fargpu::client::stats {
+
+struct OpcodeCounts {
+  std::atomic<std::uint64_t> sent{0};       ///< frames that left
+  std::atomic<std::uint64_t> waited{0};     ///< of these, round trips
+  std::atomic<std::uint64_t> recalled{0};   ///< answered from the cache of replies
+  std::atomic<std::uint64_t> bytes{0};      ///< out, with bulk
+  std::atomic<std::uint64_t> nanoseconds{0};  ///< spent waiting
+};
+
+extern const bool enabled;
+extern const bool tracing;
+extern std::atomic<std::uint64_t> symbol_counts[symbol_count];
+OpcodeCounts& of(Opcode opcode);
+
+inline void count(Symbol symbol) {
+  if (enabled) [[unlikely]]
+    symbol_counts[static_cast<unsigned>(symbol)].fetch_add(1, std::memory_order_relaxed);
+}
+
+/// FARGPU_LOG=trace: every call with its result, as it returns.
+void trace(Symbol symbol, CUresult result) noexcept;
+
+/// Blocking round trips so far.
+std::uint64_t round_trips();
+
+/// Writes the table.
+void print(std::uint64_t bytes_sent, std::uint64_t bytes_received);
+
+}  // namespace fargpu::client::stats

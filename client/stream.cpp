@@ -1,0 +1,80 @@
+#include "stream.h"
+
+#include "context.h"
+#include "session.h"
+#include "thread.h"
+
+namespace fargpu::client {
+
+bool Stream::idle() const {
+  if (legacy()) {
+    return context->blocking_submitted.load() <=
+           std::max({completed.load(), context->blocking_completed.load(), context->completed.load()});
+  }
+  std::uint64_t done = std::max(completed.load(), context->completed.load());
+  if (blocking()) done = std::max(done, context->blocking_completed.load());
+  return submitted.load() <= done;
+}
+
+void Stream::complete(std::uint64_t number, std::uint64_t items_then) {
+  raise(completed, number);
+  raise(retired, items_then);
+  // The legacy stream waits for all blocking ones.
+  if (legacy()) raise(context->blocking_completed, number);
+}
+
+void Stream::reset() {
+  handle = Handle();
+  context = nullptr;
+  flags = 0;
+  priority = 0;
+  id = 0;
+  submitted = completed = items = retired = fenced = 0;
+  functions = 0;
+  capture = nullptr;
+}
+
+bool Event::complete() const {
+  const std::uint64_t record = recorded.load();
+  if (record == 0 || completed.load() >= record) return true;
+  const Stream* const where = recorded_on();
+  if (!where) return false;
+  std::uint64_t done = std::max(where->completed.load(), where->context->completed.load());
+  if (where->blocking()) done = std::max(done, where->context->blocking_completed.load());
+  return done >= record;
+}
+
+Stream* Event::recorded_on() const {
+  Stream* const where = stream.load();
+  return where && where->context && where->handle.value() == stream_handle.load() ? where : nullptr;
+}
+
+void Event::reset() {
+  handle = Handle();
+  context = nullptr;
+  flags = 0;
+  recorded = completed = 0;
+  stream = nullptr;
+  stream_handle = 0;
+  capture = 0;
+}
+
+StreamUse::StreamUse(Thread& thread, CUstream stream, Context* context) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+    if (!context) context = thread.context();
+    if (!context) {
+      error_ = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (!context->active) {
+      error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    } else if (stream == CU_STREAM_PER_THREAD) {
+      stream_ = thread.session().thread_default_stream(thread, *context);
+      error_ = CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+      stream_ = &context->legacy;
+    }
+    return;
+  }
+  stream_ = thread.session().streams().find(handle_of(stream));
+}
+
+}  // namespace fargpu::client

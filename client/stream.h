@@ -1,0 +1,88 @@
+#pragma once
+// Streams and events as the client knows them: enough to answer queries and idle synchronisations without asking.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "protocol/handle.h"
+
+namespace fargpu::client {
+
+struct Context;
+struct Capture;
+class Thread;
+class Session;
+
+/// Work on a stream is numbered by the calls that submit it. Fields that grow are atomics; a reader that races with a writer
+/// sees one of the orders in which the two calls could have happened.
+struct Stream {
+  Handle handle;  ///< null for legacy streams
+  Context* context = nullptr;
+  unsigned flags = 0;
+  int priority = 0;
+  std::uint64_t id = 0;  ///< cuStreamGetId
+
+  std::atomic<std::uint64_t> submitted{0};  ///< last call that gave it work
+  std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done
+  std::atomic<std::uint64_t> items{0};      ///< pieces of work given to it
+  std::atomic<std::uint64_t> retired{0};    ///< how many of them are known to be done
+  std::atomic<std::uint64_t> fenced{0};     ///< up to which item a fence was asked for
+  std::atomic<std::uint32_t> functions{0};  ///< host functions under way
+
+  /// The capture that this stream takes part in, or null. Read without a lock; Captures holds the truth.
+  std::atomic<Capture*> capture{nullptr};
+
+  bool legacy() const { return !handle; }
+  bool blocking() const { return legacy() || !(flags & CU_STREAM_NON_BLOCKING); }
+  /// Value on the wire.
+  std::uint64_t wire() const { return legacy() ? 1 : handle.value(); }
+  /// Everything given to it is known to be done.
+  bool idle() const;
+  /// Notes that everything submitted before call `number` is done.
+  void complete(std::uint64_t number, std::uint64_t items_then);
+  void reset();
+};
+
+struct Event {
+  Handle handle;
+  Context* context = nullptr;
+  unsigned flags = 0;
+  std::atomic<std::uint64_t> recorded{0};   ///< call that recorded it last; 0 for never
+  std::atomic<std::uint64_t> completed{0};  ///< that record is known to have happened
+  std::atomic<Stream*> stream{nullptr};     ///< where it was recorded last; another one by now if the handle differs
+  std::atomic<std::uint64_t> stream_handle{0};
+  /// Identity of the capture in which it was recorded last; 0 if outside of any.
+  std::atomic<std::uint64_t> capture{0};
+
+  bool complete() const;
+  /// The stream it was recorded on last, while that lives.
+  Stream* recorded_on() const;
+  void reset();
+};
+
+/// Destroys a stream: cuStreamDestroy, and the end of a thread for its default streams.
+CUresult destroy_stream(Thread& thread, Stream& stream);
+
+/// The stream that an argument means: resolves the special values, checks that it lives.
+class StreamUse {
+ public:
+  /// Default streams are those of `context`, or of the thread's current one.
+  StreamUse(Thread& thread, CUstream stream, Context* context = nullptr);
+  explicit operator bool() const { return stream_ != nullptr; }
+  CUresult error() const { return error_; }
+  Stream* operator->() const { return stream_; }
+  Stream& operator*() const { return *stream_; }
+  std::uint64_t wire() const { return stream_->wire(); }
+
+ private:
+  Stream* stream_ = nullptr;
+  CUresult error_ = CUDA_ERROR_INVALID_HANDLE;
+};
+
+/// What a null stream means in the per-thread variant of a call.
+inline CUstream own_default(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+}  // namespace fargpu::client

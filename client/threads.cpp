@@ -1,0 +1,36 @@
+#include "threads.h"
+
+#include <pthread.h>
+
+#include <csignal>
+#include <memory>
+
+#include "protocol/errors.h"
+
+namespace fargpu::client {
+
+void start_thread(const char* name, std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  auto argument = std::make_unique<std::function<void()>>(std::move(body));
+  pthread_t thread;
+  const int error = pthread_create(
+      &thread, &attributes,
+      [](void* body) -> void* {
+        const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(body));
+        (*owned)();
+        return nullptr;
+      },
+      argument.get());
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) throw SystemError("a thread could not be started");
+  (void)argument.release();
+  pthread_setname_np(thread, name);
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,12 @@
+#pragma once
+// Threads of the library's own in a stranger's process.
+
+#include <functional>
+
+namespace fargpu::client {
+
+/// Starts a detached thread with all signals blocked, so that the program's handlers run on the program's threads. It ends with
+/// the process. The name is for debuggers (15 characters).
+void start_thread(const char* name, std::function<void()> body);
+
+}  // namespace fargpu::client

@@ -1,0 +1,72 @@
+#pragma once
+// A channel carries bytes between two ends, in order and without loss, until it is closed. What is above it sends frames and
+// does not know whether they travel by TCP or within one process.
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace fargpu {
+
+/// Wakes a thread out of Channel::wait. Signals are remembered until drained.
+class Waker {
+ public:
+  Waker();
+  ~Waker();
+  Waker(const Waker&) = delete;
+  Waker& operator=(const Waker&) = delete;
+  void signal() noexcept;  ///< any thread; also from a forked child's point of view harmless
+  void drain() noexcept;
+  int descriptor() const noexcept { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+class Channel {
+ public:
+  using Bytes = std::span<const std::byte>;
+  using Timeout = std::chrono::nanoseconds;
+  static constexpr Timeout forever{-1};
+
+  struct Interest {
+    bool readable = false;
+    bool writable = false;
+  };
+
+  virtual ~Channel() = default;
+
+  /// Sends what fits without waiting; returns the number of bytes taken, from the first piece on. One sender at a time.
+  /// A piece in memory that cannot be read is an error of the caller: throws SystemError with nothing of it sent.
+  /// Throws ChannelClosed.
+  virtual std::size_t send_some(std::span<const Bytes> pieces) = 0;
+
+  /// Receives what is there without waiting, at most buffer.size() bytes; 0 if nothing is. One receiver at a time.
+  /// Throws ChannelClosed once the other end is gone and everything it sent was received.
+  virtual std::size_t receive_some(std::span<std::byte> buffer) = 0;
+
+  /// Waits until the channel is ready for one of the interests (or is closed), the waker was signalled, or the time is over.
+  /// Returns what is ready. Any number of threads may wait at once.
+  virtual Interest wait(Interest interest, Timeout timeout, Waker* waker = nullptr) = 0;
+
+  /// Ends the connection for both ends; threads in wait() return. May be called from any thread, more than once.
+  virtual void close() noexcept = 0;
+
+  /// Who the other end is, for messages.
+  virtual std::string peer() const = 0;
+};
+
+/// A connected stream socket (TCP or Unix); takes ownership of the descriptor and makes it non-blocking.
+std::unique_ptr<Channel> make_socket_channel(int descriptor, std::string peer);
+
+/// The two ends of a channel within this process. `capacity_bytes` bounds what is under way in each direction.
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_memory_channel(
+    std::size_t capacity_bytes = 256u << 10);
+
+/// Sends everything, waiting as long as it takes; reads nothing meanwhile. Throws ChannelClosed.
+void send_all(Channel& channel, std::span<const Channel::Bytes> pieces);
+
+}  // namespace fargpu

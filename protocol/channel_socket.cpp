@@ -1,0 +1,142 @@
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "channel.h"
+#include "errors.h"
+
+namespace fargpu {
+namespace {
+
+class SocketChannel final : public Channel {
+ public:
+  SocketChannel(int descriptor, std::string peer) : socket_(descriptor), peer_(std::move(peer)) {
+    ::fcntl(socket_, F_SETFL, ::fcntl(socket_, F_GETFL) | O_NONBLOCK);
+    ::fcntl(socket_, F_SETFD, FD_CLOEXEC);
+    const int on = 1;
+    ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on Unix sockets, harmlessly
+  }
+
+  ~SocketChannel() override { ::close(socket_); }
+
+  std::size_t send_some(std::span<const Bytes> pieces) override {
+    std::array<iovec, 8> parts;
+    std::size_t count = 0;
+    for (const Bytes& piece : pieces) {
+      if (piece.empty()) continue;
+      if (count == parts.size()) break;
+      parts[count++] = {const_cast<std::byte*>(piece.data()), piece.size()};
+    }
+    if (count == 0) return 0;
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = count;
+    while (true) {
+      const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0) return static_cast<std::size_t>(sent);
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+      if (errno == EFAULT) throw SystemError("memory to be sent cannot be read");
+      throw ChannelClosed("connection to " + peer_ + " lost: " + std::strerror(errno));
+    }
+  }
+
+  std::size_t receive_some(std::span<std::byte> buffer) override {
+    if (buffer.empty()) return 0;  // recv would answer as if the connection had ended
+    while (true) {
+      const ssize_t received = ::recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+      if (received > 0) return static_cast<std::size_t>(received);
+      if (received == 0) throw ChannelClosed(peer_ + " closed the connection");
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+      if (errno == EFAULT) throw SystemError("memory to receive into cannot be written");
+      throw ChannelClosed("connection to " + peer_ + " lost: " + std::strerror(errno));
+    }
+  }
+
+  Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
+    std::array<pollfd, 2> polled{};
+    polled[0].fd = socket_;
+    polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) |
+                                          (interest.writable ? POLLOUT : 0));
+    polled[1].fd = waker ? waker->descriptor() : -1;
+    polled[1].events = POLLIN;
+    timespec time{};
+    if (timeout >= Timeout::zero()) {
+      time.tv_sec = timeout.count() / 1'000'000'000;
+      time.tv_nsec = timeout.count() % 1'000'000'000;
+    }
+    if (::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() ? nullptr : &time, nullptr) < 0)
+      return {};
+    if (waker && polled[1].revents) waker->drain();
+    const bool closed = polled[0].revents & (POLLERR | POLLHUP | POLLNVAL);
+    return {.readable = closed || (polled[0].revents & POLLIN),
+            .writable = closed || (polled[0].revents & POLLOUT)};
+  }
+
+  // The descriptor stays open until destruction, so that no other thread can meet a reused number.
+  void close() noexcept override { ::shutdown(socket_, SHUT_RDWR); }
+
+  std::string peer() const override { return peer_; }
+
+ private:
+  int socket_;
+  std::string peer_;
+};
+
+}  // namespace
+
+Waker::Waker() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (descriptor_ < 0) throw SystemError(std::string("eventfd: ") + std::strerror(errno));
+}
+
+Waker::~Waker() { ::close(descriptor_); }
+
+void Waker::signal() noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(descriptor_, &one, sizeof(one));
+}
+
+void Waker::drain() noexcept {
+  std::uint64_t count;
+  [[maybe_unused]] const ssize_t got = ::read(descriptor_, &count, sizeof(count));
+}
+
+std::unique_ptr<Channel> make_socket_channel(int descriptor, std::string peer) {
+  return std::make_unique<SocketChannel>(descriptor, std::move(peer));
+}
+
+void send_all(Channel& channel, std::span<const Channel::Bytes> pieces) {
+  std::array<Channel::Bytes, 8> rest;
+  if (pieces.size() > rest.size()) throw SystemError("send_all takes at most 8 pieces");
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) left += (rest[i] = pieces[i]).size();
+  std::size_t first = 0;
+  while (left > 0) {
+    std::size_t sent = channel.send_some(std::span(rest).subspan(first, pieces.size() - first));
+    if (sent == 0) {
+      channel.wait({.writable = true}, Channel::forever);
+      continue;
+    }
+    left -= sent;
+    while (sent > 0) {
+      const std::size_t part = std::min(sent, rest[first].size());
+      rest[first] = rest[first].subspan(part);
+      sent -= part;
+      if (rest[first].empty()) ++first;
+    }
+    while (left > 0 && rest[first].empty()) ++first;
+  }
+}
+
+}  // namespace fargpu

@@ -1,0 +1,270 @@
+@0xd6b1f0a7c3e45a91;
+# The control messages of fargpu: who sends what, when, and what the receiver must do.
+#
+# Vocabulary: a *client* is the library in a program's process (or the command line tool); a *broker* (fargpud) admits
+# clients on a GPU host; a *worker* is the process there that executes one session; a *session* is one client process at one
+# host. How frames carry these messages is said in README.md beside this file.
+#
+# Connections. A client opens two kinds of connection, both to the broker's address, and both begin with one frame that
+# holds a Control message:
+#
+#   control connection   begins with `hello`. The broker answers `helloAnswer`; then each request is answered in turn until
+#                        the client closes it. It carries no calls.
+#   session connection   begins with `attach`. The broker reads just that frame, checks the ticket, and hands the
+#                        connection to the worker that the ticket names; whatever follows is between client and worker. The
+#                        worker answers `attachAnswer`; from then on calls may be sent.
+#
+# A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
+# this file does not allow it is a protocol error and ends the connection.
+#
+# Compatibility. `protocolVersion` must be equal. The spec (set of calls and their shapes) may differ: each side names the
+# opcodes it knows, a client never sends one that the worker lacks, and the call then returns CUDA_ERROR_NOT_SUPPORTED.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("fargpu::wire");
+
+const protocolVersion :UInt32 = 1;
+
+struct Control {
+  union {
+    # --- control connection -------------------------------------------------------------------------------------
+    hello @0 :Hello;                  # client -> broker, first
+    helloAnswer @1 :HelloAnswer;      # broker -> client
+    leaseRequest @2 :LeaseRequest;    # client -> broker
+    leaseAnswer @3 :LeaseAnswer;      # broker -> client
+    statusRequest @4 :Void;           # client -> broker
+    status @5 :Status;                # broker -> client
+
+    # --- session connection, opening ----------------------------------------------------------------------------
+    attach @6 :Attach;                # client -> worker, first
+    attachAnswer @7 :AttachAnswer;    # worker -> client
+
+    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    lateError @8 :LateError;
+    passed @9 :Passed;
+    callback @10 :Callback;
+    pull @11 :Pull;
+    deliver @12 :Deliver;
+
+    # --- session connection, client -> worker, at any time after attachAnswer --------------------------------------
+    callbackDone @13 :CallbackDone;
+    pulled @14 :Pulled;
+
+    # --- either way ---------------------------------------------------------------------------------------------
+    goodbye @15 :Goodbye;
+  }
+}
+
+struct Failure {
+  # Why a request was not granted. Sent instead of the wanted answer; the connection is then closed by its sender.
+  enum Reason {
+    none @0;
+    versionMismatch @1;   # protocol or driver level; the client reports CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+    noCapacity @2;        # the host has no device or session to offer now; trying later may help
+    denied @3;            # not allowed: a wrong, used or expired ticket, an unknown tenant
+    badRequest @4;        # malformed or out of range
+    hostError @5;         # the host cannot serve: driver missing, worker did not start
+    draining @6;          # the broker is shutting down
+  }
+  reason @0 :Reason;
+  text @1 :Text;          # one line for a person: what was wrong and what to do
+}
+
+# --- hello ----------------------------------------------------------------------------------------------------------
+
+struct Hello {
+  # The broker checks the version, remembers who asks (for logs and `fargpu ls`), and answers at once.
+  protocolVersion @0 :UInt32;
+  specHash @1 :UInt64;        # of the client's spec; unequal hashes only mean that opcode sets must be compared
+  driverVersion @2 :UInt32;   # CUDA version the client's programs see, for example 13000
+  program @3 :Text;           # file name of the program, for people
+  hostName @4 :Text;
+  processId @5 :UInt32;
+}
+
+struct HelloAnswer {
+  protocolVersion @0 :UInt32;
+  specHash @1 :UInt64;
+  failure @2 :Failure;        # reason none: welcome
+  version @3 :Text;           # of the broker's build
+  hostName @4 :Text;
+}
+
+# --- lease ----------------------------------------------------------------------------------------------------------
+
+struct LeaseRequest {
+  # Asks for a session. The broker reserves a worker: a warm one if `environment` equals that with which the warm
+  # ones were started, else a new one (CUDA reads these variables once, in cuInit).
+  environment @0 :List(Variable);
+}
+
+struct Variable {
+  name @0 :Text;
+  value @1 :Text;
+}
+
+struct LeaseAnswer {
+  failure @0 :Failure;
+  ticket @1 :Data;            # 32 random bytes, good for one attach within `ticketSeconds`
+  ticketSeconds @2 :UInt32;
+}
+
+# --- attach ---------------------------------------------------------------------------------------------------------
+
+struct Range {
+  base @0 :UInt64;
+  bytes @1 :UInt64;
+}
+
+struct Attach {
+  ticket @0 :Data;
+  protocolVersion @1 :UInt32;
+  specHash @2 :UInt64;
+  driverVersion @3 :UInt32;
+  deviceWindows @4 :List(Range);  # in order of preference: ranges the client has reserved in its own address space
+  hostWindows @5 :List(Range);
+  opcodes @6 :Data;               # bit n of byte n/8: the client knows opcode n
+}
+
+struct AttachAnswer {
+  # The worker takes the first window of each list that is free in its process too, and says so; the client gives up the
+  # others. Device addresses of the session lie in `deviceWindow` or, for what the driver places by itself (module
+  # globals), in `driverBand`, which the client reserves as well.
+  failure @0 :Failure;
+  sessionId @1 :UInt64;
+  deviceWindow @2 :Range;
+  hostWindow @3 :Range;
+  driverBand @4 :Range;           # empty if the worker's address space is not displaced (sanitizer builds, tests)
+  facts @5 :HostFacts;
+  opcodes @6 :Data;               # those the worker serves
+}
+
+struct HostFacts {
+  # Everything about the devices that does not change, so that queries are answered in the client.
+  driverVersion @0 :UInt32;
+  moduleLoadingMode @1 :UInt32;
+  devices @2 :List(DeviceFacts);
+  peers @3 :List(PeerFacts);
+  driverRelease @5 :Text;           # such as 580.95.05; empty if unknown
+  errorTexts @4 :List(ErrorText);   # what the driver says of each CUresult, so that programs print the same as locally
+}
+
+struct ErrorText {
+  result @0 :UInt32;
+  text @1 :Text;
+}
+
+struct DeviceFacts {
+  name @0 :Text;
+  uuid @1 :Data;                  # 16 bytes
+  luid @2 :Data;                  # 8 bytes; empty where the driver has none
+  luidNodeMask @3 :UInt32;
+  memoryBytes @4 :UInt64;
+  attributes @5 :List(AttributeValue);
+  execAffinity @6 :List(AttributeValue);
+}
+
+struct AttributeValue {
+  attribute @0 :UInt32;
+  value @1 :Int32;
+}
+
+struct PeerFacts {
+  from @0 :UInt32;
+  to @1 :UInt32;
+  canAccess @2 :Bool;
+  attributes @3 :List(AttributeValue);
+}
+
+# --- while the session runs -------------------------------------------------------------------------------------------
+
+struct LateError {
+  # A call that nobody waited for failed. The client keeps the error and gives it to the thread that made the call, at its
+  # next call that may report; a sticky error (the context is lost) goes to every thread.
+  sequence @0 :UInt32;
+  thread @1 :UInt32;
+  opcode @2 :UInt16;
+  result @3 :UInt32;              # CUresult
+  context @4 :UInt32;
+}
+
+struct Passed {
+  # The GPU has completed everything that was submitted before the fence of this number (operation `fence`).
+  fence @0 :UInt64;
+}
+
+struct Callback {
+  # The stream has reached the host function of this number (operation `hostFunction`). The client runs it on its service
+  # thread and answers `callbackDone`. Each number is sent once. The worker submits nothing behind it before the answer.
+  callback @0 :UInt64;
+  result @1 :UInt32;              # CUresult of the stream, for cuStreamAddCallback
+}
+
+struct CallbackDone {
+  callback @0 :UInt64;
+}
+
+struct Pull {
+  # A copy from pinned memory of the client has its turn on the stream: the client answers with one or more `pulled`
+  # frames, in order, that hold what the memory contains now.
+  pull @0 :UInt64;
+  address @1 :UInt64;
+  bytes @2 :UInt64;
+}
+
+struct Pulled {
+  # Followed by bulk bytes.
+  pull @0 :UInt64;
+}
+
+struct Deliver {
+  # Followed by bulk bytes, which the client stores at this address of a pinned or coherent host block of its own. Always
+  # sent before the reply or `passed` that tells of the completion of the work that produced it.
+  address @0 :UInt64;
+}
+
+struct Goodbye {
+  # The sender ends the session in good order; it sends nothing more. To a client the text says why.
+  text @0 :Text;
+}
+
+# --- status ---------------------------------------------------------------------------------------------------------
+
+struct Status {
+  hostName @0 :Text;
+  version @1 :Text;
+  driver @2 :Text;                # path of the driver library
+  driverVersion @3 :UInt32;
+  draining @4 :Bool;
+  startedSeconds @5 :UInt64;      # Unix time
+  devices @6 :List(DeviceStatus);
+  sessions @7 :List(SessionStatus);
+  warmWorkers @8 :UInt32;
+  failure @9 :Failure;            # why there are no devices, if so
+  sessionsMax @10 :UInt32;
+  driverRelease @11 :Text;        # such as 580.95.05; empty if unknown
+}
+
+struct DeviceStatus {
+  name @0 :Text;
+  uuid @1 :Data;
+  memoryBytes @2 :UInt64;
+  usedBytes @3 :UInt64;           # held by sessions of this broker
+  pciDomain @4 :UInt32;
+  pciBus @5 :UInt32;
+  pciDevice @6 :UInt32;
+  computeCapability @7 :UInt32;   # 10 * major + minor
+  pciDeviceId @8 :UInt32;         # vendor in the lower half, as NVML has it; 0 if unknown
+  pciSubSystemId @9 :UInt32;      # the same
+}
+
+struct SessionStatus {
+  id @0 :UInt64;
+  program @1 :Text;
+  hostName @2 :Text;
+  processId @3 :UInt32;           # of the client
+  workerId @4 :UInt32;            # process id of the worker
+  startedSeconds @5 :UInt64;
+  memoryBytes @6 :List(UInt64);   # per device
+  calls @7 :UInt64;
+}

@@ -1,0 +1,28 @@
+#pragma once
+// The three families of errors, never mixed:
+//   protocol  the peer sent something malformed or impossible: ProtocolError, the session ends;
+//   policy    a call is refused (unsupported, over quota, foreign handle): a chosen CUresult, the session lives;
+//   driver    what the driver answered: its CUresult, passed on unchanged.
+// A connection that ends is ChannelClosed. Policy and driver errors are values, the other two are exceptions, because
+// nothing between the place that notices and the one that ends the session could do anything about them.
+
+#include <stdexcept>
+
+namespace fargpu {
+
+/// The peer broke the protocol. The text says what was wrong with what it sent.
+struct ProtocolError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The connection ended: the peer closed it, was killed, or fell silent for too long.
+struct ChannelClosed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// An operating-system call failed where nothing can be retried.
+struct SystemError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace fargpu

@@ -1,0 +1,68 @@
+#pragma once
+// A frame is the unit on a channel: a header of 32 bytes, one Cap'n Proto segment, and bulk bytes padded to eight.
+// All numbers are little-endian. README.md in this folder says which frames exist and what must hold for each.
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "errors.h"
+#include "limits.h"
+
+namespace fargpu {
+
+static_assert(std::endian::native == std::endian::little, "frames are written in memory order");
+
+enum class FrameKind : std::uint16_t {
+  control = 1,    ///< a Control message (control.capnp)
+  call = 2,       ///< client to worker: a call; `opcode` names it
+  reply = 3,      ///< worker to client: the outcome of the call numbered `reply_to`
+  data = 4,       ///< worker to client: the next bulk bytes of the answer to `reply_to`, before its reply
+  confirm = 5,    ///< either way: header only, carries `confirmed`
+  heartbeat = 6,  ///< either way: header only, is answered by a confirm
+};
+
+struct FrameHeader {
+  std::uint32_t message_bytes = 0;  ///< multiple of eight
+  std::uint32_t bulk_bytes = 0;     ///< without the padding
+  std::uint32_t sequence = 0;       ///< number of this frame in its direction, low 32 bits; the first is 1
+  std::uint32_t confirmed = 0;      ///< number of the last frame taken from the other direction
+  FrameKind kind = FrameKind::control;
+  std::uint16_t opcode = 0;   ///< of calls, and of the replies to them
+  std::uint32_t thread = 0;   ///< of calls: the client's thread; of replies: the same
+  std::uint32_t subject = 0;  ///< of calls: the current context's id, 0 for none; of replies: the call's sequence
+  std::uint32_t detail = 0;   ///< of calls: CallFlags; of replies: the CUresult
+};
+static_assert(sizeof(FrameHeader) == 32);
+
+/// Bits of `detail` in a call.
+enum CallFlags : std::uint32_t {
+  call_wants_reply = 1u << 0,  ///< the client waits; without it only failures are reported (Control.lateError)
+};
+
+constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
+
+/// Throws ProtocolError unless the header's lengths and kind are possible.
+/// `message_bytes_max` is smaller for peers that are not known yet.
+inline void check_frame_header(const FrameHeader& header,
+                               std::size_t message_bytes_max = limits::message_bytes_max) {
+  if (header.message_bytes > message_bytes_max || header.message_bytes % 8 != 0) {
+    throw ProtocolError("frame with a message of " + std::to_string(header.message_bytes) +
+                        " bytes; at most " + std::to_string(message_bytes_max) +
+                        " and a multiple of 8 are allowed");
+  }
+  if (header.bulk_bytes > limits::bulk_bytes_max) {
+    throw ProtocolError("frame with " + std::to_string(header.bulk_bytes) + " bulk bytes; at most " +
+                        std::to_string(limits::bulk_bytes_max) + " are allowed");
+  }
+  if (header.kind < FrameKind::control || header.kind > FrameKind::heartbeat) {
+    throw ProtocolError("frame of unknown kind " +
+                        std::to_string(static_cast<unsigned>(header.kind)));
+  }
+}
+
+}  // namespace fargpu

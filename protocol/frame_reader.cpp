@@ -1,0 +1,97 @@
+#include "frame_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fargpu {
+namespace {
+
+constexpr std::size_t buffer_bytes = 128u << 10;
+
+}  // namespace
+
+FrameReader::FrameReader(Channel& channel, FrameHandler& handler, std::uint64_t frames_before)
+    : channel_(channel), handler_(handler), buffer_(buffer_bytes), frames_(frames_before) {}
+
+bool FrameReader::pump(unsigned frames_max) {
+  bool progress = false;
+  while (true) {
+    while (step()) {
+      progress = true;
+      if (--frames_max == 0) return true;
+    }
+    if (blocked_) return progress;
+    std::size_t received = 0;
+    if (!missing_.empty()) {
+      received = channel_.receive_some(missing_);
+      missing_ = missing_.subspan(received);
+    } else if (padding_missing_ > 0) {
+      received = channel_.receive_some(std::span(padding_).first(padding_missing_));
+      padding_missing_ -= received;
+    } else {
+      if (begin_ > 0 && (begin_ == end_ || buffer_.size() - end_ < buffer_bytes / 4)) {
+        std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+        end_ -= begin_;
+        begin_ = 0;
+      }
+      received = channel_.receive_some(std::span(buffer_).subspan(end_));
+      end_ += received;
+    }
+    if (received == 0) return progress;
+    progress = true;
+  }
+}
+
+// Advances by one state; false when more bytes (or room) are needed.
+bool FrameReader::step() {
+  blocked_ = false;
+  if (end_ - begin_ < sizeof(FrameHeader)) return false;
+  FrameHeader header;
+  std::memcpy(&header, buffer_.data() + begin_, sizeof(header));
+  check_frame_header(header);
+  const std::size_t head_bytes = sizeof(header) + header.message_bytes;
+  if (end_ - begin_ < head_bytes) {
+    if (buffer_.size() < begin_ + head_bytes) {  // a large message: make it fit in one piece
+      std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+      end_ -= begin_;
+      begin_ = 0;
+      if (buffer_.size() < head_bytes) buffer_.resize(head_bytes);
+    }
+    return false;
+  }
+  const auto message = buffered().subspan(sizeof(header), header.message_bytes);
+  std::size_t frame_bytes = head_bytes;
+  if (header.bulk_bytes > 0) {
+    if (!bulk_) {
+      bulk_ = handler_.place(header, message);
+      if (!bulk_) {
+        blocked_ = true;
+        return false;
+      }
+      const auto here = buffered().subspan(head_bytes);
+      const std::size_t part = std::min<std::size_t>(here.size(), header.bulk_bytes);
+      if (part > 0) std::memcpy(bulk_->data(), here.data(), part);
+      if (here.size() < padded(header.bulk_bytes)) {
+        missing_ = bulk_->subspan(part);
+        padding_missing_ = padded(header.bulk_bytes) - std::max<std::size_t>(here.size(), header.bulk_bytes);
+        end_ = begin_ + head_bytes;
+        direct_ = true;
+      }
+    }
+    if (!missing_.empty() || padding_missing_ > 0) return false;
+    if (!direct_) frame_bytes += padded(header.bulk_bytes);
+  }
+  ++frames_;
+  if (header.sequence != static_cast<std::uint32_t>(frames_)) {
+    throw ProtocolError("frame number " + std::to_string(header.sequence) + " where " +
+                        std::to_string(static_cast<std::uint32_t>(frames_)) + " belongs");
+  }
+  const auto bulk = bulk_.value_or(std::span<std::byte>{});
+  bulk_.reset();
+  direct_ = false;
+  begin_ += frame_bytes;
+  handler_.take(header, message, bulk);
+  return true;
+}
+
+}  // namespace fargpu

@@ -1,0 +1,36 @@
+#pragma once
+// Every maximum of the protocol, in one place. Both sides check what they receive against these; a peer that exceeds one
+// has broken the protocol and loses its session.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace fargpu::limits {
+
+inline constexpr std::size_t message_bytes_max = 8u << 20;  ///< one Cap'n Proto message
+inline constexpr std::size_t bulk_bytes_max = 4u << 20;     ///< bulk bytes that follow one frame
+inline constexpr std::size_t open_message_bytes_max = 64u << 10;  ///< before a peer is known
+inline constexpr int message_nesting_max = 16;
+
+inline constexpr std::size_t image_bytes_max = 1u << 30;         ///< one cubin, fatbin or PTX text
+inline constexpr std::size_t kernel_parameter_bytes_max = 32764;  ///< CUDA Programming Guide, kernel parameters
+inline constexpr std::size_t name_bytes_max = 64u << 10;          ///< mangled kernel names are long
+inline constexpr std::uint32_t array_elements_max = 1u << 20;     ///< elements in one list argument
+inline constexpr std::uint32_t devices_max = 64;
+
+/// Work items (launches, copies, memsets, records) a client keeps pending on one stream. The driver blocks the submitting
+/// thread, and with it other calls, when 1,021 launches are pending (measured on an H200); stay well below.
+inline constexpr std::uint32_t stream_pending_max = 768;
+/// Number of items after which the client asks to be told of their completion.
+inline constexpr std::uint32_t stream_fence_interval = 256;
+
+inline constexpr std::size_t coherent_block_bytes_max = 1u << 20;  ///< host block kept coherent by copying both ways
+
+inline constexpr std::chrono::milliseconds connect_timeout{5000};     ///< also for the broker's answers that take no work
+inline constexpr std::chrono::milliseconds handshake_timeout{10000};  ///< hello to ticket; ticket to attach
+inline constexpr std::chrono::milliseconds attach_timeout{60000};     ///< a cold worker initialises its driver
+inline constexpr std::chrono::milliseconds heartbeat_interval{5000};
+inline constexpr std::chrono::milliseconds heartbeat_timeout{30000};  ///< silence after which a peer is dead
+
+}  // namespace fargpu::limits

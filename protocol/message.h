@@ -1,0 +1,76 @@
+#pragma once
+// Cap'n Proto messages of one segment: built on the stack, read in place.
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+
+#include "limits.h"
+
+namespace fargpu {
+
+/// Builds one message. Small messages (nearly all) never touch the heap.
+class MessageWriter {
+ public:
+  /// The message's root; the same one each time.
+  template <class Root>
+  typename Root::Builder root() {
+    return builder_.getRoot<Root>();
+  }
+
+  /// The finished segment; valid while this object lives. Empty if nothing was begun.
+  std::span<const std::byte> finish() {
+    auto segments = builder_.getSegmentsForOutput();
+    if (segments.size() == 0) return {};
+    if (segments.size() > 1) {
+      // Rare: the message outgrew the first segment. Rebuild it in one that is large enough.
+      const auto words = static_cast<unsigned>(builder_.sizeInWords());
+      flat_.emplace(words + 1, capnp::AllocationStrategy::FIXED_SIZE);
+      flat_->setRoot(builder_.getRoot<capnp::AnyPointer>().asReader());
+      segments = flat_->getSegmentsForOutput();
+    }
+    const auto bytes = segments[0].asBytes();
+    return {reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size()};
+  }
+
+ private:
+  alignas(8) capnp::word scratch_[96] = {};
+  capnp::MallocMessageBuilder builder_{kj::arrayPtr(scratch_, std::size(scratch_))};
+  std::optional<capnp::MallocMessageBuilder> flat_;
+};
+
+/// Reads one message in place; the bytes must outlive it and lie at a multiple of eight. No bytes read as a message all of whose
+/// fields have their defaults. Malformed contents make accessors
+/// throw kj::Exception, which whoever ends sessions treats as a protocol error.
+class MessageReader {
+ public:
+  explicit MessageReader(std::span<const std::byte> bytes)
+      : segment_(segment(bytes)), reader_(kj::arrayPtr(&segment_, 1), options(bytes.size())) {}
+
+  template <class Root>
+  typename Root::Reader root() {
+    return reader_.getRoot<Root>();
+  }
+
+ private:
+  static kj::ArrayPtr<const capnp::word> segment(std::span<const std::byte> bytes) {
+    static constexpr std::uint64_t null_root = 0;
+    if (bytes.empty()) return {reinterpret_cast<const capnp::word*>(&null_root), 1};
+    return {reinterpret_cast<const capnp::word*>(bytes.data()), bytes.size() / sizeof(capnp::word)};
+  }
+  static capnp::ReaderOptions options(std::size_t bytes) {
+    capnp::ReaderOptions options;
+    // Every word may be visited a few times, no more: amplification by shared pointers is cut off here.
+    options.traversalLimitInWords = bytes / sizeof(capnp::word) * 4 + 64;
+    options.nestingLimit = limits::message_nesting_max;
+    return options;
+  }
+
+  kj::ArrayPtr<const capnp::word> segment_;
+  capnp::SegmentArrayMessageReader reader_;
+};
+
+}  // namespace fargpu

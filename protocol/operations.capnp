@@ -1,0 +1,378 @@
+@0xb8c62d9e01f7354d;
+# Requests and replies of the operations: what a client asks of its worker that is not one driver call field by field. Their
+# opcodes stand in codegen/spec/opcodes.toml beside those of the calls, and they travel in the same frames, in the same order.
+# The hand-written halves are client/special/<topic>.cpp and server/worker/special/<topic>.cpp.
+#
+# Handles are values of protocol/handle.h; `stream` is a stream handle or 1 for the context's legacy default stream.
+# Addresses are equal on both sides. The context meant is the one of the frame header unless a field says otherwise.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("fargpu::wire");
+
+# --- contexts ---------------------------------------------------------------------------------------------------------
+
+struct OpenContext {
+  # Creates a context, or retains the primary one, under the id the client chose. Barrier.
+  context @0 :UInt64;
+  device @1 :Int32;               # ordinal at the worker
+  primary @2 :Bool;
+  flags @3 :UInt32;
+}
+struct OpenContextReply {
+  number @0 :UInt64;              # cuCtxGetId
+  leastPriority @1 :Int32;
+  greatestPriority @2 :Int32;
+  processorGroup @3 :Data;        # per TPC of the device: the GPC it belongs to (private table 1734dc26, see client/tables)
+  processorIndex @4 :Data;        # per TPC: its number within that GPC
+}
+
+struct CloseContext {
+  # Destroys it (resets and releases the primary one) with everything made in it. Barrier.
+  context @0 :UInt64;
+}
+
+# --- device memory ----------------------------------------------------------------------------------------------------
+
+struct BackMemory {
+  # Puts physical memory of the device behind a range of the window. Charged before the driver is asked. Barrier.
+  address @0 :UInt64;
+  bytes @1 :UInt64;               # multiple of 2 MiB
+  device @2 :Int32;
+}
+
+struct ReleaseMemory {
+  # Takes it away again, whether backMemory or mapMemory put it there; the client has made sure that the GPU is past all work
+  # that uses it. Deferred, or a barrier for cuMemUnmap.
+  address @0 :UInt64;
+  bytes @1 :UInt64;
+}
+
+struct MapMemory {
+  # cuMemMap of a handle that cuMemCreate made. Barrier.
+  address @0 :UInt64;
+  bytes @1 :UInt64;
+  offset @2 :UInt64;
+  allocation @3 :UInt64;
+}
+struct MapMemoryReply {
+  device @0 :Int32;               # where the memory lies
+}
+
+struct RetainAllocation {
+  # cuMemRetainAllocationHandle. Barrier.
+  address @0 :UInt64;             # base of a mapping
+}
+struct RetainAllocationReply {
+  allocation @0 :UInt64;
+}
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+struct Fence {
+  # The worker sends Control.passed with this number when the GPU has completed what was submitted before: on one stream,
+  # or on all streams of all contexts if `stream` is 0. Deferred.
+  fence @0 :UInt64;
+  stream @1 :UInt64;
+}
+
+struct HostFunction {
+  # Runs a function of the client when the stream gets here (Control.callback). Deferred.
+  stream @0 :UInt64;
+  callback @1 :UInt64;
+  always @2 :Bool;                # also when the stream has failed, as cuStreamAddCallback does
+}
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+struct Shape {
+  # `height` * `depth` rows of `width` bytes; a plain copy has height and depth 1. What comes from or goes to host memory has
+  # depth 1: the client takes such a copy apart.
+  width @0 :UInt64;
+  height @1 :UInt64 = 1;
+  depth @2 :UInt64 = 1;
+}
+
+struct Side {
+  # Where a shape lies on one side: row r of slice s begins at address + s * slice + r * pitch. All in bytes.
+  address @0 :UInt64;
+  pitch @1 :UInt64;
+  slice @2 :UInt64;
+}
+
+struct CopyIn {
+  # Host to device. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
+  # pulled from the client when the stream gets here. Deferred; a large copy is several of these.
+  stream @0 :UInt64;
+  shape @1 :Shape;
+  target @2 :Side;
+  source :union {
+    bulk @3 :Void;
+    block @4 :UInt64;             # address within a host block whose newest contents the worker holds
+    pull @5 :UInt64;              # address of pinned memory of the client
+  }
+  complete @6 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may overtake it
+}
+
+struct CopyOut {
+  # Device to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
+  # deferred, the bytes are delivered when they are there (Control.deliver).
+  stream @0 :UInt64;
+  shape @1 :Shape;
+  source @2 :Side;
+  target :union {
+    reply @3 :Void;
+    block @4 :UInt64;             # address within a host block; the shape is one row
+  }
+}
+
+struct CopyDevice {
+  # Device to device. Deferred.
+  stream @0 :UInt64;
+  shape @1 :Shape;
+  target @2 :Side;
+  source @3 :Side;
+}
+
+# --- host memory ------------------------------------------------------------------------------------------------------
+
+struct OpenHostBlock {
+  # Tells the worker of pinned or registered memory of the client that takes part in a copy it must remember, or that
+  # kernels use. `mapped`: kernels may use it, at `address` (which lies in the host window), and its contents follow in
+  # WriteHostBlock frames; barrier. Else the worker keeps a copy of its own that kernels cannot reach; deferred.
+  address @0 :UInt64;             # as the client's programs know it
+  bytes @1 :UInt64;
+  mapped @2 :Bool;
+  device @3 :UInt64;              # mapped: address at which kernels see it
+}
+
+struct CloseHostBlock {
+  # The block is gone. The client has made sure that nothing pending uses it. Deferred.
+  address @0 :UInt64;
+}
+
+struct WriteHostBlock {
+  # Followed by bulk bytes: new contents of a mapped block, before the launch that may read them. Deferred.
+  address @0 :UInt64;
+}
+
+# --- images and functions -----------------------------------------------------------------------------------------------
+
+struct Option {
+  # One CUjit_option or CUlibraryOption. Log buffers travel as their size; what the driver wrote comes back in the reply.
+  option @0 :UInt32;
+  value @1 :UInt64;
+}
+
+struct SendImage {
+  # Followed by bulk bytes: a part of an image that the host lacks. Deferred; the worker checks the hash when it is complete.
+  hash @0 :Data;                  # SHA-256
+  bytes @1 :UInt64;               # of the whole image
+  offset @2 :UInt64;
+}
+
+struct LoadImage {
+  # Loads a library or, into the context, a module. Barrier. If the host lacks the image it says so (`known` false, the
+  # result is success); the client then sends it and asks again.
+  hash @0 :Data;
+  bytes @1 :UInt64;
+  module @2 :Bool;
+  jit @3 :List(Option);
+  library @4 :List(Option);
+  wrapped @5 :Bool;               # the program gave a fatbin wrapper, of which the image is the container
+}
+struct LoadImageReply {
+  known @0 :Bool;
+  handle @1 :UInt64;
+  infoLog @2 :Data;
+  errorLog @3 :Data;
+  wallMilliseconds @4 :Float32;
+}
+
+struct FindFunction {
+  # cuModuleGetFunction, cuLibraryGetKernel, cuKernelGetFunction. Barrier.
+  owner @0 :UInt64;               # module, library or kernel
+  name @1 :Text;
+}
+struct DescribeFunction {
+  # Facts of a function or kernel that came by enumeration. Barrier.
+  function @0 :UInt64;
+}
+struct FunctionReply {
+  # Parameter i lies at offset and size of entry i.
+  function @0 :UInt64;
+  parameters @1 :List(Parameter);
+  name @2 :Text;
+  owner @3 :UInt64;               # module or library
+}
+struct Parameter {
+  offset @0 :UInt32;
+  bytes @1 :UInt32;
+}
+
+struct FunctionList {
+  functions @0 :List(UInt64);
+}
+
+struct FunctionAttributes {
+  # All attributes of a function (of a kernel: for the device of the context, or the one named). Barrier, once.
+  function @0 :UInt64;
+  device @1 :Int32 = -1;
+}
+struct FunctionAttributesReply {
+  values @0 :List(Int32);         # by CUfunction_attribute
+  results @1 :List(UInt32);       # CUresult of asking for each
+}
+
+struct SetFunctionAttribute {
+  # cuFuncSetAttribute, cuKernelSetAttribute. Barrier: tuners probe what is allowed by trying.
+  function @0 :UInt64;
+  device @1 :Int32 = -1;
+  attribute @2 :UInt32;
+  value @3 :Int32;
+}
+
+struct FindGlobal {
+  owner @0 :UInt64;               # module or library
+  name @1 :Text;
+}
+struct FindGlobalReply {
+  address @0 :UInt64;
+  bytes @1 :UInt64;
+}
+
+# --- launches -----------------------------------------------------------------------------------------------------------
+
+struct Launch {
+  # Deferred, but the first of its class is a barrier (design D5). `parameters` is the kernel's parameter block, laid out as
+  # FunctionReply says.
+  function @0 :UInt64;
+  stream @1 :UInt64;
+  gridX @2 :UInt32;
+  gridY @3 :UInt32;
+  gridZ @4 :UInt32;
+  blockX @5 :UInt32;
+  blockY @6 :UInt32;
+  blockZ @7 :UInt32;
+  sharedBytes @8 :UInt32;
+  form @9 :Form;
+  parameters @10 :Data;
+  attributes @11 :List(LaunchAttribute);
+  enum Form {
+    plain @0;                     # cuLaunchKernel
+    cooperative @1;               # cuLaunchCooperativeKernel
+    extended @2;                  # cuLaunchKernelEx
+  }
+}
+struct LaunchAttribute {
+  # One CUlaunchAttribute. `words` is its value, as much of it as the attribute uses; a handle in it stands in `handle`.
+  attribute @0 :UInt32;
+  words @1 :List(UInt64);
+  handle @2 :UInt64;
+}
+
+struct ClusterOccupancy {
+  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Cached.
+  function @0 :UInt64;
+  gridX @1 :UInt32;
+  gridY @2 :UInt32;
+  gridZ @3 :UInt32;
+  blockX @4 :UInt32;
+  blockY @5 :UInt32;
+  blockZ @6 :UInt32;
+  sharedBytes @7 :UInt32;
+  attributes @8 :List(LaunchAttribute);
+  potential @9 :Bool;             # the cluster size that is possible, rather than the number of clusters active at once
+}
+struct ClusterOccupancyReply {
+  value @0 :Int32;
+}
+
+# --- graphs ---------------------------------------------------------------------------------------------------------------
+
+struct Edge {
+  fromPort @0 :UInt8;
+  toPort @1 :UInt8;
+  type @2 :UInt8;
+}
+
+struct KernelNode {
+  function @0 :UInt64;
+  gridX @1 :UInt32;
+  gridY @2 :UInt32;
+  gridZ @3 :UInt32;
+  blockX @4 :UInt32;
+  blockY @5 :UInt32;
+  blockZ @6 :UInt32;
+  sharedBytes @7 :UInt32;
+  parameters @8 :Data;
+  context @9 :UInt64;             # 0: the current one
+}
+
+struct MemsetNode {
+  target @0 :Side;
+  value @1 :UInt32;
+  elementBytes @2 :UInt32;
+  width @3 :UInt64;
+  height @4 :UInt64;
+}
+
+struct AddNode {
+  # cuGraphAdd<Kind>Node, cuGraphAddNode(_v2). Barrier.
+  graph @0 :UInt64;
+  dependencies @1 :List(UInt64);
+  edges @2 :List(Edge);           # empty, or one for each dependency
+  node :union {
+    empty @3 :Void;
+    kernel @4 :KernelNode;
+    child @5 :UInt64;             # graph
+    memset @6 :MemsetNode;
+    copy @7 :CopyDevice;
+    eventRecord @8 :UInt64;
+    eventWait @9 :UInt64;
+  }
+}
+struct AddNodeReply {
+  node @0 :UInt64;
+}
+
+struct SetKernelNode {
+  # cuGraphKernelNodeSetParams, or cuGraphExecKernelNodeSetParams if `exec` is given. Barrier.
+  exec @0 :UInt64;
+  node @1 :UInt64;
+  kernel @2 :KernelNode;
+}
+
+struct CaptureInfo {
+  # cuStreamGetCaptureInfo with graph and dependencies. Barrier.
+  stream @0 :UInt64;
+}
+struct CaptureInfoReply {
+  status @0 :UInt32;
+  id @1 :UInt64;
+  graph @2 :UInt64;
+  dependencies @3 :List(UInt64);
+  edges @4 :List(Edge);
+}
+
+struct InstantiateGraph {
+  # cuGraphInstantiateWithFlags and cuGraphInstantiateWithParams. Barrier.
+  graph @0 :UInt64;
+  flags @1 :UInt64;
+  upload @2 :UInt64;              # stream to upload on, or 0
+}
+struct InstantiateGraphReply {
+  exec @0 :UInt64;
+  outcome @1 :UInt32;             # CUgraphInstantiateResult
+  errorNode @2 :UInt64;
+}
+
+struct UpdateGraph {
+  # cuGraphExecUpdate. Barrier.
+  exec @0 :UInt64;
+  graph @1 :UInt64;
+}
+struct UpdateGraphReply {
+  outcome @0 :UInt32;             # CUgraphExecUpdateResult
+  errorNode @1 :UInt64;
+  errorFromNode @2 :UInt64;
+}

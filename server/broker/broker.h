@@ -1,0 +1,59 @@
+#pragma once
+// fargpud: admits clients, gives them workers, and says how the host is doing. It never calls CUDA and never sees a call.
+
+#include <asio.hpp>
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "settings.h"
+#include "workers.h"
+
+namespace fargpu::server {
+
+/// One Asio thread. A connection is read frame by frame, exactly, so that it can be handed to a worker after its first frame.
+class Broker {
+ public:
+  Broker(asio::io_context& io, const Settings& settings);
+
+  /// Opens the listening sockets. Throws SettingsError.
+  void listen();
+  /// Begins to stop: no new sessions, running ones have their time, then everything ends and the io_context runs dry.
+  void drain(const std::string& why, std::chrono::seconds patience);
+
+  Workers& workers() { return workers_; }
+
+ private:
+  class Connection;
+  friend class Connection;
+  using Ticket = std::array<std::byte, 32>;
+  struct Reservation {
+    Worker* worker = nullptr;
+    ClientFacts client;
+    std::unique_ptr<asio::steady_timer> expiry;
+  };
+
+  void accept(asio::ip::tcp::acceptor& acceptor);
+  Ticket issue(Worker& worker, const ClientFacts& client);
+  /// Takes the reservation of a ticket; null if there is none (any more).
+  Worker* redeem(std::span<const std::byte> ticket, ClientFacts& client);
+  void write_status(wire::Status::Builder status) const;
+  void finish_drain(const std::string& why);
+
+  asio::io_context& io_;
+  const Settings& settings_;
+  Workers workers_;
+  std::list<asio::ip::tcp::acceptor> acceptors_;
+  asio::signal_set signals_;
+  asio::steady_timer drain_timer_;
+  std::map<Ticket, Reservation> reservations_;
+  std::size_t connections_ = 0;
+  std::uint64_t next_session_ = 1;
+  bool draining_ = false;
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,73 @@
+// fargpud: the broker of a GPU host.
+
+#include <asio.hpp>
+
+#include <csignal>
+#include <iostream>
+
+#include "broker.h"
+#include "event_log.h"
+#include "settings.h"
+
+int main(int argc, char** argv) {
+  using namespace fargpu::server;
+  Settings settings;
+  try {
+    int exit_code = 0;
+    switch (read_settings(argc, argv, settings, exit_code)) {
+      case Wish::done:
+        return exit_code;
+      case Wish::show_config:
+        for (const Settings::Origin& origin : settings.origins)
+          std::cout << origin.name << " = " << (origin.value.empty() ? "(empty)" : origin.value) << "   # " << origin.from << "\n";
+        return 0;
+      case Wish::serve:
+        break;
+    }
+    EventLog::start(settings.log_level, settings.log_format);
+    ::signal(SIGPIPE, SIG_IGN);
+    asio::io_context io;
+    Broker broker(io, settings);
+    asio::signal_set signals(io, SIGTERM, SIGINT);
+    std::function<void()> wait = [&] {
+      signals.async_wait([&](const asio::error_code& error, int signal) {
+        if (error) return;
+        const bool gently = signal == SIGTERM;
+        broker.drain(gently ? "SIGTERM" : "SIGINT", std::chrono::seconds(gently ? settings.drain_seconds : 0));
+        wait();
+      });
+    };
+    wait();
+    // A host whose driver does not work says so at once instead of refusing every client later.
+    int status = 0;
+    broker.workers().reserve({}, [&](Worker* worker, const std::string& failure) {
+      if (!worker) {
+        EventLog::error("no driver", {{"driver", settings.driver}, {"reason", failure}});
+        status = 1;
+        io.stop();
+        return;
+      }
+      broker.workers().release(*worker);
+      const auto facts = broker.workers().facts();
+      EventLog::info("driver", {{"library", settings.driver},
+                                {"version", facts->getDriverVersion()},
+                                {"devices", facts->getDevices().size()}});
+      try {
+        broker.listen();
+      } catch (const SettingsError& error) {
+        std::cerr << "fargpud: " << error.what() << "\n";
+        status = 2;
+        io.stop();
+      }
+    });
+    io.run();
+    broker.workers().kill_all();
+    return status;
+  } catch (const SettingsError& error) {
+    std::cerr << "fargpud: " << error.what() << "\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "fargpud: " << error.what() << "\n";
+    return 1;
+  }
+}

@@ -1,0 +1,229 @@
+#include "settings.h"
+
+#include <CLI/CLI.hpp>
+#include <toml++/toml.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <set>
+#include <variant>
+
+namespace fargpu::server {
+namespace {
+
+constexpr const char* default_file = FARGPU_SYSCONFDIR "/fargpu/fargpud.toml";
+
+/// One setting: its name in the file (the flag is --name with dashes, the variable FARGPUD_NAME), where it goes, its default and
+/// what it means.
+struct Entry {
+  const char* name;
+  std::variant<std::string Settings::*, std::uint64_t Settings::*, bool Settings::*> field;
+  std::string standard;
+  const char* help;
+};
+
+std::string default_image_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return std::string(cache) + "/fargpu/images";
+  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/fargpu/images";
+  return "";
+}
+
+// fargpud and fargpu-worker lie side by side in the build tree, and apart once installed; an installation may have been moved.
+std::string default_worker() {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const std::filesystem::path& path :
+       {folder / "fargpu-worker", folder.parent_path() / FARGPU_LIBEXECDIR_NAME / "fargpu" / "fargpu-worker"})
+    if (std::filesystem::exists(path, error)) return path;
+  return FARGPU_LIBEXECDIR "/fargpu/fargpu-worker";
+}
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> all{
+      {"listen", &Settings::listen, "127.0.0.1:8470", "Addresses to listen on, host:port[,host:port...]; port 0 takes any free one"},
+      {"insecure", &Settings::insecure, "false",
+       "Allow addresses other than loopback although nothing is encrypted or authenticated"},
+      {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name"},
+      {"devices", &Settings::devices, "", "Devices to offer, by the driver's numbers, comma-separated (default: all)"},
+      {"sessions_max", &Settings::sessions_max, "256", "Sessions at once"},
+      {"warm_workers", &Settings::warm_workers, "1", "Workers kept ready, with the driver initialised"},
+      {"warm_context", &Settings::warm_context, "true",
+       "Have warm workers create the first device's context; costs its device memory each (about 515 MiB on an H200)"},
+      {"image_folder", &Settings::image_folder, default_image_folder(), "Folder for GPU code by content; empty for none"},
+      {"image_bytes_max", &Settings::image_bytes_max, "8589934592", "Bytes kept in that folder"},
+      {"spin_us", &Settings::spin_us, "200", "Microseconds that a worker polls before it sleeps, while its client is active"},
+      {"drain_seconds", &Settings::drain_seconds, "30", "On SIGTERM: seconds that running sessions may go on"},
+      {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker"},
+      {"log_level", &Settings::log_level, "info", "error, warn, info or debug"},
+      {"log_format", &Settings::log_format, "text", "text or json"},
+  };
+  return all;
+}
+
+std::string flag_of(const Entry& entry) {
+  std::string flag = std::string("--") + entry.name;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+std::string variable_of(const Entry& entry) {
+  std::string variable = std::string("FARGPUD_") + entry.name;
+  std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return std::toupper(c); });
+  return variable;
+}
+
+void store(Settings& settings, const Entry& entry, const std::string& value, const std::string& from) {
+  const auto complain = [&](const std::string& wanted) {
+    throw SettingsError(std::string(entry.name) + " is '" + value + "' (" + from + "); " + wanted);
+  };
+  if (const auto* text = std::get_if<std::string Settings::*>(&entry.field)) {
+    settings.*(*text) = value;
+  } else if (const auto* number = std::get_if<std::uint64_t Settings::*>(&entry.field)) {
+    std::uint64_t parsed = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
+    if (error != std::errc{} || end != value.data() + value.size() || value.empty()) complain("a whole number is wanted");
+    settings.*(*number) = parsed;
+  } else {
+    const bool yes = value == "true" || value == "1" || value == "yes";
+    if (!yes && value != "false" && value != "0" && value != "no") complain("true or false is wanted");
+    settings.*std::get<bool Settings::*>(entry.field) = yes;
+  }
+  settings.origins.push_back({entry.name, value, from});
+}
+
+std::string text_of(const toml::node& node) {
+  if (const auto* value = node.as_string()) return value->get();
+  if (const auto* value = node.as_integer()) return std::to_string(value->get());
+  if (const auto* value = node.as_boolean()) return value->get() ? "true" : "false";
+  if (const auto* list = node.as_array()) {
+    std::string joined;
+    for (const auto& item : *list) joined += (joined.empty() ? "" : ",") + text_of(item);
+    return joined;
+  }
+  return "?";
+}
+
+// Every setting with what it means and its default, commented out.
+std::string sample_file() {
+  std::string text = "# Settings of fargpud. What is commented out has the value shown.\n";
+  for (const Entry& entry : entries()) {
+    const bool quoted = std::holds_alternative<std::string Settings::*>(entry.field);
+    // What depends on the machine and the user is left open.
+    const bool open = entry.field == decltype(entry.field)(&Settings::image_folder) || entry.field == decltype(entry.field)(&Settings::worker);
+    const std::string value = open ? "" : entry.standard;
+    text += std::string("\n# ") + entry.help + ".\n# " + entry.name + " = " + (quoted ? "\"" + value + "\"" : value) + "\n";
+  }
+  return text;
+}
+
+void check(const Settings& settings) {
+  const std::set<std::string> levels{"error", "warn", "info", "debug"};
+  if (!levels.contains(settings.log_level))
+    throw SettingsError("log_level is '" + settings.log_level + "'; use error, warn, info or debug");
+  if (settings.log_format != "text" && settings.log_format != "json")
+    throw SettingsError("log_format is '" + settings.log_format + "'; use text or json");
+  if (settings.sessions_max == 0) throw SettingsError("sessions_max is 0; then nobody could be served");
+  parse_listen(settings.listen);
+  parse_devices(settings.devices);
+}
+
+}  // namespace
+
+Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
+  CLI::App app("fargpud lets other machines use the GPUs of this one.", "fargpud");
+  app.set_version_flag("--version", "fargpud " FARGPU_VERSION);
+  std::string file;
+  bool show_config = false;
+  app.add_option("--config", file, std::string("Settings file, TOML (default: ") + default_file + ", if there is one)");
+  app.add_flag("--show-config", show_config, "Print every setting and where it came from, and end");
+  app.add_flag_callback(
+      "--sample-config",
+      [] {
+        std::cout << sample_file();
+        throw CLI::Success();
+      },
+      "Print a settings file with every setting explained, and end");
+  std::map<std::string, std::string> given;
+  for (const Entry& entry : entries()) {
+    const std::string help = std::string(entry.help) + " [" + (entry.standard.empty() ? "-" : entry.standard) + ", " +
+                             variable_of(entry) + "]";
+    if (std::holds_alternative<bool Settings::*>(entry.field)) {
+      app.add_flag_callback(flag_of(entry), [&given, &entry] { given[entry.name] = "true"; }, help);
+      app.add_flag_callback("--no-" + flag_of(entry).substr(2), [&given, &entry] { given[entry.name] = "false"; })->group("");
+    } else {
+      app.add_option_function<std::string>(flag_of(entry), [&given, &entry](const std::string& value) { given[entry.name] = value; },
+                                           help);
+    }
+  }
+  app.footer("Each setting can also be given by its environment variable or in the settings file, under its name with underscores.\n"
+             "Flags count more than variables, variables more than the file.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    exit_code = app.exit(error);
+    return Wish::done;
+  }
+
+  toml::table table;
+  const bool wanted = !file.empty();
+  if (!wanted) file = default_file;
+  if (wanted || std::filesystem::exists(file)) {
+    try {
+      table = toml::parse_file(file);
+    } catch (const toml::parse_error& error) {
+      std::ostringstream where;
+      where << error.source().begin;
+      throw SettingsError(file + ": " + std::string(error.description()) + " (" + where.str() + ")");
+    }
+    for (const auto& [key, value] : table) {
+      const bool known = std::any_of(entries().begin(), entries().end(), [&](const Entry& e) { return key.str() == e.name; });
+      if (!known) throw SettingsError(file + ": there is no setting '" + std::string(key.str()) + "'; `fargpud --help` lists them");
+    }
+  }
+  for (const Entry& entry : entries()) {
+    const char* const variable = std::getenv(variable_of(entry).c_str());
+    if (const auto flag = given.find(entry.name); flag != given.end()) store(settings, entry, flag->second, "flag " + flag_of(entry));
+    else if (variable) store(settings, entry, variable, "environment variable " + variable_of(entry));
+    else if (const auto* node = table.get(entry.name)) store(settings, entry, text_of(*node), "file " + file);
+    else store(settings, entry, entry.standard, "default");
+  }
+  check(settings);
+  return show_config ? Wish::show_config : Wish::serve;
+}
+
+std::vector<ListenAddress> parse_listen(const std::string& text) {
+  std::vector<ListenAddress> addresses;
+  std::stringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    const std::size_t colon = item.rfind(':');
+    ListenAddress address;
+    const std::string port = colon == std::string::npos ? "" : item.substr(colon + 1);
+    address.host = item.substr(0, colon);
+    if (address.host.starts_with('[') && address.host.ends_with(']')) address.host = address.host.substr(1, address.host.size() - 2);
+    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
+    if (port.empty() || address.host.empty() || error != std::errc{} || end != port.data() + port.size())
+      throw SettingsError("listen is '" + text + "': '" + item + "' is not host:port");
+    addresses.push_back(address);
+  }
+  if (addresses.empty()) throw SettingsError("listen is empty; give host:port");
+  return addresses;
+}
+
+std::vector<int> parse_devices(const std::string& text) {
+  std::vector<int> devices;
+  std::stringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    int device = -1;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), device);
+    if (error != std::errc{} || end != item.data() + item.size() || device < 0)
+      throw SettingsError("devices is '" + text + "': '" + item + "' is no device number");
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,54 @@
+#pragma once
+// What fargpud is told: flags over environment over file over default. One table in settings.cpp says all of it.
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace fargpu::server {
+
+struct Settings {
+  std::string listen;            ///< addresses host:port, comma-separated
+  bool insecure = false;         ///< allow addresses other than loopback, where nothing is encrypted or authenticated
+  std::string driver;            ///< driver library, by path or name
+  std::string devices;           ///< the driver's ordinals to offer, comma-separated; empty for all
+  std::uint64_t sessions_max = 0;
+  std::uint64_t warm_workers = 0;
+  bool warm_context = false;
+  std::string image_folder;
+  std::uint64_t image_bytes_max = 0;
+  std::uint64_t spin_us = 0;
+  std::uint64_t drain_seconds = 0;
+  std::string worker;            ///< path of fargpu-worker
+  std::string log_level;
+  std::string log_format;        ///< text or json
+
+  struct Origin {
+    std::string name;
+    std::string value;
+    std::string from;  ///< "flag", "environment", "file", "default"
+  };
+  std::vector<Origin> origins;  ///< for --show-config
+};
+
+/// A setting that cannot be; the text names it, its value, where it came from and what would be right.
+struct SettingsError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// What the command line decides besides settings.
+enum class Wish { serve, show_config, done };
+
+/// Reads everything. On Wish::done help or version was printed and `exit_code` is set. Throws SettingsError.
+Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code);
+
+/// One address to listen on.
+struct ListenAddress {
+  std::string host;
+  std::uint16_t port = 0;
+};
+std::vector<ListenAddress> parse_listen(const std::string& text);
+std::vector<int> parse_devices(const std::string& text);
+
+}  // namespace fargpu::server

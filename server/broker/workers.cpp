@@ -1,0 +1,305 @@
+#include "workers.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <set>
+
+#include "event_log.h"
+#include "protocol/errors.h"
+
+extern char** environ;
+
+namespace fargpu::server {
+namespace {
+
+constexpr auto retry_after_failure = std::chrono::seconds(5);
+
+// The worker's environment: ours, without what a client may have an opinion on, plus the client's.
+std::vector<std::string> compose(const Environment& environment) {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string text = *variable;
+    if (!text.starts_with("CUDA_") && !text.starts_with("FARGPU_POOL=")) variables.push_back(text);
+  }
+  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  return variables;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+std::string end_of(int status) {
+  if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
+  return "exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+}  // namespace
+
+Workers::Workers(asio::io_context& io, const Settings& settings) : io_(io), settings_(settings), retry_(io) {}
+
+Worker& Workers::start(const Environment& environment, bool warm) {
+  const auto [ours, theirs] = make_link();
+  constexpr int link_descriptor = 3;
+  std::vector<std::string> arguments{settings_.worker,
+                                     "--driver", settings_.driver,
+                                     "--link", std::to_string(link_descriptor),
+                                     "--image-bytes-max", std::to_string(settings_.image_bytes_max),
+                                     "--spin-us", std::to_string(settings_.spin_us)};
+  if (!settings_.image_folder.empty()) arguments.insert(arguments.end(), {"--image-folder", settings_.image_folder});
+  if (!settings_.devices.empty()) arguments.insert(arguments.end(), {"--devices", settings_.devices});
+  if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
+  std::vector<std::string> variables = compose(environment);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, theirs, link_descriptor);
+  // Nothing else of ours: neither the listening sockets, which would outlive us in it, nor the connections of other clients.
+  posix_spawn_file_actions_addclosefrom_np(&actions, link_descriptor + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  // A group of its own: a Ctrl-C at our terminal is for us alone.
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  pid_t process = -1;
+  const int error = ::posix_spawn(&process, settings_.worker.c_str(), &actions, &attributes, pointers(arguments).data(),
+                                  pointers(variables).data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(theirs);
+  if (error != 0) {
+    ::close(ours);
+    throw SystemError("cannot start the worker '" + settings_.worker + "': " + std::strerror(error));
+  }
+  ::fcntl(ours, F_SETFL, ::fcntl(ours, F_GETFL) | O_NONBLOCK);
+
+  Worker& worker = workers_.emplace_back();
+  worker.process = process;
+  worker.warm = warm;
+  worker.environment = environment;
+  worker.link = std::make_unique<asio::posix::stream_descriptor>(io_, ours);
+  EventLog::debug("worker started", {{"worker", process}, {"warm", warm}});
+  listen(worker);
+  return worker;
+}
+
+void Workers::listen(Worker& worker) {
+  worker.link->async_wait(asio::posix::stream_descriptor::wait_read, [this, process = worker.process](const asio::error_code& error) {
+    const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    if (error || found == workers_.end()) return;
+    while (true) {
+      const auto packet = receive_link(found->link->native_handle());
+      if (!packet) break;
+      if (packet->message.empty()) return;  // it ended; reap() hears of it
+      if (packet->descriptor >= 0) ::close(packet->descriptor);
+      if (take(*found, packet->message)) continue;
+      ::kill(found->process, SIGKILL);
+      return;
+    }
+    listen(*found);
+  });
+}
+
+// A worker executes what strangers sent: what it says is not trusted either. False if it made no sense.
+bool Workers::take(Worker& worker, std::span<const std::byte> packet) {
+  try {
+    MessageReader reader(packet);
+    on_message(worker, reader.root<wire::WorkerMessage>());
+    return true;
+  } catch (const kj::Exception& error) {
+    fail(worker, std::string("what the worker says cannot be understood: ") + error.getDescription().cStr());
+    return false;
+  }
+}
+
+// It does not become what it was meant to be. What happens in the environment that a client asked for is that client's affair.
+void Workers::fail(Worker& worker, const std::string& why) {
+  EventLog::error("worker failed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
+  const bool never_ready = worker.state == Worker::State::starting;
+  worker.state = Worker::State::ending;
+  if (never_ready && worker.environment.empty()) rest(why);
+  if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
+}
+
+void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
+  switch (message.which()) {
+    case wire::WorkerMessage::READY: {
+      failure_.clear();
+      facts_ = std::make_unique<capnp::MallocMessageBuilder>();
+      facts_->setRoot(message.getReady().getFacts());
+      worker.state = Worker::State::ready;
+      EventLog::debug("worker ready", {{"worker", worker.process}});
+      if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) {
+        worker.state = Worker::State::reserved;
+        when_ready(&worker, "");
+      }
+      return;
+    }
+    case wire::WorkerMessage::FAILED:
+      fail(worker, message.getFailed().cStr());
+      return;
+    case wire::WorkerMessage::USAGE: {
+      worker.memory_bytes.clear();
+      for (const std::uint64_t bytes : message.getUsage().getMemoryBytes()) worker.memory_bytes.push_back(bytes);
+      worker.calls = message.getUsage().getCalls();
+      return;
+    }
+    case wire::WorkerMessage::ENDED:
+      worker.state = Worker::State::ending;
+      EventLog::info("session ended", {{"session", worker.session},
+                                       {"worker", worker.process},
+                                       {"calls", worker.calls},
+                                       {"reason", message.getEnded().cStr()}});
+      return;
+    default:
+      return;
+  }
+}
+
+void Workers::reserve(const Environment& environment, std::function<void(Worker*, const std::string&)> got) {
+  for (Worker& worker : workers_) {
+    if (worker.state != Worker::State::ready || worker.environment != environment) continue;
+    worker.state = Worker::State::reserved;
+    got(&worker, "");
+    warm_up();
+    return;
+  }
+  // One that is starting anyway and that nobody waits for.
+  for (Worker& worker : workers_) {
+    if (worker.state != Worker::State::starting || worker.when_ready || worker.environment != environment) continue;
+    worker.when_ready = std::move(got);
+    return;
+  }
+  try {
+    start(environment, environment.empty()).when_ready = std::move(got);
+  } catch (const SystemError& error) {
+    rest(error.what());
+    got(nullptr, error.what());
+  }
+}
+
+void Workers::release(Worker& worker) {
+  if (worker.state == Worker::State::reserved) worker.state = Worker::State::ready;
+  // A worker for a rare environment is not worth keeping.
+  if (!worker.environment.empty()) {
+    worker.state = Worker::State::ending;
+    worker.link->close();
+  }
+}
+
+bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, int descriptor,
+                            std::span<const std::byte> attach_message) {
+  const bool sent = send_link(
+      worker.link->native_handle(),
+      [&](wire::WorkerMessage::Builder message) {
+        auto session = message.initSession();
+        session.setId(id);
+        session.setAttach(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(attach_message.data()), attach_message.size()));
+        session.setPeer(client.peer);
+      },
+      descriptor);
+  ::close(descriptor);
+  if (!sent) return false;
+  worker.state = Worker::State::session;
+  worker.session = id;
+  worker.client = client;
+  worker.started = std::chrono::system_clock::now();
+  EventLog::info("session started", {{"session", id},
+                                     {"worker", worker.process},
+                                     {"program", client.program},
+                                     {"client", client.host_name},
+                                     {"pid", client.process_id},
+                                     {"peer", client.peer}});
+  warm_up();
+  return true;
+}
+
+void Workers::warm_up() {
+  if (stopping_) return;
+  if (!failure_.empty() && std::chrono::steady_clock::now() < retry_.expiry()) return;
+  std::size_t ready = 0;
+  for (const Worker& worker : workers_)
+    if (worker.environment.empty() && !worker.when_ready &&
+        (worker.state == Worker::State::ready || worker.state == Worker::State::starting))
+      ++ready;
+  try {
+    for (; ready < settings_.warm_workers; ++ready) start({}, true);
+  } catch (const SystemError& error) {
+    EventLog::error("no worker", {{"reason", error.what()}});
+    rest(error.what());
+  }
+}
+
+// A driver that does not start is tried again only now and then.
+void Workers::rest(const std::string& why) {
+  failure_ = why;
+  retry_.expires_after(retry_after_failure);
+  retry_.async_wait([this](const asio::error_code& error) {
+    if (!error) warm_up();
+  });
+}
+
+void Workers::stop_all(const std::string& why) {
+  stopping_ = true;
+  retry_.cancel();
+  for (Worker& worker : workers_) {
+    if (worker.state == Worker::State::session) {
+      send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder message) { message.setStop(why); });
+    } else {
+      worker.state = Worker::State::ending;
+      worker.link->close();  // its wait for a session ends, and so does it
+      ::kill(worker.process, SIGTERM);
+    }
+  }
+}
+
+void Workers::kill_all() {
+  for (const Worker& worker : workers_) ::kill(worker.process, SIGKILL);
+}
+
+void Workers::reap() {
+  while (true) {
+    int status = 0;
+    const pid_t process = ::waitpid(-1, &status, WNOHANG);
+    if (process <= 0) break;
+    const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    if (found == workers_.end()) continue;
+    // What it said last may still be in the link.
+    while (found->link->is_open()) {
+      const auto packet = receive_link(found->link->native_handle());
+      if (!packet || packet->message.empty() || !take(*found, packet->message)) break;
+    }
+    if (found->state == Worker::State::starting) {
+      fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
+    } else if (found->state != Worker::State::ending) {
+      EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});
+    }
+    workers_.erase(found);
+    if (on_end) on_end();
+  }
+  warm_up();
+}
+
+std::size_t Workers::sessions() const {
+  return static_cast<std::size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.state == Worker::State::session; }));
+}
+
+std::optional<wire::HostFacts::Reader> Workers::facts() const {
+  if (!facts_) return std::nullopt;
+  return facts_->getRoot<wire::HostFacts>().asReader();
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,105 @@
+#pragma once
+// The broker's worker processes: started, kept ready, given to sessions, reaped.
+
+#include <sys/types.h>
+
+#include <asio.hpp>
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control.capnp.h"
+#include "server/worker_link.h"
+#include "settings.h"
+
+namespace fargpu::server {
+
+using Environment = std::map<std::string, std::string>;
+
+/// What the broker knows of the client that a session serves.
+struct ClientFacts {
+  std::string program;
+  std::string host_name;
+  std::uint32_t process_id = 0;
+  std::string peer;
+};
+
+struct Worker {
+  enum class State {
+    starting,  ///< its driver is being initialised
+    ready,     ///< waiting for a session
+    reserved,  ///< promised to whoever brings its ticket
+    session,   ///< serving
+    ending,    ///< done, or told to stop
+  };
+  pid_t process = -1;
+  State state = State::starting;
+  bool warm = false;  ///< started ahead, with the standard environment
+  Environment environment;
+  std::unique_ptr<asio::posix::stream_descriptor> link;
+
+  // Of a session.
+  std::uint64_t session = 0;
+  ClientFacts client;
+  std::chrono::system_clock::time_point started;
+  std::vector<std::uint64_t> memory_bytes;
+  std::uint64_t calls = 0;
+
+  /// Called once when it becomes ready, or fails (with the reason).
+  std::function<void(Worker*, const std::string& failure)> when_ready;
+};
+
+/// Everything runs on the broker's one thread.
+class Workers {
+ public:
+  Workers(asio::io_context& io, const Settings& settings);
+
+  /// A worker with this environment, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it, or why not.
+  void reserve(const Environment& environment, std::function<void(Worker*, const std::string& failure)> got);
+  /// The reservation was not used.
+  void release(Worker& worker);
+  /// Gives a reserved worker its session. Takes the descriptor. False if the worker is gone.
+  bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, int descriptor,
+                     std::span<const std::byte> attach_message);
+  /// Keeps as many warm workers as the settings say.
+  void warm_up();
+  /// No new workers; sessions are told to end, workers without one end now.
+  void stop_all(const std::string& why);
+  void kill_all();
+
+  /// Processes that have ended (after SIGCHLD).
+  void reap();
+
+  const std::list<Worker>& all() const { return workers_; }
+  std::size_t sessions() const;
+  /// Facts as the last worker told them; null before the first.
+  std::optional<wire::HostFacts::Reader> facts() const;
+  /// Why the last worker with the standard environment could not start; empty if it could.
+  const std::string& failure() const { return failure_; }
+
+  /// Told when a worker has ended.
+  std::function<void()> on_end;
+
+ private:
+  Worker& start(const Environment& environment, bool warm);
+  void listen(Worker& worker);
+  bool take(Worker& worker, std::span<const std::byte> packet);
+  void fail(Worker& worker, const std::string& why);
+  void rest(const std::string& why);
+  void on_message(Worker& worker, wire::WorkerMessage::Reader message);
+
+  asio::io_context& io_;
+  const Settings& settings_;
+  std::list<Worker> workers_;  // stable addresses
+  std::string failure_;
+  std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
+  bool stopping_ = false;
+  asio::steady_timer retry_;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,39 @@
+#pragma once
+// A kernel's parameter block from the wire, as the array of pointers that the driver wants.
+
+#include <cuda.h>
+
+#include <vector>
+
+#include "operations.capnp.h"
+#include "session.h"
+
+namespace fargpu::server {
+
+/// Points into the message that the block came with, so it lives no longer than that.
+class Arguments {
+ public:
+  /// Resolves the function (or kernel) and checks that the block covers its parameters.
+  CUresult read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function) {
+    bool kernel = false;
+    Handles::Entry* entry = session.handles().find(HandleKind::function, Handle(handle));
+    if (!entry) {
+      entry = session.handles().find(HandleKind::kernel, Handle(handle));
+      kernel = true;
+    }
+    if (!entry) return CUDA_ERROR_INVALID_HANDLE;
+    const FunctionLayout& layout = *session.layout(*entry, kernel);
+    if (block.size() < layout.bytes) return CUDA_ERROR_INVALID_VALUE;
+    function = reinterpret_cast<CUfunction>(entry->value);
+    pointers_.clear();
+    for (const FunctionLayout::Parameter& parameter : layout.parameters)
+      pointers_.push_back(const_cast<kj::byte*>(block.begin()) + parameter.offset);
+    return CUDA_SUCCESS;
+  }
+  void** pointers() { return pointers_.data(); }
+
+ private:
+  std::vector<void*> pointers_;
+};
+
+}  // namespace fargpu::server

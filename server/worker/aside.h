@@ -1,0 +1,46 @@
+#pragma once
+// Driver calls that may take long (image loads, JIT, context creation) run beside the executor, so that they hold only the client
+// thread that made them.
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "protocol/channel.h"
+
+namespace fargpu::server {
+
+class Aside {
+ public:
+  using Work = std::function<void()>;  ///< on a thread of the pool
+  using Done = std::function<void()>;  ///< on the executor, from collect()
+
+  /// `waker` tells the executor that there is something to collect. `prepare` runs first on each thread.
+  Aside(Waker& waker, std::function<void()> prepare) : waker_(waker), prepare_(std::move(prepare)) {}
+  ~Aside();
+
+  void run(Work work, Done done);
+  /// Runs what is done. Returns whether anything was.
+  bool collect();
+  bool idle() const { return under_way_ == 0; }
+
+ private:
+  static constexpr std::size_t threads_max = 8;
+  void loop();
+
+  Waker& waker_;
+  const std::function<void()> prepare_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<Work, Done>> waiting_;
+  std::vector<Done> finished_;
+  std::vector<std::thread> threads_;
+  std::size_t busy_ = 0;
+  bool stopping_ = false;
+  std::size_t under_way_ = 0;  // executor's own count
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,149 @@
+#include "attach.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "facts.h"
+#include "protocol/errors.h"
+#include "protocol/handshake.h"
+
+namespace fargpu::server {
+namespace {
+
+bool plausible(wire::Range::Reader range) {
+  return range.getBytes() >= (1u << 30) && range.getBase() % (1u << 30) == 0 && range.getBytes() % (1u << 30) == 0 &&
+         range.getBase() >= (std::uint64_t{1} << 40) && range.getBase() + range.getBytes() < (std::uint64_t{1} << 47);
+}
+
+// The first of the client's ranges that can be had here too.
+template <class Reserve>
+Window choose(capnp::List<wire::Range>::Reader offered, Reserve&& reserve) {
+  for (const auto range : offered) {
+    if (!plausible(range)) continue;
+    const Window window{range.getBase(), range.getBytes()};
+    if (reserve(window)) return window;
+  }
+  return {};
+}
+
+void send_answer(Channel& channel, const std::function<void(wire::AttachAnswer::Builder)>& fill) {
+  send_control(channel, 1, [&](wire::Control::Builder control) { fill(control.initAttachAnswer()); });
+}
+
+std::string refuse(Channel& channel, wire::Failure::Reason reason, const std::string& text) {
+  send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
+    auto failure = answer.initFailure();
+    failure.setReason(reason);
+    failure.setText(text);
+  });
+  return "refused: " + text;
+}
+
+}  // namespace
+
+std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver,
+                          const AttachOptions& options) {
+  try {
+    MessageReader reader(attach_message);
+    const auto attach = reader.root<wire::Control>().getAttach();
+    if (attach.getProtocolVersion() != wire::PROTOCOL_VERSION)
+      return refuse(channel, wire::Failure::Reason::VERSION_MISMATCH, "this host speaks another version of the protocol");
+    int version = 0;
+    driver.cuDriverGetVersion(&version);
+    if (static_cast<std::uint32_t>(version) < attach.getDriverVersion()) {
+      return refuse(channel, wire::Failure::Reason::VERSION_MISMATCH,
+                    "the driver of this host is of CUDA level " + std::to_string(version) + ", the client's of " +
+                        std::to_string(attach.getDriverVersion()) + "; set FARGPU_DRIVER_VERSION=" + std::to_string(version) +
+                        " there, or update the driver here");
+    }
+    const Window device_window = choose(attach.getDeviceWindows(), [&](const Window& window) {
+      CUdeviceptr got = 0;
+      if (driver.cuMemAddressReserve(&got, window.bytes, 0, window.base, 0) != CUDA_SUCCESS) return false;
+      if (got == window.base) return true;
+      driver.cuMemAddressFree(got, window.bytes);
+      return false;
+    });
+    const Window host_window = choose(attach.getHostWindows(), [&](const Window& window) {
+      if (options.one_process) return true;
+      void* const wish = reinterpret_cast<void*>(window.base);
+      void* const got = ::mmap(wish, window.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+      if (got == wish) return true;
+      if (got != MAP_FAILED) ::munmap(got, window.bytes);
+      return false;
+    });
+    if (device_window.bytes == 0 || host_window.bytes == 0) {
+      return refuse(channel, wire::Failure::Reason::HOST_ERROR,
+                    "no address range that the client offers is free in the worker; this is a fault of the host's set-up");
+    }
+
+    send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
+      answer.setSessionId(options.session_id);
+      const auto write = [](const Window& window, wire::Range::Builder range) {
+        range.setBase(window.base);
+        range.setBytes(window.bytes);
+      };
+      write(device_window, answer.initDeviceWindow());
+      write(host_window, answer.initHostWindow());
+      write(options.driver_band, answer.initDriverBand());
+      write_facts(driver, options.devices, answer.initFacts());
+      auto opcodes = answer.initOpcodes(opcode_max / 8 + 1);
+      for (unsigned opcode = 1; opcode <= opcode_max; ++opcode)
+        if (service_of(static_cast<std::uint16_t>(opcode))) opcodes[opcode / 8] |= static_cast<kj::byte>(1u << opcode % 8);
+    });
+
+    SessionOptions session_options;
+    session_options.id = options.session_id;
+    session_options.device_window = device_window;
+    session_options.host_window = host_window;
+    session_options.devices = options.devices;
+    session_options.memory_limits = options.memory_limits;
+    session_options.memory_limits.resize(options.devices.size());
+    session_options.image_folder = options.image_folder;
+    session_options.image_bytes_max = options.image_bytes_max;
+    session_options.spin = options.spin;
+    session_options.report = options.report;
+    std::string why;
+    {
+      Session session(channel, driver, session_options);
+      if (options.running) options.running(&session);
+      try {
+        why = session.run();
+      } catch (const kj::Exception& error) {
+        why = std::string("protocol error: ") + error.getDescription().cStr();
+      } catch (const ProtocolError& error) {
+        why = std::string("protocol error: ") + error.what();
+      }
+      if (options.running) options.running(nullptr);
+      channel.close();
+    }
+    if (options.one_process) driver.cuMemAddressFree(device_window.base, device_window.bytes);
+    return why;
+  } catch (const kj::Exception& error) {
+    return std::string("malformed attach message: ") + error.getDescription().cStr();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+// The displaced base is well below where it would be otherwise; see main.cpp.
+Window displaced_band() {
+  std::ifstream maps("/proc/self/maps");
+  std::uint64_t top = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::uint64_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
+    if (end < 0x7000'0000'0000 && begin >= 0x4000'0000'0000 && line.find("[heap]") == std::string::npos &&
+        begin < 0x5400'0000'0000)
+      top = std::max(top, end);
+  }
+  if (top == 0) return {};
+  constexpr std::uint64_t bytes = std::uint64_t{1} << 40;
+  constexpr std::uint64_t unit = std::uint64_t{1} << 30;
+  const std::uint64_t end = (top + unit - 1) / unit * unit;
+  return {end - bytes, bytes};
+}
+
+}  // namespace fargpu::server

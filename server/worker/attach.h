@@ -1,0 +1,36 @@
+#pragma once
+// From a client's attach message to a running session.
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "protocol/channel.h"
+#include "session.h"
+
+namespace fargpu::server {
+
+struct AttachOptions {
+  std::uint64_t session_id = 0;
+  std::vector<int> devices;  ///< the driver's ordinals
+  std::vector<std::uint64_t> memory_limits;
+  std::filesystem::path image_folder;
+  std::uint64_t image_bytes_max = 8ull << 30;
+  std::chrono::nanoseconds spin{0};
+  /// Addresses where the driver places what it places by itself; empty if that is nowhere in particular.
+  Window driver_band;
+  /// Client and worker are in one process and share its reservations (tests).
+  bool one_process = false;
+  std::function<void(const std::vector<std::uint64_t>&, std::uint64_t)> report;
+  /// Told of the session while it runs, so that it can be stopped from another thread.
+  std::function<void(Session*)> running;
+};
+
+/// Answers the attach message and serves the session. Returns why it ended, for the log. Never throws for what a client does.
+std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver,
+                          const AttachOptions& options);
+
+/// Where mappings of this process begin to be placed, downwards, as a band to reserve; empty unless the process was displaced.
+Window displaced_band();
+
+}  // namespace fargpu::server

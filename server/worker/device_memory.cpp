@@ -1,0 +1,146 @@
+#include "device_memory.h"
+
+#include "protocol/limits.h"
+
+namespace fargpu::server {
+
+class Allocation {
+ public:
+  Allocation(Ledger& ledger, int device, std::uint64_t bytes) : ledger_(ledger), device_(device), bytes_(bytes) {}
+  ~Allocation() { ledger_.credit(device_, bytes_); }
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+  int device() const { return device_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  Ledger& ledger_;
+  const int device_;
+  const std::uint64_t bytes_;
+};
+
+Ledger::Ledger(std::vector<std::uint64_t> limits_bytes) : limits_(std::move(limits_bytes)), charged_(limits_.size()) {}
+
+bool Ledger::charge(int device, std::uint64_t bytes) {
+  const auto d = static_cast<std::size_t>(device);
+  if (limits_[d] != 0 && (bytes > limits_[d] || charged_[d] > limits_[d] - bytes)) return false;
+  charged_[d] += bytes;
+  return true;
+}
+
+void Ledger::credit(int device, std::uint64_t bytes) { charged_[static_cast<std::size_t>(device)] -= bytes; }
+
+DeviceMemory::DeviceMemory(DriverTable& driver, Ledger& ledger, std::uint64_t window_base, std::uint64_t window_bytes)
+    : driver_(driver), ledger_(ledger), window_base_(window_base), window_bytes_(window_bytes) {}
+
+// Frees what is left: in the real worker the process ends anyway, in tests the driver lives on.
+DeviceMemory::~DeviceMemory() {
+  for (const auto& [address, mapping] : mappings_) driver_.cuMemUnmap(address, mapping.bytes);
+  for (const auto& [handle, held] : handles_)
+    for (unsigned i = 0; i < held.second; ++i) driver_.cuMemRelease(handle);
+}
+
+bool DeviceMemory::in_window(std::uint64_t address, std::uint64_t bytes) const {
+  return bytes > 0 && address % granularity == 0 && bytes % granularity == 0 && address >= window_base_ &&
+         address - window_base_ <= window_bytes_ && bytes <= window_bytes_ - (address - window_base_);
+}
+
+bool DeviceMemory::overlaps(std::uint64_t address, std::uint64_t bytes) const {
+  const auto next = mappings_.lower_bound(address);
+  if (next != mappings_.end() && next->first < address + bytes) return true;
+  return next != mappings_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address;
+}
+
+CUresult DeviceMemory::back(std::uint64_t address, std::uint64_t bytes, int device) {
+  if (!in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  CUmemGenericAllocationHandle handle{};
+  if (const CUresult result = create(bytes, prop, handle); result != CUDA_SUCCESS) return result;
+  int where = 0;
+  CUresult result = map(address, bytes, 0, handle, where);
+  release(handle);  // the mapping keeps the memory
+  if (result != CUDA_SUCCESS) return result;
+  CUmemAccessDesc access{};
+  access.location = prop.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  result = driver_.cuMemSetAccess(address, bytes, &access, 1);
+  if (result != CUDA_SUCCESS) unmap(address, bytes);
+  return result;
+}
+
+CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& prop, CUmemGenericAllocationHandle& handle) {
+  const int device = prop.location.id;
+  if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
+      static_cast<std::size_t>(device) >= ledger_.charged().size())
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!ledger_.charge(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto allocation = std::make_shared<Allocation>(ledger_, device, bytes);
+  const CUresult result = driver_.cuMemCreate(&handle, bytes, &prop, 0);
+  if (result == CUDA_SUCCESS) handles_[handle] = {std::move(allocation), 1};
+  return result;
+}
+
+CUresult DeviceMemory::release(CUmemGenericAllocationHandle handle) {
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = driver_.cuMemRelease(handle);
+  if (result == CUDA_SUCCESS && --found->second.second == 0) handles_.erase(found);
+  return result;
+}
+
+CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset,
+                           CUmemGenericAllocationHandle handle, int& device) {
+  const auto found = handles_.find(handle);
+  if (found == handles_.end() || !in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const std::shared_ptr<Allocation>& allocation = found->second.first;
+  if (offset > allocation->bytes() || bytes > allocation->bytes() - offset) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = driver_.cuMemMap(address, bytes, offset, handle, 0);
+  if (result != CUDA_SUCCESS) return result;
+  mappings_[address] = {bytes, allocation};
+  device = allocation->device();
+  return result;
+}
+
+CUresult DeviceMemory::unmap(std::uint64_t address, std::uint64_t bytes) {
+  const auto found = mappings_.find(address);
+  if (found == mappings_.end() || found->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = driver_.cuMemUnmap(address, bytes);
+  if (result == CUDA_SUCCESS) mappings_.erase(found);
+  return result;
+}
+
+CUresult DeviceMemory::retain(std::uint64_t address, CUmemGenericAllocationHandle& handle) {
+  const auto found = mappings_.find(address);
+  if (found == mappings_.end()) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = driver_.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(address));
+  if (result != CUDA_SUCCESS) return result;
+  auto& held = handles_[handle];
+  held.first = found->second.allocation;
+  ++held.second;
+  return result;
+}
+
+bool DeviceMemory::holds(std::uint64_t address, std::uint64_t bytes) const {
+  if (const auto next = foreign_.upper_bound(address); next != foreign_.begin()) {
+    const auto& [base, size] = *std::prev(next);
+    const std::uint64_t offset = address - base;
+    if (offset <= size && bytes <= size - offset) return true;
+  }
+  // A range may span several mappings that follow each other.
+  auto it = mappings_.upper_bound(address);
+  if (it == mappings_.begin()) return false;
+  --it;
+  std::uint64_t left = bytes;
+  while (true) {
+    if (it == mappings_.end() || address < it->first || address - it->first >= it->second.bytes) return false;
+    const std::uint64_t here = it->second.bytes - (address - it->first);
+    if (left <= here) return true;
+    left -= here;
+    address += here;
+    ++it;
+  }
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,78 @@
+#pragma once
+// Physical memory of the session's devices behind its window, and what it is charged for.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "driver_table.h"
+
+namespace fargpu::server {
+
+/// Memory from cuMemCreate. Charged from before it is made until it is really gone: released and mapped nowhere.
+class Allocation;
+
+/// What a session holds, per device, against what it may. A charge is taken before the driver is asked.
+class Ledger {
+ public:
+  /// `limits_bytes` per device; 0 for none.
+  explicit Ledger(std::vector<std::uint64_t> limits_bytes);
+  bool charge(int device, std::uint64_t bytes);
+  void credit(int device, std::uint64_t bytes);
+  const std::vector<std::uint64_t>& charged() const { return charged_; }
+  std::uint64_t limit(int device) const { return limits_[static_cast<std::size_t>(device)]; }
+
+ private:
+  std::vector<std::uint64_t> limits_;
+  std::vector<std::uint64_t> charged_;
+};
+
+/// The session's part of each device. Used by the executor only.
+class DeviceMemory {
+ public:
+  static constexpr std::uint64_t granularity = 2u << 20;
+
+  DeviceMemory(DriverTable& driver, Ledger& ledger, std::uint64_t window_base, std::uint64_t window_bytes);
+  ~DeviceMemory();
+
+  /// Puts new memory of the device at an address of the window.
+  CUresult back(std::uint64_t address, std::uint64_t bytes, int device);
+  /// Makes memory without an address (cuMemCreate).
+  CUresult create(std::uint64_t bytes, const CUmemAllocationProp& prop, CUmemGenericAllocationHandle& handle);
+  CUresult release(CUmemGenericAllocationHandle handle);
+  bool knows(CUmemGenericAllocationHandle handle) const { return handles_.contains(handle); }
+  /// Puts such memory at an address; access is set separately. Tells the device it lies on.
+  CUresult map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle, int& device);
+  /// Takes memory of either kind away from an address where it was put.
+  CUresult unmap(std::uint64_t address, std::uint64_t bytes);
+  /// One more hold on the memory mapped here (cuMemRetainAllocationHandle).
+  CUresult retain(std::uint64_t address, CUmemGenericAllocationHandle& handle);
+
+  /// A range outside of the window that belongs to the session: a module's variable, a mapped host block.
+  void add_foreign(std::uint64_t address, std::uint64_t bytes) { foreign_[address] = bytes; }
+  void remove_foreign(std::uint64_t address) { foreign_.erase(address); }
+
+  /// Whether the session may use all of [address, address + bytes) in a copy or memset.
+  bool holds(std::uint64_t address, std::uint64_t bytes) const;
+
+ private:
+  struct Mapping {
+    std::uint64_t bytes = 0;
+    std::shared_ptr<Allocation> allocation;
+  };
+  bool in_window(std::uint64_t address, std::uint64_t bytes) const;
+  bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
+
+  DriverTable& driver_;
+  Ledger& ledger_;
+  const std::uint64_t window_base_;
+  const std::uint64_t window_bytes_;
+  std::map<std::uint64_t, Mapping> mappings_;
+  std::map<CUmemGenericAllocationHandle, std::pair<std::shared_ptr<Allocation>, unsigned>> handles_;  // with holds
+  std::map<std::uint64_t, std::uint64_t> foreign_;
+};
+
+}  // namespace fargpu::server

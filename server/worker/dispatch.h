@@ -1,0 +1,28 @@
+#pragma once
+// How each opcode is served. The table is generated.
+
+#include <cstdint>
+
+#include "call.h"
+
+namespace fargpu::server {
+
+enum class ContextUse : std::uint8_t {
+  current,   ///< the frame must name a live context
+  none,      ///< whatever context the frame names is made current, but none is needed
+  optional,  ///< the same
+};
+
+struct Service {
+  Outcome (*serve)(Session&, Call&) = nullptr;
+  std::uint64_t (*stream_of)(Call&) = nullptr;  ///< of work on a stream: its handle
+  std::uint64_t (*event_of)(Call&) = nullptr;   ///< of records and waits: the event's handle
+  bool records_event = false;
+  ContextUse context = ContextUse::current;
+  bool after_held = false;  ///< must not overtake work that is held back
+};
+
+/// Null for opcodes that this worker does not serve.
+const Service* service_of(std::uint16_t opcode);
+
+}  // namespace fargpu::server

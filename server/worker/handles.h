@@ -1,0 +1,129 @@
+#pragma once
+// The session's handles and what they stand for in the driver.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/handle.h"
+
+namespace fargpu::server {
+
+/// Parameter layout of a function or kernel.
+struct FunctionLayout {
+  struct Parameter {
+    std::uint32_t offset = 0;
+    std::uint32_t bytes = 0;
+  };
+  std::vector<Parameter> parameters;
+  std::uint32_t bytes = 0;  ///< of the whole block
+};
+
+/// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the tables.
+/// Used by the executor only.
+class Handles {
+ public:
+  struct Entry {
+    std::uint64_t value = 0;    ///< the driver's
+    std::uint32_t context = 0;  ///< id of the context it dies with; 0 for none
+    std::uint16_t generation = 0;
+    bool live = false;
+    FunctionLayout* layout = nullptr;  ///< of functions and kernels, once known; owned by the session
+    std::uint64_t owner = 0;           ///< handle of the object that this one goes with; 0 for none
+  };
+
+  /// The entry of a live handle, or null.
+  Entry* find(HandleKind kind, Handle handle) {
+    if (!handle.well_formed(kind)) return nullptr;
+    auto& table = table_of(kind, handle.index());
+    const std::uint32_t slot = handle.index() & (Handle::worker_index_first - 1);
+    if (slot >= table.size()) return nullptr;
+    Entry& entry = table[slot];
+    return entry.live && entry.generation == handle.generation() ? &entry : nullptr;
+  }
+
+  /// Whether the client may give this handle to a new object.
+  bool adoptable(HandleKind kind, Handle handle) {
+    return handle.well_formed(kind) && handle.index() < Handle::worker_index_first && handle.index() != 0 &&
+           !(slot_of(kind, handle).live);
+  }
+  /// Takes a handle that the client gave.
+  void adopt(Handle handle, std::uint64_t value, std::uint32_t context) {
+    Entry& entry = slot_of(handle.kind(), handle);
+    entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
+    by_value_[number(handle.kind())][value] = handle.id();
+  }
+
+  /// The handle of a driver object: the known one, or a new one of the worker's. Null for null. What is found in `source` (a
+  /// function in a module, a node in a graph), or through what was found there, goes with it.
+  Handle reveal(HandleKind kind, std::uint64_t value, std::uint32_t context, Handle source = Handle()) {
+    if (value == 0) return Handle();
+    auto& known = by_value_[number(kind)];
+    if (const auto found = known.find(value); found != known.end()) return Handle::from_id(kind, found->second);
+    auto& free = free_[number(kind)];
+    std::uint32_t index;
+    if (free.size() > 256) {  // reuse late, so that stale handles stay recognisable
+      index = free.front();
+      free.erase(free.begin());
+    } else {
+      index = Handle::worker_index_first + static_cast<std::uint32_t>(tables_[number(kind)][1].size());
+      if (index > Handle::index_max) return Handle();
+    }
+    Handle handle(kind, index, 0);
+    Entry& entry = slot_of(kind, handle);
+    handle = Handle(kind, index, (entry.generation + 1u) & Handle::generation_max);
+    entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
+    if (const Entry* const found = source ? find(source.kind(), source) : nullptr) {
+      entry.owner = found->owner ? found->owner : source.value();
+      owned_[entry.owner].push_back(handle);
+    }
+    known[value] = handle.id();
+    return handle;
+  }
+
+  void forget(HandleKind kind, Handle handle) {
+    Entry* const entry = find(kind, handle);
+    if (!entry) return;
+    if (const auto owned = owned_.find(handle.value()); owned != owned_.end()) {
+      const std::vector<Handle> gone = std::move(owned->second);
+      owned_.erase(owned);
+      for (const Handle part : gone) forget(part.kind(), part);
+    }
+    by_value_[number(kind)].erase(entry->value);
+    entry->live = false;
+    if (handle.index() >= Handle::worker_index_first) free_[number(kind)].push_back(handle.index());
+  }
+
+  /// Calls visit(handle, entry) for every live handle of a kind.
+  template <class Visit>
+  void for_each(HandleKind kind, Visit&& visit) {
+    for (unsigned half = 0; half < 2; ++half) {
+      auto& table = tables_[number(kind)][half];
+      for (std::uint32_t slot = 0; slot < table.size(); ++slot) {
+        if (!table[slot].live) continue;
+        visit(Handle(kind, slot + half * Handle::worker_index_first, table[slot].generation), table[slot]);
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned number(HandleKind kind) { return static_cast<unsigned>(kind); }
+  std::vector<Entry>& table_of(HandleKind kind, std::uint32_t index) {
+    return tables_[number(kind)][index >= Handle::worker_index_first ? 1 : 0];
+  }
+  Entry& slot_of(HandleKind kind, Handle handle) {
+    auto& table = table_of(kind, handle.index());
+    const std::uint32_t slot = handle.index() & (Handle::worker_index_first - 1);
+    if (slot >= table.size()) table.resize(slot + 1);
+    return table[slot];
+  }
+
+  std::vector<Entry> tables_[handle_kind_max + 1][2];
+  std::unordered_map<std::uint64_t, std::vector<Handle>> owned_;  // by their owner; some may be gone
+  std::unordered_map<std::uint64_t, std::uint32_t> by_value_[handle_kind_max + 1];
+  std::vector<std::uint32_t> free_[handle_kind_max + 1];
+};
+
+}  // namespace fargpu::server

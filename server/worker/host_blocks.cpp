@@ -1,0 +1,136 @@
+#include "host_blocks.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "protocol/changed_runs.h"
+#include "protocol/limits.h"
+
+namespace fargpu::server {
+namespace {
+
+constexpr std::uint64_t page_bytes = 4096;
+std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+
+}  // namespace
+
+HostBlocks::HostBlocks(DriverTable& driver, std::uint64_t window_base, std::uint64_t window_bytes)
+    : driver_(driver), window_base_(window_base), window_bytes_(window_bytes) {}
+
+HostBlocks::~HostBlocks() {
+  for (auto& [address, block] : blocks_) drop(block);
+}
+
+CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context) {
+  if (bytes == 0 || address + bytes < address || blocks_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  void* memory = nullptr;
+  const CUresult result = driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
+  if (result != CUDA_SUCCESS) return result;
+  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, {}};
+  return result;
+}
+
+CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address,
+                                 std::uint32_t context) {
+  const std::uint64_t offset = device_address - window_base_;
+  if (bytes == 0 || bytes > limits::coherent_block_bytes_max || device_address % page_bytes != 0 || offset > window_bytes_ ||
+      round_up(bytes) > window_bytes_ - offset)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& [base, size] : device_ranges_)
+    if (base < device_address + round_up(bytes) && device_address < base + round_up(size)) return CUDA_ERROR_INVALID_VALUE;
+  // A copy that only remembered is replaced: its contents come with the client's first write.
+  if (blocks_.contains(address)) {
+    if (blocks_[address].mapped) return CUDA_ERROR_INVALID_VALUE;
+    drop(blocks_[address]);
+    blocks_.erase(address);
+  }
+  // The window is reserved by this process, without access, so nothing else can lie there.
+  void* const wish = reinterpret_cast<void*>(device_address);
+  void* const memory = ::mmap(wish, round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = driver_.cuMemHostRegister_v2(memory, round_up(bytes), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+  if (result != CUDA_SUCCESS) {
+    ::mmap(wish, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return result;
+  }
+  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, true, std::vector<std::byte>(bytes)};
+  device_ranges_[device_address] = bytes;
+  ++mapped_;
+  return result;
+}
+
+CUresult HostBlocks::close(std::uint64_t address) {
+  const auto found = blocks_.find(address);
+  if (found == blocks_.end()) return CUDA_ERROR_INVALID_VALUE;
+  drop(found->second);
+  blocks_.erase(found);
+  return CUDA_SUCCESS;
+}
+
+void HostBlocks::context_closes(std::uint32_t context) {
+  for (auto it = blocks_.begin(); it != blocks_.end();) {
+    if (it->second.context != context) {
+      ++it;
+      continue;
+    }
+    drop(it->second);
+    it = blocks_.erase(it);
+  }
+}
+
+void HostBlocks::drop(Block& block) {
+  if (!block.mapped) {
+    driver_.cuMemFreeHost(block.memory);
+    return;
+  }
+  --mapped_;
+  device_ranges_.erase(reinterpret_cast<std::uint64_t>(block.memory));
+  driver_.cuMemHostUnregister(block.memory);
+  ::mmap(block.memory, round_up(block.bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+std::pair<const std::uint64_t, HostBlocks::Block>* HostBlocks::locate(std::uint64_t address, std::uint64_t bytes) {
+  auto it = blocks_.upper_bound(address);
+  if (it == blocks_.begin()) return nullptr;
+  --it;
+  const std::uint64_t offset = address - it->first;
+  return offset <= it->second.bytes && bytes <= it->second.bytes - offset ? &*it : nullptr;
+}
+
+std::span<std::byte> HostBlocks::find(std::uint64_t address, std::uint64_t bytes) {
+  const auto* const found = locate(address, bytes);
+  if (!found) return {};
+  return {found->second.memory + (address - found->first), bytes};
+}
+
+bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes) {
+  auto* const found = locate(address, bytes.size());
+  if (!found || !found->second.mapped) return false;
+  Block& block = found->second;
+  const std::uint64_t offset = address - found->first;
+  std::memcpy(block.memory + offset, bytes.data(), bytes.size());
+  std::memcpy(block.shadow.data() + offset, bytes.data(), bytes.size());
+  return true;
+}
+
+void HostBlocks::delivered(std::uint64_t address, std::uint64_t bytes) {
+  auto* const found = locate(address, bytes);
+  if (!found || !found->second.mapped) return;
+  Block& block = found->second;
+  const std::uint64_t offset = address - found->first;
+  std::memcpy(block.shadow.data() + offset, block.memory + offset, bytes);
+}
+
+void HostBlocks::changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver) {
+  for (auto& [address, block] : blocks_) {
+    if (!block.mapped) continue;
+    const std::span<const std::byte> now(block.memory, block.bytes);
+    for_changed_runs(now, block.shadow, [&, base = address, &block = block](std::size_t offset, std::size_t bytes) {
+      std::memcpy(block.shadow.data() + offset, now.data() + offset, bytes);
+      deliver(base + offset, std::span(block.shadow).subspan(offset, bytes));
+    });
+  }
+}
+
+}  // namespace fargpu::server

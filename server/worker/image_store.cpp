@@ -1,0 +1,136 @@
+#include "image_store.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+
+#include "protocol/limits.h"
+
+namespace fargpu::server {
+namespace {
+
+constexpr std::size_t arriving_max = 16;  // images under way at once in one session
+
+// A private mapping, so that nobody who can write the file can change what the driver reads later.
+const std::byte* map_copy(std::span<const std::byte> bytes) {
+  void* const memory = ::mmap(nullptr, bytes.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  std::memcpy(memory, bytes.data(), bytes.size());
+  ::mprotect(memory, bytes.size(), PROT_READ);
+  return static_cast<const std::byte*>(memory);
+}
+
+}  // namespace
+
+ImageStore::ImageStore(std::filesystem::path folder, std::uint64_t bytes_max) : folder_(std::move(folder)), bytes_max_(bytes_max) {}
+
+ImageStore::~ImageStore() {
+  for (const auto& [hash, image] : mapped_) ::munmap(const_cast<std::byte*>(image.data), image.bytes);
+}
+
+std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t bytes) {
+  if (const auto known = mapped_.find(hash); known != mapped_.end())
+    return known->second.bytes == bytes ? std::span(known->second.data, bytes) : std::span<const std::byte>{};
+  if (folder_.empty() || bytes == 0 || bytes > limits::image_bytes_max) return {};
+  const std::filesystem::path path = path_of(hash);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return {};
+  std::vector<std::byte> contents(bytes);
+  std::size_t have = 0;
+  while (have < bytes) {
+    const ssize_t got = ::read(file, contents.data() + have, bytes - have);
+    if (got <= 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  ::futimens(file, nullptr);  // used now: eviction takes the oldest
+  ::close(file);
+  if (have != bytes || hash_image(contents) != hash) return {};
+  const std::byte* const data = map_copy(contents);
+  if (!data) return {};
+  mapped_[hash] = {data, bytes};
+  return {data, bytes};
+}
+
+bool ImageStore::receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part) {
+  if (bytes == 0 || bytes > limits::image_bytes_max || offset > bytes || part.size() > bytes - offset) return false;
+  if (mapped_.contains(hash)) return true;
+  std::vector<std::byte>& contents = arriving_[hash];
+  // Parts come in order. One that does not continue its image, or one image too many, drops it.
+  if (contents.size() != offset || arriving_.size() > arriving_max) {
+    arriving_.erase(hash);
+    return false;
+  }
+  if (offset == 0) contents.reserve(bytes);
+  contents.insert(contents.end(), part.begin(), part.end());
+  if (contents.size() < bytes) return true;
+  const std::vector<std::byte> whole = std::move(contents);
+  arriving_.erase(hash);
+  if (hash_image(whole) != hash) return false;
+  const std::byte* const data = map_copy(whole);
+  if (!data) return false;
+  mapped_[hash] = {data, bytes};
+  keep_on_disk(hash, whole);
+  return true;
+}
+
+std::filesystem::path ImageStore::path_of(const ImageHash& hash) const {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string name;
+  for (const std::byte byte : hash) {
+    name += digits[std::to_integer<unsigned>(byte) >> 4];
+    name += digits[std::to_integer<unsigned>(byte) & 15];
+  }
+  return folder_ / name;
+}
+
+// Written beside and renamed, so that no other worker ever sees half an image. Failure costs a later session a transfer, no more.
+void ImageStore::keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes) {
+  if (folder_.empty()) return;
+  std::error_code ignored;
+  std::filesystem::create_directories(folder_, ignored);
+  const std::filesystem::path path = path_of(hash);
+  std::filesystem::path beside = path;
+  beside += "." + std::to_string(::getpid()) + ".part";
+  const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  std::size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t n = ::write(file, bytes.data() + written, bytes.size() - written);
+    if (n <= 0) break;
+    written += static_cast<std::size_t>(n);
+  }
+  ::close(file);
+  if (written == bytes.size()) std::filesystem::rename(beside, path, ignored);
+  else std::filesystem::remove(beside, ignored);
+  evict();
+}
+
+void ImageStore::evict() {
+  struct File {
+    std::filesystem::file_time_type used;
+    std::uint64_t bytes;
+    std::filesystem::path path;
+  };
+  std::error_code error;
+  std::vector<File> files;
+  std::uint64_t total = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    const std::uint64_t bytes = entry.file_size(error);
+    if (error) continue;
+    files.push_back({entry.last_write_time(error), bytes, entry.path()});
+    total += bytes;
+  }
+  std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
+  for (const File& file : files) {
+    if (total <= bytes_max_) break;
+    std::filesystem::remove(file.path, error);
+    total -= file.bytes;
+  }
+}
+
+}  // namespace fargpu::server

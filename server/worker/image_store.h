@@ -1,0 +1,45 @@
+#pragma once
+// GPU code by content: what any session of the host has sent need not be sent again.
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "protocol/image_hash.h"
+
+namespace fargpu::server {
+
+/// Images lie as files named by their hash in a folder that all workers of the host share; without a folder they are kept for this
+/// session only. Bytes are trusted only after their hash was checked, on writing and on reading. Used by the executor only.
+class ImageStore {
+ public:
+  /// Above `bytes_max` the files used longest ago go.
+  ImageStore(std::filesystem::path folder, std::uint64_t bytes_max);
+  ~ImageStore();
+
+  /// The image, in memory for as long as the store lives, or empty if the host lacks it.
+  std::span<const std::byte> find(const ImageHash& hash, std::size_t bytes);
+  /// Takes the next part of an image that is being sent. False if it does not fit what came before, or if the whole has another hash:
+  /// the image is then dropped.
+  bool receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part);
+
+ private:
+  std::filesystem::path path_of(const ImageHash& hash) const;
+  void keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes);
+  void evict();
+
+  const std::filesystem::path folder_;
+  const std::uint64_t bytes_max_;
+  struct Mapped {
+    const std::byte* data;
+    std::size_t bytes;
+  };
+  std::map<ImageHash, Mapped> mapped_;
+  std::map<ImageHash, std::vector<std::byte>> arriving_;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,181 @@
+// fargpu-worker: executes one session. Started by fargpud, never by hand; what it is told comes over the link.
+
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <thread>
+
+#include "attach.h"
+#include "driver_library.h"
+#include "facts.h"
+#include "server/worker_link.h"
+
+namespace fargpu::server {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool may_displace = false;  // their shadow memory lies where mappings would go
+#else
+constexpr bool may_displace = true;
+#endif
+
+// The kernel places mappings below the largest possible stack. With a limit of 48 TiB they begin near 0x4fff_0000_0000 instead of
+// 0x7fff_0000_0000, where a client process has its own: so what the driver places by itself (module globals) can be reserved there.
+// Takes effect at exec. Returns whether the process is displaced.
+bool displace(char** arguments) {
+  if (!may_displace) return false;
+  constexpr rlim_t displacement = 0x3000'0000'0000;
+  constexpr const char* mark = "FARGPU_WORKER_DISPLACED";
+  constexpr std::size_t thread_stack_bytes = 8u << 20;
+  if (std::getenv(mark)) {
+    ::unsetenv(mark);
+    // The limit is also the default size of thread stacks, of which nobody has 48 TiB.
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, thread_stack_bytes);
+    pthread_setattr_default_np(&attributes);
+    pthread_attr_destroy(&attributes);
+    const rlimit usual{thread_stack_bytes, RLIM_INFINITY};
+    ::setrlimit(RLIMIT_STACK, &usual);
+    return true;
+  }
+  const rlimit large{displacement, RLIM_INFINITY};
+  if (::setrlimit(RLIMIT_STACK, &large) != 0) return false;  // a hard limit: globals may then meet the client's mappings
+  ::setenv(mark, "1", 1);
+  ::execv("/proc/self/exe", arguments);
+  return false;
+}
+
+struct Options {
+  std::string driver;
+  int link = -1;
+  std::vector<int> devices;
+  bool all_devices = true;
+  bool warm_context = false;
+  std::string image_folder;
+  std::uint64_t image_bytes_max = 8ull << 30;
+  long spin_us = 0;
+};
+
+int fail(int link, const std::string& text) {
+  send_link(link, [&](wire::WorkerMessage::Builder message) { message.setFailed(text); });
+  return 1;
+}
+
+int run(const Options& options) {
+  static DriverTable driver;
+  try {
+    load_driver(options.driver, driver);
+  } catch (const DriverError& error) {
+    return fail(options.link, error.what());
+  }
+  if (const CUresult result = driver.cuInit(0); result != CUDA_SUCCESS) {
+    const char* name = "?";
+    driver.cuGetErrorName(result, &name);
+    return fail(options.link, "the driver '" + options.driver + "' does not initialise: " + name);
+  }
+  int count = 0;
+  driver.cuDeviceGetCount(&count);
+  std::vector<int> devices = options.devices;
+  if (options.all_devices)
+    for (int i = 0; i < count; ++i) devices.push_back(i);
+  for (const int device : devices)
+    if (device < 0 || device >= count)
+      return fail(options.link, "there is no device " + std::to_string(device) + "; the driver has " + std::to_string(count));
+  if (devices.empty()) return fail(options.link, "the driver '" + options.driver + "' has no devices");
+  if (options.warm_context) {  // what takes longest of a session's start, done before there is one
+    CUcontext context{};
+    driver.cuDevicePrimaryCtxRetain(&context, devices.front());
+  }
+  if (!send_link(options.link, [&](wire::WorkerMessage::Builder message) {
+        write_facts(driver, devices, message.initReady().initFacts());
+      }))
+    return 1;
+
+  // The session, or the word to end.
+  AttachOptions attach;
+  std::unique_ptr<Channel> channel;
+  std::vector<std::byte> attach_message;
+  {
+    const auto packet = receive_link(options.link);
+    if (!packet || packet->message.empty()) return 0;  // the broker is gone
+    MessageReader reader(packet->message);
+    const auto message = reader.root<wire::WorkerMessage>();
+    if (!message.isSession() || packet->descriptor < 0) return 0;
+    attach.session_id = message.getSession().getId();
+    const auto bytes = message.getSession().getAttach();
+    attach_message.assign(reinterpret_cast<const std::byte*>(bytes.begin()), reinterpret_cast<const std::byte*>(bytes.end()));
+    channel = make_socket_channel(packet->descriptor, message.getSession().getPeer().cStr());
+  }
+  attach.devices = devices;
+  attach.image_folder = options.image_folder;
+  attach.image_bytes_max = options.image_bytes_max;
+  attach.spin = std::chrono::microseconds(options.spin_us);
+  attach.driver_band = displaced_band();
+  attach.report = [&](const std::vector<std::uint64_t>& bytes, std::uint64_t calls) {
+    send_link(options.link, [&](wire::WorkerMessage::Builder message) {
+      auto usage = message.initUsage();
+      auto list = usage.initMemoryBytes(static_cast<unsigned>(bytes.size()));
+      for (unsigned i = 0; i < bytes.size(); ++i) list.set(i, bytes[i]);
+      usage.setCalls(calls);
+    });
+  };
+  // From now on this process belongs to its client. If the broker dies, the session goes on, and nothing but the client ends it; the
+  // next broker of this host does not know of it.
+  ::prctl(PR_SET_PDEATHSIG, 0);
+  // The broker's word to stop ends the session.
+  static std::mutex mutex;
+  static Session* session = nullptr;
+  static std::string stop_why;
+  attach.running = [](Session* now) {
+    const std::lock_guard lock(mutex);
+    session = now;
+    if (session && !stop_why.empty()) session->stop(stop_why);
+  };
+  std::thread([link = options.link] {
+    const auto packet = receive_link(link);
+    if (!packet || packet->message.empty()) return;  // the broker is gone
+    MessageReader reader(packet->message);
+    const auto message = reader.root<wire::WorkerMessage>();
+    if (!message.isStop()) return;
+    const std::lock_guard lock(mutex);
+    stop_why = message.getStop().cStr();
+    if (session) session->stop(stop_why);
+  }).detach();
+
+  const std::string why = serve_session(*channel, attach_message, driver, attach);
+  send_link(options.link, [&](wire::WorkerMessage::Builder message) { message.setEnded(why); });
+  return 0;
+}
+
+}  // namespace
+}  // namespace fargpu::server
+
+int main(int argc, char** argv) {
+  using namespace fargpu::server;
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGINT, SIG_IGN);  // the broker decides when workers end
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // without a session there is nothing to outlive the broker for
+  displace(argv);
+  Options options;
+  CLI::App app("Executes one fargpu session. Started by fargpud.", "fargpu-worker");
+  app.add_option("--driver", options.driver, "Driver library, by path")->required();
+  app.add_option("--link", options.link, "Descriptor of the link to the broker")->required();
+  app.add_option("--devices", options.devices, "The driver's ordinals to offer (default: all)")->delimiter(',');
+  app.add_flag("--warm-context", options.warm_context, "Create the first device's primary context before there is a session");
+  app.add_option("--image-folder", options.image_folder, "Folder of images by content, shared with other workers");
+  app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
+  app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
+  CLI11_PARSE(app, argc, argv);
+  options.all_devices = options.devices.empty();
+  const int status = run(options);
+  // Tearing the driver down takes long and is the kernel's business anyway.
+  std::_Exit(status);
+}

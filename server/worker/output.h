@@ -1,0 +1,64 @@
+#pragma once
+// What the worker sends: frames in order, without ever waiting for the client to read.
+
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "call.h"
+#include "control.capnp.h"
+#include "protocol/channel.h"
+#include "protocol/frame.h"
+#include "protocol/message.h"
+
+namespace fargpu::server {
+
+/// Frames gather here until pump() sends them. Used by the executor only.
+class Output {
+ public:
+  using Release = std::function<void()>;
+
+  explicit Output(Channel& channel) : channel_(channel) {}
+
+  void reply(const CallId& call, CUresult result, std::span<const std::byte> message);
+  /// Bulk bytes of an answer, sent from where they lie; `release` runs when they have left.
+  void data(const CallId& call, std::span<const std::byte> bulk, Release release);
+  /// A control message, with bulk bytes behind it.
+  template <class Fill>
+  void control(Fill&& fill, std::span<const std::byte> bulk = {}, Release release = {}) {
+    MessageWriter writer;
+    fill(writer.root<wire::Control>());
+    FrameHeader header;
+    header.kind = FrameKind::control;
+    push(header, writer.finish(), bulk, std::move(release));
+  }
+  void confirm();
+
+  /// Sends what fits. Returns whether anything left. Throws ChannelClosed.
+  bool pump();
+  bool empty() const { return pieces_.empty(); }
+  std::size_t waiting_bytes() const { return waiting_bytes_; }
+
+  /// Number of the last frame taken from the client: confirmed by every frame that leaves.
+  void set_confirmed(std::uint32_t number) { confirmed_ = number; }
+
+ private:
+  struct Piece {
+    std::vector<std::byte> head;
+    std::span<const std::byte> bulk;
+    std::size_t padding = 0;
+    std::size_t sent = 0;
+    Release release;
+    std::size_t size() const { return head.size() + bulk.size() + padding; }
+  };
+  void push(FrameHeader header, std::span<const std::byte> message, std::span<const std::byte> bulk, Release release);
+
+  Channel& channel_;
+  std::deque<Piece> pieces_;
+  std::size_t waiting_bytes_ = 0;
+  std::uint32_t sequence_ = 1;  // attachAnswer was the first frame
+  std::uint32_t confirmed_ = 0;
+};
+
+}  // namespace fargpu::server

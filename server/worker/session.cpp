@@ -1,0 +1,689 @@
+#include "session.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "operations.capnp.h"
+#include "protocol/errors.h"
+
+namespace fargpu::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t staging_in_bytes = 32u << 20;
+constexpr std::size_t staging_out_bytes = 32u << 20;
+constexpr auto usage_interval = std::chrono::milliseconds(250);
+constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
+
+}  // namespace
+
+Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
+    : channel_(channel),
+      driver_(driver),
+      options_(std::move(options)),
+      reader_(channel, *this, /*frames_before=*/1),  // attach
+      output_(channel),
+      ledger_(options_.memory_limits),
+      memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
+      host_blocks_(driver, options_.host_window.base, options_.host_window.bytes),
+      images_(options_.image_folder, options_.image_bytes_max),
+      completions_(driver),
+      heard_at_(Clock::now()),
+      told_at_(Clock::now()),
+      told_bytes_(options_.memory_limits.size()),
+      busy_until_(Clock::now()),
+      aside_(waker_, [&driver] {
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        driver.cuThreadExchangeStreamCaptureMode(&mode);
+      }) {
+  // The client enforces capture rules for its threads (semantics.md 10); ours must never break a capture.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  driver_.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+Session::~Session() {
+  ended_ = true;
+  while (!contexts_.empty()) close_context(*contexts_.begin()->second);
+}
+
+// --- the loop -----------------------------------------------------------------------------------------------------------------
+
+std::string Session::run() {
+  try {
+    while (!ended_) {
+      if (stopping_.exchange(false)) {
+        const std::lock_guard lock(stop_mutex_);
+        output_.control([&](wire::Control::Builder control) { control.initGoodbye().setText(stop_why_); });
+        while (!output_.empty()) {
+          if (!output_.pump()) channel_.wait({.writable = true}, limits::handshake_timeout);
+        }
+        return stop_why_;
+      }
+      if (!turn()) rest();
+    }
+  } catch (const ChannelClosed& closed) {
+    ended_why_ = closed.what();
+  }
+  tell_usage(true);
+  return ended_why_;
+}
+
+void Session::stop(const std::string& why) {
+  {
+    const std::lock_guard lock(stop_mutex_);
+    stop_why_ = why;
+  }
+  stopping_ = true;
+  waker_.signal();
+}
+
+// One round: read and execute, collect, look for completions, send. Returns whether anything happened.
+bool Session::turn() {
+  bool progress = reader_.pump();
+  if (progress) heard_at_ = Clock::now();
+  progress |= aside_.collect();
+  progress |= completions_.poll();
+  for (std::size_t i = 0; i < retries_.size();) {
+    if (retries_[i]()) {
+      retries_.erase(retries_.begin() + static_cast<std::ptrdiff_t>(i));
+      progress = true;
+    } else {
+      ++i;
+    }
+  }
+  output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
+  if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
+  if (!output_.empty()) confirmed_at_ = reader_.frames();
+  progress |= output_.pump();
+  if (progress) busy_until_ = Clock::now() + options_.spin;
+  return progress;
+}
+
+// Nothing to do now: poll on for a moment, then sleep. While the GPU is being waited for, sleep briefly, and longer the longer it
+// takes.
+void Session::rest() {
+  const auto now = Clock::now();
+  if (now < busy_until_) return;
+  const bool told = tell_usage(false);
+  if (now - heard_at_ >= limits::heartbeat_timeout) {
+    ended_ = true;
+    ended_why_ = "the client has been silent for " + std::to_string(limits::heartbeat_timeout.count() / 1000) + " s";
+    return;
+  }
+  Channel::Timeout timeout = told ? Channel::Timeout(limits::heartbeat_interval) : usage_interval;
+  if (!completions_.empty() || !retries_.empty() || reader_.blocked()) {
+    const auto waited = now - busy_until_;
+    timeout = std::clamp<Channel::Timeout>(waited / 16, std::chrono::microseconds(20), std::chrono::microseconds(500));
+  }
+  // A blocked reader is woken by completions, not by more bytes.
+  channel_.wait({.readable = !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
+}
+
+bool Session::tell_usage(bool now) {
+  if (!options_.report) return true;
+  const bool changed = ledger_.charged() != told_bytes_ || calls_ != told_calls_;
+  if (!changed) return true;
+  if (!now && Clock::now() - told_at_ < usage_interval) return false;
+  told_at_ = Clock::now();
+  told_bytes_ = ledger_.charged();
+  told_calls_ = calls_;
+  options_.report(told_bytes_, told_calls_);
+  return true;
+}
+
+// --- frames -------------------------------------------------------------------------------------------------------------------
+
+std::optional<std::span<std::byte>> Session::place(const FrameHeader& header, std::span<const std::byte>) {
+  // Bytes for the GPU go into pinned memory; others are used up at once.
+  if (header.kind == FrameKind::call && header.opcode == static_cast<std::uint16_t>(Opcode::copyIn) && make_staging())
+    return staging_in_.take(header.bulk_bytes);
+  arriving_.resize(header.bulk_bytes);
+  return std::span(arriving_);
+}
+
+void Session::take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) {
+  switch (header.kind) {
+    case FrameKind::call:
+      on_call(header, message, bulk);
+      return;
+    case FrameKind::control:
+      on_control(message, bulk);
+      return;
+    case FrameKind::heartbeat:
+      output_.confirm();
+      return;
+    case FrameKind::confirm:
+      return;
+    case FrameKind::reply:
+    case FrameKind::data:
+      break;
+  }
+  throw ProtocolError("a frame of a kind that a client does not send");
+}
+
+void Session::on_control(std::span<const std::byte> message, std::span<std::byte> bulk) {
+  MessageReader reader(message);
+  const auto control = reader.root<wire::Control>();
+  switch (control.which()) {
+    case wire::Control::CALLBACK_DONE: {
+      const auto found = callbacks_.find(control.getCallbackDone().getCallback());
+      if (found == callbacks_.end()) throw ProtocolError("a host function was reported that was not asked for");
+      const auto done = std::move(found->second);
+      callbacks_.erase(found);
+      done();
+      return;
+    }
+    case wire::Control::PULLED: {
+      const auto found = pulls_.find(control.getPulled().getPull());
+      if (found == pulls_.end() || bulk.size() > found->second.wanted - found->second.bytes.size())
+        throw ProtocolError("bytes were sent that were not asked for");
+      Pull& pull = found->second;
+      pull.bytes.insert(pull.bytes.end(), bulk.begin(), bulk.end());
+      if (pull.bytes.size() < pull.wanted) return;
+      const auto done = std::move(pull.done);
+      std::vector<std::byte> bytes = std::move(pull.bytes);
+      pulls_.erase(found);
+      done(std::move(bytes));
+      return;
+    }
+    case wire::Control::GOODBYE:
+      ended_ = true;
+      ended_why_ = "the client left";
+      return;
+    default:
+      throw ProtocolError("a control message that a client does not send");
+  }
+}
+
+void Session::on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) {
+  ++calls_;
+  Call call(header, message, bulk);
+  const Service* const service = service_of(header.opcode);
+  if (!service) {  // a newer client
+    finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);
+    return;
+  }
+  if (order_.any()) {
+    if (service->after_held) {
+      execute_after_all(*service, call);
+      return;
+    }
+    if (service->stream_of) {
+      StreamState* const target = stream(service->stream_of(call), header.subject);
+      const std::uint64_t event = service->event_of ? service->event_of(call) : 0;
+      if (target) {
+        const auto before = order_.before(*target, service->records_event ? 0 : event);
+        if (!before.empty()) {
+          park(*service, call, before, target, service->records_event ? event : 0);
+          return;
+        }
+      }
+    }
+  }
+  execute(*service, call);
+}
+
+namespace {
+
+/// A call that waits: its frame, on the heap.
+struct Parked {
+  FrameHeader header;
+  std::vector<std::byte> message;
+  std::vector<std::byte> bulk;
+};
+
+std::shared_ptr<Parked> copy_frame(Call& call) {
+  auto parked = std::make_shared<Parked>();
+  const CallId& id = call.id();
+  parked->header.sequence = id.sequence;
+  parked->header.thread = id.thread;
+  parked->header.subject = id.context;
+  parked->header.opcode = id.opcode;
+  parked->header.detail = id.wants_reply ? std::uint32_t{call_wants_reply} : 0;
+  parked->message.assign(call.message().begin(), call.message().end());
+  parked->bulk.assign(call.bulk().begin(), call.bulk().end());
+  return parked;
+}
+
+}  // namespace
+
+void Session::park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
+                   std::uint64_t recorded_event) {
+  auto parked = copy_frame(call);
+  if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
+  order_.enqueue(before, stream, recorded_event, [this, &service, parked] {
+    Call again(parked->header, parked->message, parked->bulk);
+    execute(service, again);
+  });
+}
+
+void Session::execute_after_all(const Service& service, Call& call) {
+  auto parked = copy_frame(call);
+  order_.after_all([this, &service, parked] {
+    Call again(parked->header, parked->message, parked->bulk);
+    execute(service, again);
+  });
+}
+
+void Session::execute(const Service& service, Call& call) {
+  if (!enter_context(service, call)) {
+    if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
+    finish(call.id(), call.id().context == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    return;
+  }
+  if (service.stream_of) {
+    if (StreamState* const target = stream(service.stream_of(call), call.id().context)) catch_up(*target);
+  }
+  const Outcome outcome = service.serve(*this, call);
+  if (!outcome.is_later()) finish(call.id(), outcome.result(), call.reply());
+}
+
+void Session::finish(const CallId& call, CUresult result, std::span<const std::byte> reply) {
+  if (call.wants_reply) {
+    output_.reply(call, result, reply);
+  } else if (result != CUDA_SUCCESS) {
+    output_.control([&](wire::Control::Builder control) {
+      auto error = control.initLateError();
+      error.setSequence(call.sequence);
+      error.setThread(call.thread);
+      error.setOpcode(call.opcode);
+      error.setResult(result);
+      error.setContext(call.context);
+    });
+  }
+}
+
+// --- contexts and streams ---------------------------------------------------------------------------------------------------------
+
+bool Session::enter_context(const Service& service, const Call& call) {
+  if (call.id().context == 0) return service.context != ContextUse::current;
+  ContextState* const wanted = context(call.id().context);
+  if (!wanted) return service.context == ContextUse::none;
+  return make_current(*wanted);
+}
+
+bool Session::make_current(ContextState& context) {
+  if (&context == current_) return true;
+  if (driver_.cuCtxSetCurrent(context.cuda) != CUDA_SUCCESS) return false;
+  current_ = &context;
+  return true;
+}
+
+ContextState* Session::context(std::uint32_t id) {
+  const auto found = contexts_.find(id);
+  return found == contexts_.end() ? nullptr : found->second.get();
+}
+
+CUresult Session::open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened) {
+  if (!handle.well_formed(HandleKind::context) || contexts_.contains(handle.id())) return CUDA_ERROR_INVALID_VALUE;
+  const int ordinal = driver_ordinal(device);
+  if (ordinal < 0) return CUDA_ERROR_INVALID_DEVICE;
+  auto state = std::make_unique<ContextState>();
+  // Waiting is done by polling events here, so how the driver would wait does not matter; spinning in it never happens.
+  const unsigned kept = flags & ~static_cast<unsigned>(CU_CTX_SCHED_MASK);
+  CUresult result;
+  if (primary) {
+    driver_.cuDevicePrimaryCtxSetFlags_v2(ordinal, kept);  // fails, harmlessly, on an active one
+    result = driver_.cuDevicePrimaryCtxRetain(&state->cuda, ordinal);
+    if (result == CUDA_SUCCESS) result = driver_.cuCtxSetCurrent(state->cuda);
+  } else {
+    result = driver_.cuCtxCreate_v4(&state->cuda, nullptr, kept, ordinal);
+    // Creating also pushes it: it stays current, and nothing else is ever on our stack.
+  }
+  if (result != CUDA_SUCCESS) return result;
+  state->id = handle.id();
+  state->device = device;
+  state->primary = primary;
+  state->legacy = std::make_unique<StreamState>();
+  state->legacy->cuda = CU_STREAM_LEGACY;
+  state->legacy->context = state.get();
+  state->legacy->handle = 1;
+  state->streams.push_back(state->legacy.get());
+  opened = state.get();
+  current_ = opened;
+  contexts_[handle.id()] = std::move(state);
+  return result;
+}
+
+CUresult Session::close_context(ContextState& context) {
+  driver_.cuCtxSetCurrent(context.cuda);
+  current_ = &context;
+  completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  drop_staging(context);
+  host_blocks_.context_closes(context.id);
+  for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
+  if (context.overtake_event) driver_.cuEventDestroy_v2(context.overtake_event);
+  for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
+    std::vector<Handle> gone;
+    handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
+      if (entry.context == context.id) gone.push_back(handle);
+    });
+    for (const Handle handle : gone)
+      if (handle.kind() != HandleKind::stream) forget(handle.kind(), handle.value());
+      else handles_.forget(handle.kind(), handle);
+  }
+  for (StreamState* stream : context.streams) {
+    order_.forget(*stream);
+    if (stream->handle != 1) streams_.erase(stream->handle);
+  }
+  CUdevice device = driver_ordinal(context.device);
+  CUresult result;
+  if (context.primary) {
+    result = driver_.cuDevicePrimaryCtxReset_v2(device);
+  } else {
+    result = driver_.cuCtxDestroy_v2(context.cuda);
+  }
+  current_ = nullptr;
+  contexts_.erase(context.id);
+  return result;
+}
+
+StreamState* Session::stream(std::uint64_t handle, std::uint32_t context_id) {
+  if (handle == 1) {
+    ContextState* const owner = context(context_id);
+    return owner ? owner->legacy.get() : nullptr;
+  }
+  const auto found = streams_.find(handle);
+  return found == streams_.end() ? nullptr : found->second.get();
+}
+
+void Session::submitted(std::uint64_t stream_handle) {
+  if (StreamState* const target = stream(stream_handle, current_ ? current_->id : 0)) submitted(*target);
+}
+
+void Session::submitted(StreamState& stream) {
+  if (captures_ == 0 || !capturing(stream)) ++stream.submitted;
+}
+
+bool Session::capturing(const StreamState& stream) {
+  if (captures_ == 0) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // The legacy stream answers with an error while a blocking stream is captured; recording on it would break that capture.
+  if (driver_.cuStreamIsCapturing(stream.cuda, &status) != CUDA_SUCCESS) return true;
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// A synchronous copy in was given to one stream; work that a non-blocking stream is given later must find its bytes.
+void Session::catch_up(StreamState& stream) {
+  ContextState& context = *stream.context;
+  if (stream.overtake_seen == context.overtake) return;
+  stream.overtake_seen = context.overtake;
+  if (stream.blocking || capturing(stream)) return;
+  driver_.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
+}
+
+// --- handles -------------------------------------------------------------------------------------------------------------------
+
+bool Session::lives_with_context(HandleKind kind) {
+  switch (kind) {
+    case HandleKind::stream:
+    case HandleKind::event:
+    case HandleKind::module:
+    case HandleKind::function:
+    case HandleKind::link:
+    case HandleKind::texref:
+    case HandleKind::surfref:
+    case HandleKind::array:
+    case HandleKind::mipmap:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Session::resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw) {
+  if (kind == HandleKind::stream && value == 1) {
+    raw = reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY);
+    return true;
+  }
+  if (kind == HandleKind::context) {
+    const ContextState* const found = Handle(value).well_formed(kind) ? context(Handle(value).id()) : nullptr;
+    if (found) raw = reinterpret_cast<std::uint64_t>(found->cuda);
+    return found != nullptr;
+  }
+  const Handles::Entry* entry = handles_.find(kind, Handle(value));
+  if (!entry && kind == HandleKind::function) entry = handles_.find(HandleKind::kernel, Handle(value));
+  if (entry) raw = entry->value;
+  return entry != nullptr;
+}
+
+CUresult Session::check_adoption(HandleKind kind, std::uint64_t value) {
+  // A client that reuses a live handle does not follow the protocol.
+  if (!handles_.adoptable(kind, Handle(value))) throw ProtocolError("a new object was given a handle that is not free");
+  return CUDA_SUCCESS;
+}
+
+void Session::adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call) {
+  handles_.adopt(Handle(value), raw, lives_with_context(kind) ? call.id().context : 0);
+  if (kind != HandleKind::stream) return;
+  ContextState& owner = *context(call.id().context);
+  auto state = std::make_unique<StreamState>();
+  state->cuda = reinterpret_cast<CUstream>(raw);
+  state->context = &owner;
+  state->handle = value;
+  unsigned flags = 0;
+  driver_.cuStreamGetFlags(state->cuda, &flags);
+  state->blocking = !(flags & CU_STREAM_NON_BLOCKING);
+  state->overtake_seen = 0;
+  owner.streams.push_back(state.get());
+  streams_[value] = std::move(state);
+}
+
+void Session::add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
+  memory_.add_foreign(address, bytes);
+  globals_.emplace(owner, address);
+}
+
+void Session::forget(HandleKind kind, std::uint64_t value) {
+  handles_.forget(kind, Handle(value));
+  const auto [first, last] = globals_.equal_range(value);
+  for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
+  globals_.erase(first, last);
+  if (kind != HandleKind::stream) return;
+  const auto found = streams_.find(value);
+  if (found == streams_.end()) return;
+  StreamState& gone = *found->second;
+  // The driver finishes what the stream was given; nobody hears of it any more.
+  completions_.abandon(gone, CUDA_SUCCESS);
+  order_.forget(gone);
+  std::erase(gone.context->streams, &gone);
+  streams_.erase(found);
+}
+
+std::size_t Session::list_size(std::uint64_t n) {
+  if (n > limits::array_elements_max) throw ProtocolError("a list of " + std::to_string(n) + " elements");
+  return static_cast<std::size_t>(n);
+}
+
+int Session::driver_ordinal(int ordinal) const {
+  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= options_.devices.size()) return -1;
+  return options_.devices[static_cast<std::size_t>(ordinal)];
+}
+
+// --- waiting --------------------------------------------------------------------------------------------------------------------
+
+void Session::when_passed(StreamState& stream, Completions::Done done) {
+  order_.after_stream(stream, [this, handle = stream.handle, id = stream.context->id, done = std::move(done)] {
+    StreamState* const target = this->stream(handle, id);
+    if (!target) {  // destroyed meanwhile
+      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
+    } else if (!target->dirty() && target->handle != 1) {
+      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
+    } else if (capturing(*target)) {
+      completions_.soon(Completions::Kind::signal, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, done);
+    } else {
+      make_current(*target->context);
+      completions_.after(*target, Completions::Kind::signal, done);
+    }
+  });
+}
+
+namespace {
+
+/// Calls `done` with the first failure once all of several waits are over.
+class Gather {
+ public:
+  explicit Gather(Completions::Done done) : done_(std::move(done)) {}
+  void add() { ++open_; }
+  void close(CUresult result) {
+    if (result_ == CUDA_SUCCESS) result_ = result;
+    if (--open_ == 0) done_(result_);
+  }
+
+ private:
+  Completions::Done done_;
+  std::size_t open_ = 1;
+  CUresult result_ = CUDA_SUCCESS;
+};
+
+}  // namespace
+
+void Session::when_passed(ContextState& context, Completions::Done done) {
+  order_.after_all([this, id = context.id, done = std::move(done)] {
+    ContextState* const target = this->context(id);
+    auto gather = std::make_shared<Gather>(done);
+    if (target) {
+      make_current(*target);
+      for (StreamState* stream : target->streams) {
+        if (!stream->dirty() || capturing(*stream)) continue;
+        gather->add();
+        completions_.after(*stream, Completions::Kind::signal, [gather](CUresult result) { gather->close(result); });
+      }
+    }
+    completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [gather](CUresult result) { gather->close(result); });
+  });
+}
+
+void Session::when_all_passed(Completions::Done done) {
+  auto gather = std::make_shared<Gather>(std::move(done));
+  for (const auto& [id, context] : contexts_) {
+    gather->add();
+    when_passed(*context, [gather](CUresult result) { gather->close(result); });
+  }
+  completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [gather](CUresult result) { gather->close(result); });
+}
+
+void Session::deliver_changes() {
+  if (!host_blocks_.any_mapped()) return;
+  host_blocks_.changes([&](std::uint64_t address, std::span<const std::byte> bytes) {
+    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    deliver(address, *copy, [copy] {});
+  });
+}
+
+void Session::deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release) {
+  output_.control([&](wire::Control::Builder control) { control.initDeliver().setAddress(address); }, bytes, std::move(release));
+}
+
+std::uint64_t Session::expect_callback(std::uint64_t number, std::function<void()> done) {
+  callbacks_[number] = std::move(done);
+  return number;
+}
+
+std::uint64_t Session::start_pull(std::uint64_t address, std::uint64_t bytes, std::function<void(std::vector<std::byte>)> done) {
+  const std::uint64_t id = next_pull_++;
+  pulls_[id] = {{}, bytes, std::move(done)};
+  output_.control([&](wire::Control::Builder control) {
+    auto pull = control.initPull();
+    pull.setPull(id);
+    pull.setAddress(address);
+    pull.setBytes(bytes);
+  });
+  return id;
+}
+
+void Session::event_waiter(std::uint64_t event, int change) {
+  EventWait& wait = event_waits_[event];
+  wait.waiters += change;
+  if (wait.waiters > 0) return;
+  const bool destroy = wait.destroyed;
+  event_waits_.erase(event);
+  if (destroy) destroy_event(event);
+}
+
+CUresult Session::destroy_event(std::uint64_t event) {
+  if (const auto waiting = event_waits_.find(event); waiting != event_waits_.end()) {
+    waiting->second.destroyed = true;
+    return CUDA_SUCCESS;
+  }
+  CUevent object{};
+  if (!resolve(HandleKind::event, event, object)) return CUDA_ERROR_INVALID_HANDLE;
+  handles_.forget(HandleKind::event, Handle(event));
+  return driver_.cuEventDestroy_v2(object);
+}
+
+// --- beside the executor ------------------------------------------------------------------------------------------------------------
+
+Outcome Session::aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle) {
+  return aside_reply(call, std::move(work),
+                     [settle = std::move(settle)](CUresult result, MessageWriter&) { return settle(result); });
+}
+
+Outcome Session::aside_reply(Call& call, std::function<CUresult()> work,
+                             std::function<CUresult(CUresult, MessageWriter&)> settle) {
+  auto result = std::make_shared<CUresult>(CUDA_ERROR_UNKNOWN);
+  const CUcontext cuda = current_ && call.id().context != 0 ? current_->cuda : nullptr;
+  aside_.run(
+      [this, cuda, work = std::move(work), result] {
+        driver_.cuCtxSetCurrent(cuda);
+        *result = work();
+      },
+      [this, id = call.id(), settle = std::move(settle), result] {
+        // What settles may need the context current again.
+        if (ContextState* const owner = context(id.context)) make_current(*owner);
+        MessageWriter writer;
+        const CUresult outcome = settle(*result, writer);
+        finish(id, outcome, writer.finish());
+      });
+  return Outcome::later();
+}
+
+// --- staging ------------------------------------------------------------------------------------------------------------------------
+
+bool Session::make_staging() {
+  if (staging_memory_) return true;
+  if (!current_ && (contexts_.empty() || !make_current(*contexts_.begin()->second))) return false;
+  void* memory = nullptr;
+  if (driver_.cuMemHostAlloc(&memory, staging_in_bytes + staging_out_bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return false;
+  staging_memory_ = memory;
+  staging_context_ = current_;
+  auto* const bytes = static_cast<std::byte*>(memory);
+  staging_in_ = StagingRing({bytes, staging_in_bytes});
+  staging_out_ = StagingRing({bytes + staging_in_bytes, staging_out_bytes});
+  return true;
+}
+
+// Pinned memory dies with the context it was made in. Whatever still passes through it is of no use any more.
+void Session::drop_staging(ContextState& context) {
+  if (staging_context_ != &context) return;
+  const auto deadline = Clock::now() + limits::heartbeat_timeout;
+  while (!ended_ && !output_.empty()) {
+    if (output_.pump()) continue;
+    if (Clock::now() >= deadline) throw ChannelClosed("the client does not read");
+    channel_.wait({.writable = true}, limits::heartbeat_interval);
+  }
+  driver_.cuMemFreeHost(staging_memory_);
+  staging_memory_ = nullptr;
+  staging_context_ = nullptr;
+  staging_in_ = StagingRing();
+  staging_out_ = StagingRing();
+}
+
+FunctionLayout* Session::layout(Handles::Entry& entry, bool kernel) {
+  if (entry.layout) return entry.layout;
+  auto layout = std::make_unique<FunctionLayout>();
+  for (std::size_t index = 0;; ++index) {
+    std::size_t offset = 0, bytes = 0;
+    const CUresult result =
+        kernel ? driver_.cuKernelGetParamInfo(reinterpret_cast<CUkernel>(entry.value), index, &offset, &bytes)
+               : driver_.cuFuncGetParamInfo(reinterpret_cast<CUfunction>(entry.value), index, &offset, &bytes);
+    if (result != CUDA_SUCCESS) break;  // INVALID_VALUE behind the last one
+    layout->parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
+    layout->bytes = std::max(layout->bytes, static_cast<std::uint32_t>(offset + bytes));
+  }
+  layouts_.push_back(std::move(layout));
+  return entry.layout = layouts_.back().get();
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,254 @@
+#pragma once
+// A session at the worker: everything one client process has here, and the loop that executes its calls.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "aside.h"
+#include "call.h"
+#include "completions.h"
+#include "control.capnp.h"
+#include "device_memory.h"
+#include "dispatch.h"
+#include "driver_table.h"
+#include "handles.h"
+#include "host_blocks.h"
+#include "image_store.h"
+#include "opcodes.h"
+#include "output.h"
+#include "protocol/channel.h"
+#include "protocol/frame_reader.h"
+#include "protocol/handle_results.h"
+#include "staging.h"
+#include "stream_order.h"
+#include "streams.h"
+
+namespace fargpu::server {
+
+struct Window {
+  std::uint64_t base = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct SessionOptions {
+  std::uint64_t id = 0;
+  Window device_window;                         ///< reserved in this process already
+  Window host_window;                           ///< the same
+  std::vector<int> devices;                     ///< the driver's ordinals, in the session's order
+  std::vector<std::uint64_t> memory_limits;     ///< bytes per device; 0 for none
+  std::filesystem::path image_folder;           ///< empty: images are kept for the session only
+  std::uint64_t image_bytes_max = 8ull << 30;   ///< of that folder
+  std::chrono::nanoseconds spin{0};             ///< how long to poll before sleeping, while somebody waits
+  /// Hears of memory and calls, now and then.
+  std::function<void(const std::vector<std::uint64_t>& memory_bytes, std::uint64_t calls)> report;
+};
+
+/// One executor thread runs everything: it reads calls, executes them in their order, and polls for completions. It never waits for
+/// the GPU, for the client or for a long driver call.
+class Session final : FrameHandler {
+ public:
+  Session(Channel& channel, DriverTable& driver, SessionOptions options);
+  ~Session() override;
+
+  /// Serves until the client leaves or the channel ends. Returns why, for the log. Throws ProtocolError and kj::Exception for a
+  /// client that broke the protocol.
+  std::string run();
+
+  /// Makes run() end soon, with a word to the client. Any thread.
+  void stop(const std::string& why);
+
+  // --- for services -----------------------------------------------------------------------------------------------------------
+
+  DriverTable& driver() { return driver_; }
+  DeviceMemory& memory() { return memory_; }
+  Ledger& ledger() { return ledger_; }
+  HostBlocks& host_blocks() { return host_blocks_; }
+  ImageStore& images() { return images_; }
+  Handles& handles() { return handles_; }
+  StreamOrder& order() { return order_; }
+  Completions& completions() { return completions_; }
+  Output& output() { return output_; }
+  const SessionOptions& options() const { return options_; }
+
+  /// The driver's object behind a handle; false if the handle is none of this session. Streams may be 1, functions may be kernels.
+  template <class T>
+  bool resolve(HandleKind kind, std::uint64_t value, T& object) {
+    std::uint64_t raw = 0;
+    if (!resolve_raw(kind, value, raw)) return false;
+    if constexpr (std::is_pointer_v<T>) object = reinterpret_cast<T>(raw);
+    else object = raw;
+    return true;
+  }
+  /// What a call with a bad handle of this kind returns.
+  static CUresult invalid(HandleKind kind) { return invalid_handle_result(kind); }
+  CUresult check_adoption(HandleKind kind, std::uint64_t value);
+  template <class T>
+  void adopt(HandleKind kind, std::uint64_t value, T object, const Call& call) {
+    adopt_raw(kind, value, raw_of(object), call);
+  }
+  template <class T>
+  Handle reveal(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
+    return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.id().context : 0, Handle(source));
+  }
+  /// A variable of a module or library: the session may use it as long as its owner lives.
+  void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
+  void forget(HandleKind kind, std::uint64_t value);
+  /// Number of elements of a list that a client sent; throws ProtocolError beyond what is allowed.
+  static std::size_t list_size(std::uint64_t n);
+  /// Worker ordinal to the driver's; -1 if there is none.
+  int driver_ordinal(int ordinal) const;
+
+  /// The stream of a handle in the context of a call; null if there is none.
+  StreamState* stream(std::uint64_t handle, std::uint32_t context);
+  /// Work was given to a stream (by its handle, in the context being served).
+  void submitted(std::uint64_t stream_handle);
+  void submitted(StreamState& stream);
+  /// Whether the driver captures the stream now.
+  bool capturing(const StreamState& stream);
+  void count_capture(int change) { captures_ += change; }
+
+  ContextState* context(std::uint32_t id);
+  CUresult open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
+  CUresult close_context(ContextState& context);
+
+  /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
+  void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {});
+
+  /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the answer.
+  Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
+  /// The same, where settling writes a reply: `settle` gets the writer.
+  Outcome aside_reply(Call& call, std::function<CUresult()> work,
+                      std::function<CUresult(CUresult, MessageWriter&)> settle);
+
+  /// Calls done(result) when the GPU has completed all work that was given to a stream, a context, or any context, by now.
+  void when_passed(StreamState& stream, Completions::Done done);
+  void when_passed(ContextState& context, Completions::Done done);
+  void when_all_passed(Completions::Done done);
+  /// Sends the client what the GPU changed in mapped host memory: before any answer that tells it of a completion.
+  void deliver_changes();
+  /// Sends bytes for a host block of the client; `owner` keeps them alive meanwhile.
+  void deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
+
+  /// Makes a context current to the executor.
+  bool make_current(ContextState& context);
+  /// Keeps something alive for as long as the session lives.
+  void keep(std::shared_ptr<void> thing) { kept_.push_back(std::move(thing)); }
+
+  /// Pinned memory to pass bytes through, made when it is first needed; false while there is no context to make it in.
+  bool staging_ready() { return make_staging(); }
+  StagingRing& staging_in() { return staging_in_; }
+  StagingRing& staging_out() { return staging_out_; }
+  /// Runs `job` each time the loop comes round until it returns true.
+  void retry(std::function<bool()> job) { retries_.push_back(std::move(job)); }
+
+  /// Host functions and pulls under way: what to do when the client answers.
+  std::uint64_t expect_callback(std::uint64_t number, std::function<void()> done);
+  struct Pull {
+    std::vector<std::byte> bytes;
+    std::size_t wanted = 0;
+    std::function<void(std::vector<std::byte>)> done;
+  };
+  std::uint64_t start_pull(std::uint64_t address, std::uint64_t bytes, std::function<void(std::vector<std::byte>)> done);
+
+  /// Layouts of functions live as long as the session; a handle's entry points to its own.
+  FunctionLayout* layout(Handles::Entry& entry, bool kernel);
+
+  /// An event of the client is being waited for, or not any more; destroying it waits until nobody does.
+  void event_waiter(std::uint64_t event, int change);
+  /// Destroys it now, or when the last waiter is gone. `destroy` is the driver's part.
+  CUresult destroy_event(std::uint64_t event);
+
+ private:
+  template <class T>
+  static std::uint64_t raw_of(T object) {
+    if constexpr (std::is_pointer_v<T>) return reinterpret_cast<std::uint64_t>(object);
+    else return object;
+  }
+  static bool lives_with_context(HandleKind kind);
+  bool resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw);
+  void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
+
+  std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
+  void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
+  void on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk);
+  void on_control(std::span<const std::byte> message, std::span<std::byte> bulk);
+  void execute(const Service& service, Call& call);
+  void park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
+            std::uint64_t recorded_event);
+  void execute_after_all(const Service& service, Call& call);
+  bool enter_context(const Service& service, const Call& call);
+  void catch_up(StreamState& stream);
+  bool make_staging();
+  void drop_staging(ContextState& context);
+  bool tell_usage(bool now);  // false if it was too soon
+  bool turn();
+  void rest();
+
+  Channel& channel_;
+  DriverTable& driver_;
+  const SessionOptions options_;
+  Waker waker_;
+  FrameReader reader_;
+  Output output_;
+  Ledger ledger_;
+  DeviceMemory memory_;
+  HostBlocks host_blocks_;
+  ImageStore images_;
+  std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses
+  Handles handles_;
+  Completions completions_;
+  StreamOrder order_;
+  std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
+  std::vector<std::unique_ptr<FunctionLayout>> layouts_;
+  std::vector<std::shared_ptr<void>> kept_;
+  ContextState* current_ = nullptr;
+  int captures_ = 0;
+
+  ContextState* staging_context_ = nullptr;
+  void* staging_memory_ = nullptr;
+  StagingRing staging_in_;
+  StagingRing staging_out_;
+  std::vector<std::byte> arriving_;  // bulk bytes of frames that are used up at once
+  std::vector<std::function<bool()>> retries_;
+
+  std::map<std::uint64_t, std::function<void()>> callbacks_;
+  std::map<std::uint64_t, Pull> pulls_;
+  std::uint64_t next_pull_ = 1;
+  struct EventWait {
+    int waiters = 0;
+    bool destroyed = false;
+  };
+  std::unordered_map<std::uint64_t, EventWait> event_waits_;
+
+  bool ended_ = false;
+  std::string ended_why_;
+  std::atomic<bool> stopping_{false};
+  std::mutex stop_mutex_;
+  std::string stop_why_;
+  std::uint64_t calls_ = 0;
+  std::uint64_t confirmed_at_ = 0;
+  std::chrono::steady_clock::time_point heard_at_;
+  std::chrono::steady_clock::time_point told_at_;
+  std::vector<std::uint64_t> told_bytes_;
+  std::uint64_t told_calls_ = 0;
+  std::chrono::steady_clock::time_point busy_until_;
+  Aside aside_;  // last: its threads end before what they use goes
+};
+
+/// How many list elements a count asks for, as the client rounds it.
+template <class Number>
+std::size_t list_elements(Number number) {
+  if (static_cast<std::make_signed_t<Number>>(number) < 0) return 0;
+  return static_cast<std::size_t>(std::min<std::uint64_t>(number, limits::array_elements_max));
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,75 @@
+// Contexts: opened and closed at the client's word, waited for by events.
+
+#include <malloc.h>
+
+#include <cstdlib>
+
+#include "server/worker/session.h"
+#include "server_hand.h"
+
+namespace fargpu::server::hand {
+namespace {
+
+capnp::Data::Reader data(const void* bytes, std::size_t n) { return {static_cast<const kj::byte*>(bytes), n}; }
+
+// The private table 1734dc26, slots 4 and 13: per TPC, its GPC and its number there, in two arrays of malloc, one byte each
+// (measured; driver 580). cuBLASLt chooses its kernels by it. A driver without the table, as ours are, gives no facts.
+void write_processors(DriverTable& driver, wire::OpenContextReply::Builder reply, int processors) {
+  static const CUuuid id = {{0x17, 0x34, static_cast<char>(0xdc), 0x26, static_cast<char>(0x80), 0x0d, 0x47, 0x45,
+                             static_cast<char>(0x87), 0x26, static_cast<char>(0xc0), static_cast<char>(0xf1),
+                             static_cast<char>(0xe7), static_cast<char>(0xdd), static_cast<char>(0x8b),
+                             static_cast<char>(0xca)}};
+  const void* table = nullptr;
+  if (driver.cuGetExportTable(&table, &id) != CUDA_SUCCESS || !table) return;
+  const auto* const words = static_cast<const void* const*>(table);
+  if (reinterpret_cast<std::size_t>(words[0]) < 14 * sizeof(void*) || !words[4] || !words[13]) return;
+  const auto read = reinterpret_cast<CUresult (*)(unsigned char**, unsigned char**)>(const_cast<void*>(words[4]));
+  const auto free = reinterpret_cast<CUresult (*)(unsigned char*, unsigned char*)>(const_cast<void*>(words[13]));
+  unsigned char* group = nullptr;
+  unsigned char* index = nullptr;
+  if (read(&group, &index) != CUDA_SUCCESS || !group || !index) return;
+  // Two multiprocessors make a TPC on every GPU that has this table.
+  const auto count = static_cast<std::size_t>(processors) / 2;
+  if (::malloc_usable_size(group) >= count && ::malloc_usable_size(index) >= count) {
+    reply.setProcessorGroup(data(group, count));
+    reply.setProcessorIndex(data(index, count));
+  }
+  free(group, index);
+}
+
+}  // namespace
+
+Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) {
+  ContextState* opened = nullptr;
+  const CUresult result =
+      session.open_context(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
+  if (result != CUDA_SUCCESS) return result;
+  auto out = call.out<wire::OpenContextReply>();
+  unsigned long long number = 0;
+  session.driver().cuCtxGetId(opened->cuda, &number);
+  out.setNumber(number);
+  int least = 0, greatest = 0;
+  session.driver().cuCtxGetStreamPriorityRange(&least, &greatest);
+  out.setLeastPriority(least);
+  out.setGreatestPriority(greatest);
+  int processors = 0;
+  session.driver().cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                        session.driver_ordinal(in.getDevice()));
+  write_processors(session.driver(), out, processors);
+  return CUDA_SUCCESS;
+}
+
+Outcome closeContext(Session& session, Call&, wire::CloseContext::Reader in) {
+  ContextState* const context = session.context(Handle(in.getContext()).id());
+  return context ? session.close_context(*context) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+Outcome cuCtxSynchronize(Session& session, Call& call, wire::CuCtxSynchronize::Reader) {
+  session.when_passed(*session.context(call.id().context), [&session, id = call.id()](CUresult result) {
+    session.deliver_changes();
+    session.finish(id, result);
+  });
+  return Outcome::later();
+}
+
+}  // namespace fargpu::server::hand

@@ -1,0 +1,278 @@
+// Copies between the connection and the GPU, and within the GPU's memory.
+
+#include <algorithm>
+#include <cstring>
+
+#include "server/worker/session.h"
+#include "server_hand.h"
+
+namespace fargpu::server::hand {
+namespace {
+
+struct Shape {
+  std::uint64_t width, height, depth;
+};
+struct Side {
+  std::uint64_t address, pitch, slice;
+};
+
+Shape shape_of(wire::Shape::Reader in) { return {in.getWidth(), in.getHeight(), in.getDepth()}; }
+Side side_of(wire::Side::Reader in) { return {in.getAddress(), in.getPitch(), in.getSlice()}; }
+
+// Bytes from the first to behind the last; false if that is no sensible number.
+bool extent_of(const Shape& shape, const Side& side, std::uint64_t& extent) {
+  if (shape.width == 0 || shape.height == 0 || shape.depth == 0) return false;
+  unsigned __int128 sum = static_cast<unsigned __int128>(shape.depth - 1) * side.slice;
+  sum += static_cast<unsigned __int128>(shape.height - 1) * side.pitch;
+  sum += shape.width;
+  extent = static_cast<std::uint64_t>(sum);
+  return sum <= (std::uint64_t{1} << 47);
+}
+
+bool allowed(Session& session, const Shape& shape, const Side& side) {
+  std::uint64_t extent = 0;
+  return extent_of(shape, side, extent) && session.memory().holds(side.address, extent);
+}
+
+// Packed rows at `host` to or from rows on the device, in stream order.
+CUresult copy_rows(Session& session, StreamState& stream, const Shape& shape, const Side& device, std::byte* host, bool in) {
+  DriverTable& driver = session.driver();
+  if (shape.height == 1) {
+    return in ? driver.cuMemcpyHtoDAsync_v2(device.address, host, shape.width, stream.cuda)
+              : driver.cuMemcpyDtoHAsync_v2(host, device.address, shape.width, stream.cuda);
+  }
+  CUDA_MEMCPY2D copy{};
+  copy.WidthInBytes = shape.width;
+  copy.Height = shape.height;
+  if (in) {
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+    copy.srcHost = host;
+    copy.srcPitch = shape.width;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.dstDevice = device.address;
+    copy.dstPitch = device.pitch;
+  } else {
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = device.address;
+    copy.srcPitch = device.pitch;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.dstHost = host;
+    copy.dstPitch = shape.width;
+  }
+  return driver.cuMemcpy2DAsync_v2(&copy, stream.cuda);
+}
+
+// What the program's call was synchronous about: later work on other streams must find the bytes.
+void let_nothing_overtake(Session& session, StreamState& stream) {
+  ContextState& context = *stream.context;
+  DriverTable& driver = session.driver();
+  if (!context.overtake_event && driver.cuEventCreate(&context.overtake_event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+  if (driver.cuEventRecord(context.overtake_event, stream.cuda) == CUDA_SUCCESS) stream.overtake_seen = ++context.overtake;
+}
+
+/// A copy out whose bytes go to a waiting client: in chunks through the staging ring, as it has room. While chunks are missing the
+/// stream is held, so that later work on it cannot change what is still to be copied.
+class Fetch : public std::enable_shared_from_this<Fetch> {
+ public:
+  Fetch(Session& session, const CallId& call, std::uint64_t stream, const Shape& shape, const Side& source)
+      : session_(session), call_(call), stream_(stream), shape_(shape), source_(source) {}
+
+  void start() {
+    if (issue()) return;
+    StreamState* const stream = session_.stream(stream_, call_.context);
+    held_ = session_.order().hold(*stream);
+    session_.retry([self = shared_from_this()] {
+      if (!self->issue()) return false;
+      self->session_.order().release(self->held_);
+      return true;
+    });
+  }
+
+ private:
+  // Gives as much to the driver as there is room for. True when there is nothing left to give.
+  bool issue() {
+    const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, limits::bulk_bytes_max / shape_.width);
+    while (row_ < shape_.height && failure_ == CUDA_SUCCESS) {
+      // Whole rows, or a part of one that is too long.
+      const std::uint64_t rows = column_ > 0 ? 1 : std::min(rows_at_once, shape_.height - row_);
+      const std::uint64_t width = std::min<std::uint64_t>(shape_.width - column_, limits::bulk_bytes_max);
+      const auto part = session_.staging_out().take(rows * width);
+      if (!part) return false;
+      StreamState* const stream = session_.stream(stream_, call_.context);
+      if (!stream) {
+        failure_ = CUDA_ERROR_INVALID_HANDLE;
+        session_.staging_out().give(*part);
+        break;
+      }
+      const Side from{source_.address + row_ * source_.pitch + column_, source_.pitch, 0};
+      const CUresult result = copy_rows(session_, *stream, {width, rows, 1}, from, part->data(), false);
+      if (result != CUDA_SUCCESS) {
+        failure_ = result;
+        session_.staging_out().give(*part);
+        break;
+      }
+      session_.submitted(*stream);
+      ++open_;
+      session_.completions().after(*stream, Completions::Kind::delivery,
+                                   [self = shared_from_this(), bytes = *part](CUresult done) { self->arrived(bytes, done); });
+      column_ += width;
+      if (column_ == shape_.width) {
+        column_ = 0;
+        row_ += rows;
+      }
+    }
+    issued_ = true;
+    if (open_ == 0) finish();
+    return true;
+  }
+
+  void arrived(std::span<std::byte> bytes, CUresult result) {
+    const auto give = [self = shared_from_this(), bytes] { self->session_.staging_out().give(bytes); };
+    if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
+      session_.output().data(call_, bytes, give);
+    } else {
+      if (failure_ == CUDA_SUCCESS) failure_ = result;
+      give();
+    }
+    if (--open_ == 0 && issued_) finish();
+  }
+
+  void finish() {
+    session_.deliver_changes();
+    session_.finish(call_, failure_);
+  }
+
+  Session& session_;
+  const CallId call_;
+  const std::uint64_t stream_;
+  const Shape shape_;
+  const Side source_;
+  std::uint64_t row_ = 0;
+  std::uint64_t column_ = 0;
+  std::size_t open_ = 0;
+  bool issued_ = false;
+  std::uint64_t held_ = 0;
+  CUresult failure_ = CUDA_SUCCESS;
+};
+
+// Sends the bytes of a host block to the client, in parts; they stay where they are meanwhile.
+void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes) {
+  while (bytes > 0) {
+    const std::uint64_t part = std::min<std::uint64_t>(bytes, limits::bulk_bytes_max);
+    const std::span<std::byte> memory = session.host_blocks().find(address, part);
+    if (memory.empty()) return;  // closed meanwhile
+    auto copy = std::make_shared<std::vector<std::byte>>(memory.begin(), memory.end());
+    session.deliver(address, *copy, [copy] {});
+    session.host_blocks().delivered(address, part);
+    address += part;
+    bytes -= part;
+  }
+}
+
+}  // namespace
+
+Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
+  const Shape shape = shape_of(in.getShape());
+  const Side target = side_of(in.getTarget());
+  const std::span<std::byte> bulk = call.bulk();
+  const bool staged = session.staging_in().contains(bulk.data());
+  const auto refuse = [&](CUresult result) {
+    if (staged) session.staging_in().give(bulk);
+    return result;
+  };
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return refuse(CUDA_ERROR_INVALID_HANDLE);
+  if (shape.depth != 1 || !allowed(session, shape, target)) return refuse(CUDA_ERROR_INVALID_VALUE);
+  const auto source = in.getSource();
+  if (source.isBulk()) {
+    if (bulk.size() != shape.width * shape.height) throw ProtocolError("a copy with too few or too many bytes");
+    const CUresult result = copy_rows(session, *stream, shape, target, bulk.data(), true);
+    if (result != CUDA_SUCCESS) return refuse(result);
+    session.submitted(*stream);
+    // From ordinary memory the driver has taken the bytes by now; from staging they go at their own time.
+    if (staged) {
+      session.completions().after(*stream, Completions::Kind::delivery,
+                                  [&session, bulk](CUresult) { session.staging_in().give(bulk); });
+    }
+  } else if (shape.height != 1) {
+    return refuse(CUDA_ERROR_INVALID_VALUE);
+  } else if (source.isBlock()) {
+    const std::span<std::byte> memory = session.host_blocks().find(source.getBlock(), shape.width);
+    if (memory.size() != shape.width) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = copy_rows(session, *stream, shape, target, memory.data(), true);
+    if (result != CUDA_SUCCESS) return result;
+    session.submitted(*stream);
+  } else {
+    const std::uint64_t held = session.order().hold(*stream);
+    session.start_pull(source.getPull(), shape.width,
+                       [&session, id = call.id(), handle = in.getStream(), shape, target, held](std::vector<std::byte> bytes) {
+                         StreamState* const there = session.stream(handle, id.context);
+                         CUresult result = CUDA_ERROR_INVALID_HANDLE;
+                         if (there && session.make_current(*there->context)) {
+                           // The stream has nothing before it any more, so that this takes no longer than the copy.
+                           result = copy_rows(session, *there, shape, target, bytes.data(), true);
+                           if (result == CUDA_SUCCESS) session.submitted(*there);
+                         }
+                         session.order().release(held);
+                         if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
+                       });
+    return Outcome::later();
+  }
+  if (in.getComplete()) let_nothing_overtake(session, *stream);
+  return CUDA_SUCCESS;
+}
+
+Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
+  const Shape shape = shape_of(in.getShape());
+  const Side source = side_of(in.getSource());
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (shape.depth != 1 || !allowed(session, shape, source)) return CUDA_ERROR_INVALID_VALUE;
+  const auto target = in.getTarget();
+  if (target.isReply()) {
+    if (!call.id().wants_reply) throw ProtocolError("a copy whose bytes nobody waits for");
+    if (!session.staging_ready()) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::make_shared<Fetch>(session, call.id(), in.getStream(), shape, source)->start();
+    return Outcome::later();
+  }
+  const std::uint64_t address = target.getBlock();
+  const std::span<std::byte> memory = session.host_blocks().find(address, shape.width);
+  if (shape.height != 1 || memory.size() != shape.width) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = copy_rows(session, *stream, shape, source, memory.data(), false);
+  if (result != CUDA_SUCCESS) return result;
+  session.submitted(*stream);
+  session.completions().after(*stream, Completions::Kind::delivery, [&session, address, bytes = shape.width](CUresult done) {
+    if (done == CUDA_SUCCESS) deliver_block(session, address, bytes);
+  });
+  return CUDA_SUCCESS;
+}
+
+Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {
+  const Shape shape = shape_of(in.getShape());
+  const Side target = side_of(in.getTarget());
+  const Side source = side_of(in.getSource());
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (!allowed(session, shape, target) || !allowed(session, shape, source)) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result;
+  if (shape.height == 1 && shape.depth == 1) {
+    result = session.driver().cuMemcpyDtoDAsync_v2(target.address, source.address, shape.width, stream->cuda);
+  } else {
+    CUDA_MEMCPY3D copy{};
+    copy.WidthInBytes = shape.width;
+    copy.Height = shape.height;
+    copy.Depth = shape.depth;
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = source.address;
+    copy.srcPitch = source.pitch;
+    copy.srcHeight = source.pitch ? source.slice / source.pitch : 0;
+    copy.dstDevice = target.address;
+    copy.dstPitch = target.pitch;
+    copy.dstHeight = target.pitch ? target.slice / target.pitch : 0;
+    result = session.driver().cuMemcpy3DAsync_v2(&copy, stream->cuda);
+  }
+  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  return result;
+}
+
+}  // namespace fargpu::server::hand

@@ -1,0 +1,98 @@
+// Kernel launches and what is asked about them.
+
+#include <cstring>
+
+#include "cuda_facts.h"
+#include "server/worker/arguments.h"
+#include "server/worker/session.h"
+#include "server_hand.h"
+
+namespace fargpu::server::hand {
+namespace {
+
+constexpr unsigned attributes_max = 32;
+
+// Launch attributes as the driver wants them.
+CUresult read_attributes(Session& session, capnp::List<wire::LaunchAttribute>::Reader in, std::vector<CUlaunchAttribute>& out) {
+  if (in.size() > attributes_max) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto item : in) {
+    CUlaunchAttribute& attribute = out.emplace_back();
+    std::memset(&attribute, 0, sizeof(attribute));
+    attribute.id = static_cast<CUlaunchAttributeID>(item.getAttribute());
+    const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
+    const auto in_words = item.getWords();
+    if (!facts || in_words.size() * 8 > sizeof(attribute.value)) return CUDA_ERROR_INVALID_VALUE;
+    std::uint64_t words[sizeof(CUlaunchAttributeValue) / 8] = {};
+    for (unsigned i = 0; i < in_words.size(); ++i) words[i] = in_words[i];
+    if (facts->holds_event) {
+      CUevent event{};
+      if (item.getHandle() != 0 && !session.resolve(HandleKind::event, item.getHandle(), event)) return CUDA_ERROR_INVALID_HANDLE;
+      words[0] = reinterpret_cast<std::uint64_t>(event);
+    }
+    std::memcpy(&attribute.value, words, facts->bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+// Shape and attributes of a launch; the attributes must outlive it.
+template <class Request>
+CUlaunchConfig read_config(Request in, std::vector<CUlaunchAttribute>& attributes) {
+  CUlaunchConfig config{};
+  config.gridDimX = in.getGridX();
+  config.gridDimY = in.getGridY();
+  config.gridDimZ = in.getGridZ();
+  config.blockDimX = in.getBlockX();
+  config.blockDimY = in.getBlockY();
+  config.blockDimZ = in.getBlockZ();
+  config.sharedMemBytes = in.getSharedBytes();
+  config.attrs = attributes.data();
+  config.numAttrs = static_cast<unsigned>(attributes.size());
+  return config;
+}
+
+}  // namespace
+
+Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  CUfunction function{};
+  Arguments arguments;
+  if (const CUresult bad = arguments.read(session, in.getFunction(), in.getParameters(), function); bad != CUDA_SUCCESS) return bad;
+  DriverTable& driver = session.driver();
+  CUresult result;
+  switch (in.getForm()) {
+    case wire::Launch::Form::PLAIN:
+      result = driver.cuLaunchKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(), in.getBlockY(),
+                                     in.getBlockZ(), in.getSharedBytes(), stream->cuda, arguments.pointers(), nullptr);
+      break;
+    case wire::Launch::Form::COOPERATIVE:
+      result = driver.cuLaunchCooperativeKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(),
+                                                in.getBlockY(), in.getBlockZ(), in.getSharedBytes(), stream->cuda,
+                                                arguments.pointers());
+      break;
+    default: {
+      std::vector<CUlaunchAttribute> attributes;
+      if (const CUresult bad = read_attributes(session, in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
+      CUlaunchConfig config = read_config(in, attributes);
+      config.hStream = stream->cuda;
+      result = driver.cuLaunchKernelEx(&config, function, arguments.pointers(), nullptr);
+    }
+  }
+  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  return result;
+}
+
+Outcome clusterOccupancy(Session& session, Call& call, wire::ClusterOccupancy::Reader in) {
+  CUfunction function{};
+  if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<CUlaunchAttribute> attributes;
+  if (const CUresult bad = read_attributes(session, in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
+  const CUlaunchConfig config = read_config(in, attributes);
+  int value = 0;
+  const CUresult result = in.getPotential() ? session.driver().cuOccupancyMaxPotentialClusterSize(&value, function, &config)
+                                            : session.driver().cuOccupancyMaxActiveClusters(&value, function, &config);
+  if (result == CUDA_SUCCESS) call.out<wire::ClusterOccupancyReply>().setValue(value);
+  return result;
+}
+
+}  // namespace fargpu::server::hand

@@ -1,0 +1,91 @@
+// Device memory, mappings, and host blocks.
+
+#include "server/worker/session.h"
+#include "server_hand.h"
+#include "struct_codecs.h"
+
+namespace fargpu::server::hand {
+
+Outcome backMemory(Session& session, Call&, wire::BackMemory::Reader in) {
+  const int device = session.driver_ordinal(in.getDevice());
+  if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
+  return session.memory().back(in.getAddress(), in.getBytes(), device);
+}
+
+Outcome releaseMemory(Session& session, Call&, wire::ReleaseMemory::Reader in) {
+  return session.memory().unmap(in.getAddress(), in.getBytes());
+}
+
+Outcome mapMemory(Session& session, Call& call, wire::MapMemory::Reader in) {
+  CUmemGenericAllocationHandle handle{};
+  if (!session.resolve(HandleKind::allocation, in.getAllocation(), handle)) return session.invalid(HandleKind::allocation);
+  int device = 0;
+  const CUresult result = session.memory().map(in.getAddress(), in.getBytes(), in.getOffset(), handle, device);
+  if (result == CUDA_SUCCESS) call.out<wire::MapMemoryReply>().setDevice(device);
+  return result;
+}
+
+Outcome retainAllocation(Session& session, Call& call, wire::RetainAllocation::Reader in) {
+  CUmemGenericAllocationHandle handle{};
+  const CUresult result = session.memory().retain(in.getAddress(), handle);
+  if (result == CUDA_SUCCESS)
+    call.out<wire::RetainAllocationReply>().setAllocation(session.reveal(HandleKind::allocation, handle, call).value());
+  return result;
+}
+
+Outcome cuMemCreate(Session& session, Call& call, wire::CuMemCreate::Reader in) {
+  CUmemAllocationProp prop{};
+  decode(in.getProp(), prop);
+  prop.location.id = session.driver_ordinal(prop.location.id);
+  CUmemGenericAllocationHandle handle{};
+  const CUresult result = session.memory().create(in.getSize(), prop, handle);
+  if (result == CUDA_SUCCESS)
+    call.out<wire::CuMemCreateReply>().setHandle(session.reveal(HandleKind::allocation, handle, call).value());
+  return result;
+}
+
+Outcome cuMemRelease(Session& session, Call&, wire::CuMemRelease::Reader in) {
+  CUmemGenericAllocationHandle handle{};
+  if (!session.resolve(HandleKind::allocation, in.getHandle(), handle)) return session.invalid(HandleKind::allocation);
+  const CUresult result = session.memory().release(handle);
+  if (result == CUDA_SUCCESS && !session.memory().knows(handle)) session.forget(HandleKind::allocation, in.getHandle());
+  return result;
+}
+
+Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
+  const auto passed = [&session, fence = in.getFence()](CUresult) {
+    session.deliver_changes();
+    session.output().control([&](wire::Control::Builder control) { control.initPassed().setFence(fence); });
+  };
+  if (in.getStream() == 0) {
+    session.when_all_passed(passed);
+  } else if (StreamState* const stream = session.stream(in.getStream(), call.id().context)) {
+    session.when_passed(*stream, passed);
+  } else {
+    passed(CUDA_SUCCESS);  // the stream is gone, and whatever it had with it
+  }
+  return CUDA_SUCCESS;
+}
+
+// --- host blocks ----------------------------------------------------------------------------------------------------------------
+
+Outcome openHostBlock(Session& session, Call& call, wire::OpenHostBlock::Reader in) {
+  HostBlocks& blocks = session.host_blocks();
+  if (!in.getMapped()) return blocks.open(in.getAddress(), in.getBytes(), call.id().context);
+  const CUresult result = blocks.open_mapped(in.getAddress(), in.getBytes(), in.getDevice(), call.id().context);
+  if (result == CUDA_SUCCESS) session.memory().add_foreign(in.getDevice(), in.getBytes());
+  return result;
+}
+
+Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in) {
+  HostBlocks& blocks = session.host_blocks();
+  const std::span<std::byte> memory = blocks.find(in.getAddress(), 0);
+  session.memory().remove_foreign(reinterpret_cast<std::uint64_t>(memory.data()));
+  return blocks.close(in.getAddress());
+}
+
+Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
+  return session.host_blocks().write(in.getAddress(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace fargpu::server::hand

@@ -1,0 +1,302 @@
+// Images, modules, libraries, functions.
+
+#include <chrono>
+#include <cstring>
+
+#include "server/worker/session.h"
+#include "server_hand.h"
+
+namespace fargpu::server::hand {
+namespace {
+
+constexpr std::size_t log_bytes_max = 1u << 20;
+constexpr unsigned options_max = 64;
+
+bool read_hash(capnp::Data::Reader in, ImageHash& hash) {
+  if (in.size() != hash.size()) return false;
+  std::memcpy(hash.data(), in.begin(), hash.size());
+  return true;
+}
+
+// What nvcc's object files hand to the driver; the runtime passes it on, so some code paths of drivers expect it.
+struct FatbinWrapper {
+  std::uint32_t magic = 0x466243B1;
+  std::uint32_t version = 1;
+  const void* container = nullptr;
+  const void* more = nullptr;
+};
+
+/// The options of one load, with room for what the driver writes. Lives until the load is settled.
+struct Load {
+  FatbinWrapper wrapper;
+  const void* image = nullptr;
+  bool module = false;
+  std::vector<CUjit_option> jit;
+  std::vector<void*> jit_values;
+  std::vector<CUlibraryOption> library;
+  std::vector<void*> library_values;
+  std::vector<char> info_log;
+  std::vector<char> error_log;
+  std::size_t info_size_at = 0;   // index + 1 of the size option
+  std::size_t error_size_at = 0;
+  std::size_t wall_at = 0;
+  CUmodule made_module = nullptr;
+  CUlibrary made_library = nullptr;
+
+  void add_log(std::vector<char>& log, std::size_t bytes, CUjit_option buffer, CUjit_option size, std::size_t& size_at) {
+    log.assign(std::min(bytes, log_bytes_max), '\0');
+    jit.push_back(buffer);
+    jit_values.push_back(log.data());
+    jit.push_back(size);
+    jit_values.push_back(reinterpret_cast<void*>(log.size()));
+    size_at = jit.size();
+  }
+  capnp::Data::Reader written(const std::vector<char>& log, std::size_t size_at) const {
+    const std::size_t n = size_at == 0 ? 0 : std::min(reinterpret_cast<std::size_t>(jit_values[size_at - 1]), log.size());
+    return {reinterpret_cast<const kj::byte*>(log.data()), n};
+  }
+
+  bool read(wire::LoadImage::Reader in) {
+    if (in.getJit().size() > options_max || in.getLibrary().size() > options_max) return false;
+    std::size_t info_bytes = 0, error_bytes = 0;
+    bool wants_info = false, wants_error = false;
+    for (const auto option : in.getJit()) {
+      const auto kind = static_cast<CUjit_option>(option.getOption());
+      switch (kind) {
+        case CU_JIT_INFO_LOG_BUFFER: wants_info = true; break;
+        case CU_JIT_ERROR_LOG_BUFFER: wants_error = true; break;
+        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: info_bytes = option.getValue(); break;
+        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: error_bytes = option.getValue(); break;
+        // These point into the program's memory, of which the driver here knows nothing.
+        case CU_JIT_GLOBAL_SYMBOL_NAMES:
+        case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
+        case CU_JIT_REFERENCED_KERNEL_NAMES:
+        case CU_JIT_REFERENCED_VARIABLE_NAMES: return false;
+        case CU_JIT_WALL_TIME:
+          jit.push_back(kind);
+          jit_values.push_back(nullptr);
+          wall_at = jit.size();
+          break;
+        default:
+          jit.push_back(kind);
+          jit_values.push_back(reinterpret_cast<void*>(option.getValue()));
+      }
+    }
+    if (wants_info) add_log(info_log, info_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_size_at);
+    if (wants_error) add_log(error_log, error_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_size_at);
+    for (const auto option : in.getLibrary()) {
+      if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) return false;
+      library.push_back(static_cast<CUlibraryOption>(option.getOption()));
+      library_values.push_back(reinterpret_cast<void*>(option.getValue()));
+    }
+    return true;
+  }
+};
+
+void describe(Session& session, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
+  const bool kernel = handle.kind() == HandleKind::kernel;
+  Handles::Entry& entry = *session.handles().find(handle.kind(), handle);
+  const FunctionLayout& layout = *session.layout(entry, kernel);
+  out.setFunction(handle.value());
+  out.setOwner(owner.value());
+  auto parameters = out.initParameters(static_cast<unsigned>(layout.parameters.size()));
+  for (unsigned i = 0; i < layout.parameters.size(); ++i) {
+    parameters[i].setOffset(layout.parameters[i].offset);
+    parameters[i].setBytes(layout.parameters[i].bytes);
+  }
+  const char* name = nullptr;
+  const CUresult named = kernel ? session.driver().cuKernelGetName(&name, reinterpret_cast<CUkernel>(entry.value))
+                                : session.driver().cuFuncGetName(&name, reinterpret_cast<CUfunction>(entry.value));
+  if (named == CUDA_SUCCESS && name) out.setName(name);
+}
+
+}  // namespace
+
+Outcome sendImage(Session& session, Call& call, wire::SendImage::Reader in) {
+  ImageHash hash;
+  if (!read_hash(in.getHash(), hash)) return CUDA_ERROR_INVALID_VALUE;
+  return session.images().receive(hash, in.getBytes(), in.getOffset(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+}
+
+Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
+  ImageHash hash;
+  auto load = std::make_shared<Load>();
+  if (!read_hash(in.getHash(), hash) || !load->read(in)) return CUDA_ERROR_INVALID_VALUE;
+  const auto image = session.images().find(hash, in.getBytes());
+  if (image.empty()) {
+    call.out<wire::LoadImageReply>().setKnown(false);
+    return CUDA_SUCCESS;
+  }
+  if (in.getModule() && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  load->module = in.getModule();
+  load->image = image.data();
+  if (in.getWrapped()) {
+    load->wrapper.container = image.data();
+    load->image = &load->wrapper;
+    session.keep(load);  // the driver may look at the wrapper again
+  }
+  return session.aside_reply(
+      call,
+      [load, &driver = session.driver()] {
+        if (load->module) {
+          return driver.cuModuleLoadDataEx(&load->made_module, load->image, static_cast<unsigned>(load->jit.size()),
+                                           load->jit.data(), load->jit_values.data());
+        }
+        return driver.cuLibraryLoadData(&load->made_library, load->image, load->jit.data(), load->jit_values.data(),
+                                        static_cast<unsigned>(load->jit.size()), load->library.data(),
+                                        load->library_values.data(), static_cast<unsigned>(load->library.size()));
+      },
+      [load, &session, id = call.id()](CUresult result, MessageWriter& writer) {
+        auto out = writer.root<wire::LoadImageReply>();
+        out.setKnown(true);
+        out.setInfoLog(load->written(load->info_log, load->info_size_at));
+        out.setErrorLog(load->written(load->error_log, load->error_size_at));
+        if (load->wall_at != 0) {
+          float milliseconds;
+          std::memcpy(&milliseconds, &load->jit_values[load->wall_at - 1], sizeof(milliseconds));
+          out.setWallMilliseconds(milliseconds);
+        }
+        if (result != CUDA_SUCCESS) return result;
+        const Handle handle =
+            load->module ? session.handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load->made_module), id.context)
+                         : session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load->made_library), 0);
+        out.setHandle(handle.value());
+        return result;
+      });
+}
+
+Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in) {
+  const Handle owner(in.getOwner());
+  const std::string name = in.getName().cStr();
+  DriverTable& driver = session.driver();
+  Handle handle;
+  CUresult result;
+  if (CUmodule module{}; session.resolve(HandleKind::module, owner.value(), module)) {
+    CUfunction function{};
+    result = driver.cuModuleGetFunction(&function, module, name.c_str());
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call, owner.value());
+  } else if (CUlibrary library{}; session.resolve(HandleKind::library, owner.value(), library)) {
+    CUkernel kernel{};
+    result = driver.cuLibraryGetKernel(&kernel, library, name.c_str());
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::kernel, kernel, call, owner.value());
+  } else if (CUkernel kernel{}; session.resolve(HandleKind::kernel, owner.value(), kernel)) {
+    if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    CUfunction function{};
+    result = driver.cuKernelGetFunction(&function, kernel);
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call, owner.value());
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (result == CUDA_SUCCESS) describe(session, handle, call.out<wire::FunctionReply>(), owner);
+  return result;
+}
+
+Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::Reader in) {
+  const Handle handle(in.getFunction());
+  DriverTable& driver = session.driver();
+  if (CUkernel kernel{}; session.resolve(HandleKind::kernel, handle.value(), kernel)) {
+    CUlibrary library{};
+    driver.cuKernelGetLibrary(&library, kernel);
+    describe(session, handle, call.out<wire::FunctionReply>(), session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
+    return CUDA_SUCCESS;
+  }
+  CUfunction function{};
+  if (!session.handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;
+  session.resolve(HandleKind::function, handle.value(), function);
+  CUmodule module{};
+  driver.cuFuncGetModule(&module, function);
+  describe(session, handle, call.out<wire::FunctionReply>(), session.reveal(HandleKind::module, module, call));
+  return CUDA_SUCCESS;
+}
+
+Outcome listFunctions(Session& session, Call& call, wire::DescribeFunction::Reader in) {
+  DriverTable& driver = session.driver();
+  unsigned count = 0;
+  CUresult result;
+  std::vector<Handle> handles;
+  if (CUmodule module{}; session.resolve(HandleKind::module, in.getFunction(), module)) {
+    result = driver.cuModuleGetFunctionCount(&count, module);
+    if (result != CUDA_SUCCESS) return result;
+    std::vector<CUfunction> functions(count);
+    if (count > 0) result = driver.cuModuleEnumerateFunctions(functions.data(), count, module);
+    for (const CUfunction function : functions) handles.push_back(session.reveal(HandleKind::function, function, call, in.getFunction()));
+  } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getFunction(), library)) {
+    result = driver.cuLibraryGetKernelCount(&count, library);
+    if (result != CUDA_SUCCESS) return result;
+    std::vector<CUkernel> kernels(count);
+    if (count > 0) result = driver.cuLibraryEnumerateKernels(kernels.data(), count, library);
+    for (const CUkernel kernel : kernels) handles.push_back(session.reveal(HandleKind::kernel, kernel, call, in.getFunction()));
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (result != CUDA_SUCCESS) return result;
+  auto list = call.out<wire::FunctionList>().initFunctions(count);
+  for (unsigned i = 0; i < count; ++i) list.set(i, handles[i].value());
+  return result;
+}
+
+Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttributes::Reader in) {
+  DriverTable& driver = session.driver();
+  std::vector<std::pair<int, CUresult>> values;
+  const auto ask = [&](auto&& get) {
+    for (int attribute = 0; attribute < CU_FUNC_ATTRIBUTE_MAX; ++attribute) {
+      int value = 0;
+      const CUresult result = get(&value, static_cast<CUfunction_attribute>(attribute));
+      values.emplace_back(value, result);
+    }
+  };
+  if (CUkernel kernel{}; in.getDevice() >= 0 && session.resolve(HandleKind::kernel, in.getFunction(), kernel)) {
+    const int device = session.driver_ordinal(in.getDevice());
+    if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
+    ask([&](int* value, CUfunction_attribute which) { return driver.cuKernelGetAttribute(value, which, kernel, device); });
+  } else if (CUfunction function{}; session.resolve(HandleKind::function, in.getFunction(), function)) {
+    if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    ask([&](int* value, CUfunction_attribute which) { return driver.cuFuncGetAttribute(value, which, function); });
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  auto out = call.out<wire::FunctionAttributesReply>();
+  auto value_list = out.initValues(static_cast<unsigned>(values.size()));
+  auto result_list = out.initResults(static_cast<unsigned>(values.size()));
+  for (unsigned i = 0; i < values.size(); ++i) {
+    value_list.set(i, values[i].first);
+    result_list.set(i, values[i].second);
+  }
+  return CUDA_SUCCESS;
+}
+
+Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in) {
+  const auto attribute = static_cast<CUfunction_attribute>(in.getAttribute());
+  if (CUkernel kernel{}; in.getDevice() >= 0 && session.resolve(HandleKind::kernel, in.getFunction(), kernel)) {
+    const int device = session.driver_ordinal(in.getDevice());
+    if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
+    return session.driver().cuKernelSetAttribute(attribute, in.getValue(), kernel, device);
+  }
+  CUfunction function{};
+  if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  return session.driver().cuFuncSetAttribute(function, attribute, in.getValue());
+}
+
+Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
+  const std::string name = in.getName().cStr();
+  CUdeviceptr address = 0;
+  std::size_t bytes = 0;
+  CUresult result;
+  if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (CUmodule module{}; session.resolve(HandleKind::module, in.getOwner(), module)) {
+    result = session.driver().cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str());
+  } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getOwner(), library)) {
+    result = session.driver().cuLibraryGetGlobal(&address, &bytes, library, name.c_str());
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (result != CUDA_SUCCESS) return result;
+  session.add_global(in.getOwner(), address, bytes);
+  auto out = call.out<wire::FindGlobalReply>();
+  out.setAddress(address);
+  out.setBytes(bytes);
+  return result;
+}
+
+}  // namespace fargpu::server::hand

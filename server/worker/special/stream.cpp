@@ -1,0 +1,173 @@
+// Streams, events and host functions: waiting without blocking, and what only the client can do.
+
+#include "server/worker/session.h"
+#include "server_hand.h"
+#include "struct_codecs.h"
+
+namespace fargpu::server::hand {
+
+Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Reader in) {
+  CUstream stream{};
+  if (in.getHStream() == 1 || !session.resolve(HandleKind::stream, in.getHStream(), stream))
+    return session.invalid(HandleKind::stream);
+  // Completions on it are given up first: their events stay valid, but nobody asks the stream any more.
+  session.forget(HandleKind::stream, in.getHStream());
+  return session.driver().cuStreamDestroy_v2(stream);
+}
+
+Outcome cuStreamSynchronize(Session& session, Call& call, wire::CuStreamSynchronize::Reader in) {
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  session.when_passed(*stream, [&session, id = call.id()](CUresult result) {
+    session.deliver_changes();
+    session.finish(id, result);
+  });
+  return Outcome::later();
+}
+
+Outcome cuStreamQuery(Session& session, Call& call, wire::CuStreamQuery::Reader in) {
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.order().any() && !session.order().before(*stream, 0).empty()) return CUDA_ERROR_NOT_READY;
+  if (session.driver().cuStreamQuery(stream->cuda) == CUDA_ERROR_NOT_READY) return CUDA_ERROR_NOT_READY;
+  // Complete: answered like a synchronisation, so that what was to be delivered arrives first.
+  session.when_passed(*stream, [&session, id = call.id()](CUresult result) {
+    session.deliver_changes();
+    session.finish(id, result);
+  });
+  return Outcome::later();
+}
+
+Outcome cuEventDestroy_v2(Session& session, Call&, wire::CuEventDestroyV2::Reader in) {
+  CUevent event{};
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  return session.destroy_event(in.getHEvent());
+}
+
+namespace {
+
+// Answers a call when an event of the program has happened, with everything delivered that belongs to it.
+void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUevent event) {
+  session.event_waiter(handle, +1);
+  session.completions().after_event(event, *session.context(id.context), [&session, id, handle](CUresult result) {
+    session.event_waiter(handle, -1);
+    session.deliver_changes();
+    session.finish(id, result);
+  });
+}
+
+}  // namespace
+
+Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader in) {
+  CUevent event{};
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  if (session.order().record_held(in.getHEvent())) return CUDA_ERROR_NOT_READY;
+  const CUresult result = session.driver().cuEventQuery(event);
+  if (result != CUDA_SUCCESS) return result;
+  answer_after(session, call.id(), in.getHEvent(), event);
+  return Outcome::later();
+}
+
+Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader in) {
+  CUevent event{};
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  session.order().after_record(in.getHEvent(), [&session, id = call.id(), handle = in.getHEvent()] {
+    CUevent again{};  // it may be gone by now
+    if (session.context(id.context) && session.resolve(HandleKind::event, handle, again)) answer_after(session, id, handle, again);
+    else session.finish(id, CUDA_ERROR_INVALID_HANDLE);
+  });
+  return Outcome::later();
+}
+
+Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  const std::uint64_t held = session.order().hold(*stream);
+  session.completions().after(
+      *stream, Completions::Kind::signal,
+      [&session, held, number = in.getCallback(), always = in.getAlways()](CUresult result) {
+        if (result != CUDA_SUCCESS && !always) {  // a failed stream runs no host functions
+          session.order().release(held);
+          return;
+        }
+        session.deliver_changes();
+        session.expect_callback(number, [&session, held] { session.order().release(held); });
+        session.output().control([&](wire::Control::Builder control) {
+          auto callback = control.initCallback();
+          callback.setCallback(number);
+          callback.setResult(result);
+        });
+      });
+  return CUDA_SUCCESS;
+}
+
+// --- capture -----------------------------------------------------------------------------------------------------------------------
+
+Outcome cuStreamBeginCapture_v2(Session& session, Call&, wire::CuStreamBeginCaptureV2::Reader in) {
+  CUstream stream{};
+  if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
+  const CUresult result = session.driver().cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) session.count_capture(+1);
+  return result;
+}
+
+Outcome cuStreamBeginCaptureToGraph(Session& session, Call&, wire::CuStreamBeginCaptureToGraph::Reader in) {
+  CUstream stream{};
+  CUgraph graph{};
+  if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
+  if (!session.resolve(HandleKind::graph, in.getHGraph(), graph)) return session.invalid(HandleKind::graph);
+  const auto dependency_list = in.getDependencies();
+  std::vector<CUgraphNode> dependencies(session.list_size(dependency_list.size()));
+  for (unsigned i = 0; i < dependencies.size(); ++i)
+    if (!session.resolve(HandleKind::node, dependency_list[i], dependencies[i])) return session.invalid(HandleKind::node);
+  const auto edge_list = in.getDependencyData();
+  std::vector<CUgraphEdgeData> edges(session.list_size(edge_list.size()));
+  if (in.getHasDependencyData() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
+  const CUresult result = session.driver().cuStreamBeginCaptureToGraph(
+      stream, graph, dependencies.data(), in.getHasDependencyData() ? edges.data() : nullptr, dependencies.size(),
+      CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) session.count_capture(+1);
+  return result;
+}
+
+Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCapture::Reader in) {
+  CUstream stream{};
+  if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
+  CUgraph graph{};
+  const CUresult result = session.driver().cuStreamEndCapture(stream, &graph);
+  if (result != CUDA_ERROR_ILLEGAL_STATE) session.count_capture(-1);  // also a broken capture has ended now
+  if (result == CUDA_SUCCESS) call.out<wire::CuStreamEndCaptureReply>().setPhGraph(session.reveal(HandleKind::graph, graph, call).value());
+  return result;
+}
+
+Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) {
+  CUstream stream{};
+  if (!session.resolve(HandleKind::stream, in.getStream(), stream)) return session.invalid(HandleKind::stream);
+  CUstreamCaptureStatus status{};
+  cuuint64_t id = 0;
+  CUgraph graph{};
+  const CUgraphNode* dependencies = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  const CUresult result =
+      session.driver().cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &dependencies, &edges, &count);
+  if (result != CUDA_SUCCESS) return result;
+  auto out = call.out<wire::CaptureInfoReply>();
+  out.setStatus(status);
+  out.setId(id);
+  out.setGraph(session.reveal(HandleKind::graph, graph, call).value());
+  auto list = out.initDependencies(static_cast<unsigned>(count));
+  for (unsigned i = 0; i < count; ++i) list.set(i, session.reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());
+  if (edges) {
+    auto data = out.initEdges(static_cast<unsigned>(count));
+    for (unsigned i = 0; i < count; ++i) {
+      data[i].setFromPort(edges[i].from_port);
+      data[i].setToPort(edges[i].to_port);
+      data[i].setType(edges[i].type);
+    }
+  }
+  return result;
+}
+
+}  // namespace fargpu::server::hand

@@ -1,0 +1,124 @@
+#include "stream_order.h"
+
+namespace fargpu::server {
+
+std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::uint64_t awaited_event) const {
+  std::vector<std::uint64_t> items;
+  const auto add = [&](std::uint64_t item) {
+    if (item != 0 && item != running_ && items_.contains(item)) items.push_back(item);
+  };
+  add(stream.last_item);
+  const StreamState& legacy = *stream.context->legacy;
+  if (&stream == &legacy) {
+    for (const StreamState* other : stream.context->streams)
+      if (other->blocking && other != &stream) add(other->last_item);
+  } else if (stream.blocking) {
+    add(legacy.last_item);
+  }
+  if (const auto record = records_.find(awaited_event); awaited_event != 0 && record != records_.end()) add(record->second);
+  return items;
+}
+
+void StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState* stream, std::uint64_t recorded_event, Job job) {
+  const std::uint64_t id = next_++;
+  Item& item = items_[id];
+  item.job = std::move(job);
+  item.stream = stream;
+  item.event = recorded_event;
+  for (const std::uint64_t other : before) {
+    const auto found = items_.find(other);
+    if (found == items_.end() || other == id) continue;
+    found->second.followers.push_back(id);
+    ++item.waits_for;
+  }
+  if (stream) stream->last_item = id;
+  if (recorded_event != 0) records_[recorded_event] = id;
+  if (item.waits_for == 0) ready_.insert(id);
+  drain();
+}
+
+// One after the other in the order of arrival, never one within another: chains can be long.
+void StreamOrder::drain() {
+  if (draining_) return;
+  draining_ = true;
+  while (!ready_.empty()) {
+    const std::uint64_t id = *ready_.begin();
+    ready_.erase(ready_.begin());
+    run(id);
+  }
+  draining_ = false;
+}
+
+void StreamOrder::after_all(Job job) {
+  if (items_.empty() || (items_.size() == 1 && items_.begin()->first == running_)) {
+    job();
+    return;
+  }
+  std::vector<std::uint64_t> all;
+  for (const auto& [id, item] : items_)
+    if (id != running_) all.push_back(id);
+  enqueue(all, nullptr, 0, std::move(job));
+}
+
+void StreamOrder::after_stream(const StreamState& stream, Job job) {
+  const auto items = any() ? before(stream, 0) : std::vector<std::uint64_t>{};
+  if (items.empty()) job();
+  else enqueue(items, nullptr, 0, std::move(job));
+}
+
+void StreamOrder::after_record(std::uint64_t event, Job job) {
+  const auto record = records_.find(event);
+  if (record == records_.end()) job();
+  else enqueue({record->second}, nullptr, 0, std::move(job));
+}
+
+std::uint64_t StreamOrder::hold(StreamState& stream) {
+  if (running_ != 0 && items_.at(running_).stream == &stream) {
+    items_.at(running_).holding = true;
+    return running_;
+  }
+  const std::uint64_t id = next_++;
+  Item& item = items_[id];
+  item.stream = &stream;
+  item.holding = true;
+  stream.last_item = id;
+  return id;
+}
+
+void StreamOrder::release(std::uint64_t id) {
+  const auto found = items_.find(id);
+  if (found == items_.end()) return;
+  found->second.holding = false;
+  if (id != running_) finish(id);
+  drain();
+}
+
+void StreamOrder::run(std::uint64_t id) {
+  running_ = id;
+  const Job job = std::move(items_.at(id).job);
+  job();
+  running_ = 0;
+  if (!items_.at(id).holding) finish(id);
+}
+
+void StreamOrder::finish(std::uint64_t id) {
+  const auto found = items_.find(id);
+  const Item item = std::move(found->second);
+  items_.erase(found);
+  if (item.event != 0) {
+    const auto record = records_.find(item.event);
+    if (record != records_.end() && record->second == id) records_.erase(record);
+  }
+  if (item.stream && item.stream->last_item == id) item.stream->last_item = 0;
+  for (const std::uint64_t follower : item.followers) {
+    const auto waiting = items_.find(follower);
+    if (waiting != items_.end() && --waiting->second.waits_for == 0) ready_.insert(follower);
+  }
+}
+
+void StreamOrder::forget(const StreamState& stream) {
+  for (auto& [id, item] : items_)
+    if (item.stream == &stream) item.stream = nullptr;
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,70 @@
+#pragma once
+// Work that cannot be given to the driver yet, because it comes behind something that only the client can do: a host function, or
+// bytes still to be fetched. Nothing submitted to the GPU may depend on the client (design D4), so such work waits here.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "streams.h"
+
+namespace fargpu::server {
+
+/// Items are pieces of work in the order in which they arrived. An item is done when it was given to the driver, or, if it holds
+/// its stream, when it is released. An item waits for those before it on its stream, for those the legacy stream's rule puts before
+/// it, and for the record of an event it waits for. While nothing is held all of this costs one comparison. Used by the executor.
+class StreamOrder {
+ public:
+  using Job = std::function<void()>;
+
+  /// Whether anything is held back in the session.
+  bool any() const { return !items_.empty(); }
+
+  /// The items that work on this stream (waiting for this event, if not 0) must wait for. Empty: it may go at once.
+  std::vector<std::uint64_t> before(const StreamState& stream, std::uint64_t awaited_event) const;
+  /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_event`: so does work that waits
+  /// for that event.
+  void enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::uint64_t recorded_event, Job job);
+
+  /// Runs `job` when everything that is held back now is done; at once if nothing is.
+  void after_all(Job job);
+  /// The same for what is held back on one stream.
+  void after_stream(const StreamState& stream, Job job);
+  /// The same for the record of an event.
+  void after_record(std::uint64_t event, Job job);
+  bool record_held(std::uint64_t event) const { return records_.contains(event); }
+
+  /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
+  std::uint64_t hold(StreamState& stream);
+  void release(std::uint64_t item);
+
+  /// The stream is gone.
+  void forget(const StreamState& stream);
+
+ private:
+  struct Item {
+    std::size_t waits_for = 0;
+    std::vector<std::uint64_t> followers;
+    Job job;
+    StreamState* stream = nullptr;
+    std::uint64_t event = 0;
+    bool holding = false;
+  };
+
+  void drain();
+  void run(std::uint64_t id);
+  void finish(std::uint64_t id);
+
+  std::map<std::uint64_t, Item> items_;
+  std::unordered_map<std::uint64_t, std::uint64_t> records_;  // event handle to the item that will record it
+  std::uint64_t next_ = 1;
+  std::uint64_t running_ = 0;  // the item whose job runs now
+  std::set<std::uint64_t> ready_;
+  bool draining_ = false;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,44 @@
+#pragma once
+// Streams, contexts and events as the worker keeps them beside the driver's objects.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace fargpu::server {
+
+struct ContextState;
+
+/// Work on a stream is counted when it is given to the driver; `passed` is how far the GPU is known to be.
+struct StreamState {
+  CUstream cuda = nullptr;
+  ContextState* context = nullptr;
+  std::uint64_t handle = 0;  ///< 1 for a context's legacy stream
+  bool blocking = true;      ///< synchronises with the legacy stream
+  std::uint64_t submitted = 0;
+  std::uint64_t passed = 0;
+  std::uint64_t last_item = 0;      ///< the last work on it that is held back (StreamOrder); 0 for none
+  std::uint64_t overtake_seen = 0;  ///< see ContextState::overtake
+  bool dirty() const { return submitted != passed; }
+};
+
+struct ContextState {
+  CUcontext cuda = nullptr;
+  std::uint32_t id = 0;
+  int device = 0;
+  bool primary = false;
+  std::unique_ptr<StreamState> legacy;
+  std::vector<StreamState*> streams;  ///< all of it, the legacy one first
+  std::vector<CUevent> free_events;   ///< for completions
+  /// A synchronous copy in must not be overtaken by later work on non-blocking streams: its number, and the event behind it.
+  std::uint64_t overtake = 0;
+  CUevent overtake_event = nullptr;
+};
+
+}  // namespace fargpu::server

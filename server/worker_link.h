@@ -1,0 +1,29 @@
+#pragma once
+// Packets between a broker and its worker: one Cap'n Proto message each, with at most one descriptor.
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "protocol/message.h"
+#include "worker_link.capnp.h"
+
+namespace fargpu::server {
+
+struct LinkPacket {
+  std::vector<std::byte> message;  ///< empty: the other end is gone
+  int descriptor = -1;             ///< owned by whoever receives it
+};
+
+/// A connected pair of packet sockets, close-on-exec.
+std::pair<int, int> make_link();
+
+/// Sends one message; `descriptor` is passed along if it is not -1. False if the other end is gone.
+bool send_link(int link, const std::function<void(wire::WorkerMessage::Builder)>& fill, int descriptor = -1);
+
+/// Receives one packet; waits for it if the socket is blocking. Nothing if it is not and none is there.
+std::optional<LinkPacket> receive_link(int link);
+
+}  // namespace fargpu::server

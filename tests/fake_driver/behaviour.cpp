@@ -1,0 +1,983 @@
+// What the fake driver does, where it does anything. See fake.h.
+
+#include <cuda.h>
+#include <cudaProfiler.h>
+
+#include <cctype>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+
+#include "fake.h"
+#include "recorder.h"
+
+namespace fargpu::fake {
+namespace {
+
+struct Memory {
+  std::vector<std::byte> bytes;
+  int device = 0;
+  unsigned holds = 1;      // handles
+  unsigned mappings = 0;
+};
+
+struct Mapping {
+  std::uint64_t bytes = 0;
+  std::shared_ptr<Memory> memory;
+  std::uint64_t offset = 0;
+};
+
+struct Kernel {
+  std::string name;
+  std::vector<std::pair<std::size_t, std::size_t>> parameters;  // offset, bytes
+  std::map<int, int> attributes;
+  struct Module* module = nullptr;
+};
+
+struct Module {
+  std::vector<std::unique_ptr<Kernel>> kernels;
+  bool binary = false;  // not a text: it is taken to have every kernel that is asked for, without parameters
+};
+
+struct Context {
+  int device = 0;
+  bool primary = false;
+  unsigned retained = 0;
+  unsigned flags = 0;
+  unsigned long long number = 0;
+  CUresult failure = CUDA_SUCCESS;
+  std::map<int, std::size_t> limits;
+};
+
+struct Stream {
+  Context* context = nullptr;
+  unsigned flags = 0;
+  int priority = 0;
+  struct Graph* capture = nullptr;
+};
+
+struct Event {
+  std::uint64_t recorded_at = 0;  // in the count of pauses: complete when the GPU has run since
+  bool captured = false;
+};
+
+struct Node {
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  std::vector<Node*> before;
+  Launch launch;
+};
+
+struct Graph {
+  std::vector<std::unique_ptr<Node>> nodes;
+};
+
+struct State {
+  std::recursive_mutex mutex;
+  std::map<std::string, std::size_t> counts;
+  std::map<std::string, std::vector<std::uint64_t>> last;
+  std::map<std::string, std::deque<CUresult>> scripts;
+  std::vector<Launch> launches;
+  bool paused = false;
+  std::uint64_t round = 1;  // grows with each pause; an event recorded in this round waits while paused
+
+  Context primary[4];
+  int devices = 2;
+  std::uint64_t memory_limit_bytes = 1ull << 30;
+  std::uint64_t memory_used_bytes = 0;
+  std::map<std::uint64_t, std::uint64_t> reserved;
+  std::map<std::uint64_t, Mapping> mappings;
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> handles;
+  std::uint64_t next_handle = 0x1000;
+  std::map<std::uint64_t, std::uint64_t> host;  // pinned or registered memory, reached by its own address
+  std::map<std::uint64_t, std::size_t> globals;
+  std::set<void*> objects;
+  unsigned long long next_number = 1;
+};
+
+State& state() {
+  static State* const instance = new State;
+  return *instance;
+}
+
+thread_local Context* current = nullptr;
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+template <class T>
+T* live(const void* handle) {
+  return state().objects.contains(const_cast<void*>(handle)) ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
+}
+template <class T>
+T* make() {
+  T* const made = new T;
+  state().objects.insert(made);
+  return made;
+}
+template <class T>
+CUresult destroy(const void* handle) {
+  T* const object = live<T>(handle);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  state().objects.erase(object);
+  delete object;
+  return CUDA_SUCCESS;
+}
+
+CUresult usable() {
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  return current->failure;
+}
+
+Stream* stream_of(CUstream stream) {
+  static Stream legacy;
+  return stream == nullptr || stream == CU_STREAM_LEGACY ? &legacy : live<Stream>(stream);
+}
+
+// Storage behind a device or pinned address, if all of it is there.
+std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
+  State& s = state();
+  if (auto it = s.mappings.upper_bound(address); it != s.mappings.begin()) {
+    const auto& [base, mapping] = *std::prev(it);
+    if (address - base < mapping.bytes && bytes <= mapping.bytes - (address - base))
+      return mapping.memory->bytes.data() + mapping.offset + (address - base);
+  }
+  for (const auto* ranges : {&s.host, &s.globals}) {
+    auto it = ranges->upper_bound(address);
+    if (it == ranges->begin()) continue;
+    --it;
+    if (address - it->first < it->second && bytes <= it->second - (address - it->first)) return reinterpret_cast<std::byte*>(address);
+  }
+  return nullptr;
+}
+
+Node* add_captured(CUstream stream, CUgraphNodeType type) {
+  Stream* const s = stream_of(stream);
+  if (!s || !s->capture) return nullptr;
+  auto node = std::make_unique<Node>();
+  node->type = type;
+  if (!s->capture->nodes.empty()) node->before.push_back(s->capture->nodes.back().get());
+  s->capture->nodes.push_back(std::move(node));
+  state().objects.insert(s->capture->nodes.back().get());
+  return s->capture->nodes.back().get();
+}
+
+template <class T>
+void read_parameter(const std::vector<std::byte>& block, std::size_t offset, T& value) {
+  std::memcpy(&value, block.data() + offset, sizeof(value));
+}
+
+void run_kernel(const Launch& launch) {
+  state().launches.push_back(launch);
+  if (launch.kernel == "crash" && current) current->failure = CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (launch.kernel == "fill32") {
+    std::uint64_t address;
+    std::uint32_t count, value;
+    read_parameter(launch.parameters, 0, address);
+    read_parameter(launch.parameters, 8, count);
+    read_parameter(launch.parameters, 12, value);
+    if (std::byte* const to = translate(address, std::uint64_t{count} * 4)) {
+      for (std::uint32_t i = 0; i < count; ++i) std::memcpy(to + 4 * i, &value, 4);
+    } else if (current) {
+      current->failure = CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+  }
+}
+
+CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared, CUstream stream, void** params,
+                       unsigned attributes) {
+  if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
+  Kernel* const kernel = live<Kernel>(f);
+  if (!kernel || !stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (block[0] * block[1] * block[2] > 1024 || block[0] == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (shared > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
+  Launch launch;
+  launch.kernel = kernel->name;
+  std::memcpy(launch.grid, grid, sizeof(launch.grid));
+  std::memcpy(launch.block, block, sizeof(launch.block));
+  launch.shared_bytes = shared;
+  launch.stream = reinterpret_cast<std::uint64_t>(stream);
+  launch.attributes = attributes;
+  for (std::size_t i = 0; i < kernel->parameters.size(); ++i) {
+    const auto [offset, bytes] = kernel->parameters[i];
+    launch.parameters.resize(std::max(launch.parameters.size(), offset + bytes));
+    std::memcpy(launch.parameters.data() + offset, params[i], bytes);
+  }
+  if (Node* const node = add_captured(stream, CU_GRAPH_NODE_TYPE_KERNEL)) node->launch = launch;
+  else run_kernel(launch);
+  return CUDA_SUCCESS;
+}
+
+// ".entry name(.param .u64 a, .param .u32 b)" of a PTX text.
+std::unique_ptr<Module> parse(const char* text) {
+  auto module = std::make_unique<Module>();
+  for (const char* at = text; (at = std::strstr(at, ".entry ")) != nullptr;) {
+    at += 7;
+    auto kernel = std::make_unique<Kernel>();
+    while (*at && *at != '(' && !std::isspace(static_cast<unsigned char>(*at))) kernel->name += *at++;
+    while (*at && *at != '(') ++at;
+    std::size_t offset = 0;
+    while (*at && *at != ')') {
+      unsigned bits = 0;
+      if (std::sscanf(at, ".param .u%u", &bits) == 1 || std::sscanf(at, ".param .f%u", &bits) == 1) {
+        const std::size_t bytes = bits / 8;
+        offset = (offset + bytes - 1) / bytes * bytes;
+        kernel->parameters.emplace_back(offset, bytes);
+        offset += bytes;
+      }
+      ++at;
+    }
+    kernel->module = module.get();
+    module->kernels.push_back(std::move(kernel));
+  }
+  return module;
+}
+
+const char* text_of(const void* image) {
+  struct Wrapper {
+    std::uint32_t magic, version;
+    const void* container;
+  };
+  std::uint32_t magic;
+  std::memcpy(&magic, image, sizeof(magic));
+  if (magic == 0x466243B1) image = static_cast<const Wrapper*>(image)->container;
+  std::memcpy(&magic, image, sizeof(magic));
+  // A container holds, for the fake driver, a PTX text right behind its header.
+  if (magic == 0xBA55ED50) return static_cast<const char*>(image) + 16;
+  return static_cast<const char*>(image);
+}
+
+CUresult load(const void* image, Module*& out) {
+  const char* const text = text_of(image);
+  const bool binary = std::strncmp(text, ".version", 8) != 0;
+  if (binary) {
+    out = make<Module>();
+    out->binary = true;
+    return CUDA_SUCCESS;
+  }
+  if (std::strstr(text, "syntax error")) return CUDA_ERROR_INVALID_PTX;
+  auto module = parse(text);
+  for (const auto& kernel : module->kernels) state().objects.insert(kernel.get());
+  out = module.release();
+  state().objects.insert(out);
+  return CUDA_SUCCESS;
+}
+
+CUresult unload(const void* handle) {
+  Module* const module = live<Module>(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  for (const auto& kernel : module->kernels) state().objects.erase(kernel.get());
+  return destroy<Module>(handle);
+}
+
+Kernel* find_kernel(const void* handle, const char* name) {
+  Module* const module = live<Module>(handle);
+  if (!module) return nullptr;
+  for (const auto& kernel : module->kernels)
+    if (kernel->name == name) return kernel.get();
+  if (!module->binary) return nullptr;
+  auto kernel = std::make_unique<Kernel>();
+  kernel->name = name;
+  kernel->module = module;
+  state().objects.insert(kernel.get());
+  module->kernels.push_back(std::move(kernel));
+  return module->kernels.back().get();
+}
+
+// --- controls ---------------------------------------------------------------------------------------------------------------------
+
+const Controls controls{
+    .reset =
+        [] {
+          const Lock lock(state().mutex);
+          state().counts.clear();
+          state().last.clear();
+          state().scripts.clear();
+          state().launches.clear();
+          state().paused = false;
+        },
+    .calls =
+        [](const char* name) {
+          const Lock lock(state().mutex);
+          return state().counts[name];
+        },
+    .last_arguments =
+        [](const char* name) {
+          const Lock lock(state().mutex);
+          return state().last[name];
+        },
+    .script =
+        [](const char* name, CUresult result, int times) {
+          const Lock lock(state().mutex);
+          for (int i = 0; i < times; ++i) state().scripts[name].push_back(result);
+        },
+    .pause =
+        [](bool paused) {
+          const Lock lock(state().mutex);
+          state().paused = paused;
+          if (paused) ++state().round;
+        },
+    .launches =
+        [] {
+          const Lock lock(state().mutex);
+          return state().launches;
+        },
+    .memory_bytes =
+        [] {
+          const Lock lock(state().mutex);
+          return state().memory_used_bytes;
+        },
+    .objects =
+        [] {
+          const Lock lock(state().mutex);
+          return state().objects.size();
+        },
+};
+
+}  // namespace
+
+void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
+  State& s = state();
+  const Lock lock(s.mutex);
+  ++s.counts[name];
+  s.last[name] = std::move(arguments);
+  auto& script = s.scripts[name];
+  if (script.empty()) return;
+  scripted_ = true;
+  result_ = script.front();
+  script.pop_front();
+}
+
+extern "C" __attribute__((visibility("default"))) const Controls* fargpu_fake_controls() { return &controls; }
+
+// --- the driver -------------------------------------------------------------------------------------------------------------------
+
+namespace behaviour {
+
+CUresult cuInit(unsigned) {
+  if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) state().devices = std::atoi(devices);
+  return CUDA_SUCCESS;
+}
+CUresult cuDriverGetVersion(int* version) {
+  const char* const wanted = std::getenv("FARGPU_FAKE_VERSION");
+  *version = wanted ? std::atoi(wanted) : 13000;
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "fake out of memory" : "fake error";
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorName(CUresult, const char** name) {
+  *name = "CUDA_ERROR_FAKE";
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetCount(int* count) {
+  *count = state().devices;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+  std::snprintf(name, static_cast<std::size_t>(length), "Fake GPU %d", device);
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  std::memset(uuid->bytes, 0xA0, sizeof(uuid->bytes));
+  uuid->bytes[15] = static_cast<char>(device);
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
+  *bytes = state().memory_limit_bytes;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: *value = 0x7FFFFFFF; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = device + 1; break;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *value = 1; break;
+    default: *value = 0;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  *mode = CU_MODULE_LAZY_LOADING;
+  return CUDA_SUCCESS;
+}
+
+// Contexts.
+CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
+  const Lock lock(state().mutex);
+  if (device < 0 || device >= state().devices) return CUDA_ERROR_INVALID_DEVICE;
+  Context& context = state().primary[device];
+  context.device = device;
+  context.primary = true;
+  if (context.retained++ == 0) context.number = state().next_number++;
+  *out = reinterpret_cast<CUcontext>(&context);
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  const Lock lock(state().mutex);
+  state().primary[device].retained = 0;
+  state().primary[device].failure = CUDA_SUCCESS;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
+  state().primary[device].flags = flags;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned flags, CUdevice device) {
+  const Lock lock(state().mutex);
+  Context* const context = make<Context>();
+  context->device = device;
+  context->flags = flags;
+  context->number = state().next_number++;
+  current = context;
+  *out = reinterpret_cast<CUcontext>(context);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  const Lock lock(state().mutex);
+  if (current == reinterpret_cast<Context*>(context)) current = nullptr;
+  return destroy<Context>(context);
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+  current = reinterpret_cast<Context*>(context);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
+  *id = (context ? reinterpret_cast<Context*>(context) : current)->number;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetFlags(unsigned flags) {
+  current->flags = flags;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetLimit(std::size_t* value, CUlimit limit) {
+  if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+  *value = current->limits.contains(limit) ? current->limits[limit] : 1024;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
+  current->limits[limit] = value;
+  return CUDA_SUCCESS;
+}
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  thread_local CUstreamCaptureMode mine = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::swap(mine, *mode);
+  return CUDA_SUCCESS;
+}
+
+// Memory.
+CUresult cuMemAddressReserve(CUdeviceptr* out, std::size_t bytes, std::size_t, CUdeviceptr wish, unsigned long long) {
+  const Lock lock(state().mutex);
+  state().reserved[wish] = bytes;
+  *out = wish;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAddressFree(CUdeviceptr address, std::size_t) {
+  const Lock lock(state().mutex);
+  state().reserved.erase(address);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop, unsigned long long) {
+  State& s = state();
+  const Lock lock(s.mutex);
+  if (s.memory_used_bytes + bytes > s.memory_limit_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  s.memory_used_bytes += bytes;
+  auto memory = std::shared_ptr<Memory>(new Memory, [bytes](Memory* m) {
+    state().memory_used_bytes -= bytes;
+    delete m;
+  });
+  memory->bytes.resize(bytes);
+  memory->device = prop->location.id;
+  *handle = s.next_handle++;
+  s.handles[*handle] = std::move(memory);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  const Lock lock(state().mutex);
+  const auto found = state().handles.find(handle);
+  if (found == state().handles.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (--found->second->holds == 0) state().handles.erase(found);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
+  const Lock lock(state().mutex);
+  const auto found = state().handles.find(handle);
+  if (found == state().handles.end()) return CUDA_ERROR_INVALID_VALUE;
+  state().mappings[address] = {bytes, found->second, offset};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemUnmap(CUdeviceptr address, std::size_t) {
+  const Lock lock(state().mutex);
+  return state().mappings.erase(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemSetAccess(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) { return CUDA_SUCCESS; }
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation*, CUdeviceptr) {
+  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  *bytes = 2u << 20;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  const Lock lock(state().mutex);
+  const auto found = state().handles.find(handle);
+  if (found == state().handles.end()) return CUDA_ERROR_INVALID_VALUE;
+  *prop = {};
+  prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, found->second->device};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  const Lock lock(state().mutex);
+  const auto mapping = state().mappings.find(reinterpret_cast<std::uint64_t>(address));
+  if (mapping == state().mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+  for (auto& [known, memory] : state().handles) {
+    if (memory != mapping->second.memory) continue;
+    ++memory->holds;
+    *handle = known;
+    return CUDA_SUCCESS;
+  }
+  *handle = state().next_handle++;
+  mapping->second.memory->holds = 1;
+  state().handles[*handle] = mapping->second.memory;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  const Lock lock(state().mutex);
+  *total = state().memory_limit_bytes;
+  *free = state().memory_limit_bytes - state().memory_used_bytes;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemHostAlloc(void** out, std::size_t bytes, unsigned) {
+  const Lock lock(state().mutex);
+  *out = std::calloc(1, bytes);
+  state().host[reinterpret_cast<std::uint64_t>(*out)] = bytes;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFreeHost(void* memory) {
+  const Lock lock(state().mutex);
+  if (!state().host.erase(reinterpret_cast<std::uint64_t>(memory))) return CUDA_ERROR_INVALID_VALUE;
+  std::free(memory);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
+  const Lock lock(state().mutex);
+  state().host[reinterpret_cast<std::uint64_t>(memory)] = bytes;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemHostUnregister(void* memory) {
+  const Lock lock(state().mutex);
+  return state().host.erase(reinterpret_cast<std::uint64_t>(memory)) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+// Copies and memsets.
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
+  const Lock lock(state().mutex);
+  if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
+  std::byte* const target = translate(to, bytes);
+  if (!target || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(target, from, bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  const Lock lock(state().mutex);
+  if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
+  const std::byte* const source = translate(from, bytes);
+  if (!source || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(to, source, bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  const Lock lock(state().mutex);
+  std::byte* const target = translate(to, bytes);
+  const std::byte* const source = translate(from, bytes);
+  if (!target || !source || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
+  if (add_captured(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
+  std::memmove(target, source, bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* p, CUstream) {
+  const Lock lock(state().mutex);
+  for (std::size_t z = 0; z < p->Depth; ++z) {
+    for (std::size_t y = 0; y < p->Height; ++y) {
+      const auto row = [&](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t pitch, std::size_t height) {
+        const std::size_t offset = (z * height + y) * pitch;
+        return type == CU_MEMORYTYPE_HOST ? const_cast<std::byte*>(static_cast<const std::byte*>(host)) + offset
+                                          : translate(device + offset, p->WidthInBytes);
+      };
+      std::byte* const to = row(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight);
+      const std::byte* const from = row(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight);
+      if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
+      std::memmove(to, from, p->WidthInBytes);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* p, CUstream stream) {
+  CUDA_MEMCPY3D copy{};
+  copy.WidthInBytes = p->WidthInBytes;
+  copy.Height = p->Height;
+  copy.Depth = 1;
+  copy.srcMemoryType = p->srcMemoryType;
+  copy.srcHost = p->srcHost;
+  copy.srcDevice = p->srcDevice;
+  copy.srcPitch = p->srcPitch;
+  copy.dstMemoryType = p->dstMemoryType;
+  copy.dstHost = p->dstHost;
+  copy.dstDevice = p->dstDevice;
+  copy.dstPitch = p->dstPitch;
+  return behaviour::cuMemcpy3DAsync_v2(&copy, stream);
+}
+template <class T>
+CUresult fill(CUdeviceptr to, std::size_t pitch, T value, std::size_t width, std::size_t height) {
+  const Lock lock(state().mutex);
+  for (std::size_t y = 0; y < height; ++y) {
+    std::byte* const row = translate(to + y * pitch, width * sizeof(T));
+    if (!row) return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t x = 0; x < width; ++x) std::memcpy(row + x * sizeof(T), &value, sizeof(T));
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
+CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height, CUstream) {
+  return fill(to, pitch, value, width, height);
+}
+CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height, CUstream) {
+  return fill(to, pitch, value, width, height);
+}
+CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, CUstream) {
+  return fill(to, pitch, value, width, height);
+}
+
+// Streams and events.
+CUresult cuStreamCreate(CUstream* out, unsigned flags) {
+  const Lock lock(state().mutex);
+  Stream* const stream = make<Stream>();
+  stream->context = current;
+  stream->flags = flags;
+  *out = reinterpret_cast<CUstream>(stream);
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority) {
+  const CUresult result = behaviour::cuStreamCreate(out, flags);
+  reinterpret_cast<Stream*>(*out)->priority = priority;
+  return result;
+}
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  const Lock lock(state().mutex);
+  return destroy<Stream>(stream);
+}
+CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
+  *flags = stream_of(stream)->flags;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamQuery(CUstream) {
+  const Lock lock(state().mutex);
+  if (current && current->failure != CUDA_SUCCESS) return current->failure;
+  return state().paused ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  const Lock lock(state().mutex);
+  Stream* const s = stream_of(stream);
+  return s && live<Event>(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+CUresult cuStreamCopyAttributes(CUstream, CUstream) { return CUDA_SUCCESS; }
+CUresult cuEventCreate(CUevent* out, unsigned) {
+  const Lock lock(state().mutex);
+  *out = reinterpret_cast<CUevent>(make<Event>());
+  return CUDA_SUCCESS;
+}
+CUresult cuEventDestroy_v2(CUevent event) {
+  const Lock lock(state().mutex);
+  return destroy<Event>(event);
+}
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  const Lock lock(state().mutex);
+  Event* const e = live<Event>(event);
+  if (!e || !stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  e->recorded_at = state().round;
+  e->captured = stream_of(stream)->capture != nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) { return behaviour::cuEventRecord(event, stream); }
+CUresult cuEventQuery(CUevent event) {
+  const Lock lock(state().mutex);
+  const Event* const e = live<Event>(event);
+  if (!e) return CUDA_ERROR_INVALID_HANDLE;
+  if (current && current->failure != CUDA_SUCCESS) return current->failure;
+  return state().paused && e->recorded_at == state().round ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+CUresult cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
+  const Lock lock(state().mutex);
+  if (!live<Event>(begin) || !live<Event>(end)) return CUDA_ERROR_INVALID_HANDLE;
+  *ms = 1.5F;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) { return behaviour::cuEventElapsedTime_v2(ms, begin, end); }
+
+// Modules and libraries.
+CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned count, CUjit_option* options, void** values) {
+  const Lock lock(state().mutex);
+  Module* module = nullptr;
+  const CUresult result = load(image, module);
+  if (result == CUDA_ERROR_INVALID_PTX) {
+    for (unsigned i = 0; i < count; ++i) {
+      if (options[i] == CU_JIT_ERROR_LOG_BUFFER) std::strcpy(static_cast<char*>(values[i]), "line 1: syntax error");
+      if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) values[i] = reinterpret_cast<void*>(std::size_t{20});
+    }
+  }
+  *out = reinterpret_cast<CUmodule>(module);
+  return result;
+}
+CUresult cuModuleUnload(CUmodule module) {
+  const Lock lock(state().mutex);
+  return unload(module);
+}
+CUresult cuModuleGetFunction(CUfunction* out, CUmodule module, const char* name) {
+  const Lock lock(state().mutex);
+  Kernel* const kernel = find_kernel(module, name);
+  *out = reinterpret_cast<CUfunction>(kernel);
+  return kernel ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuModuleGetFunctionCount(unsigned* count, CUmodule module) {
+  *count = static_cast<unsigned>(live<Module>(module)->kernels.size());
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleEnumerateFunctions(CUfunction* out, unsigned count, CUmodule module) {
+  for (unsigned i = 0; i < count; ++i) out[i] = reinterpret_cast<CUfunction>(live<Module>(module)->kernels[i].get());
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule, const char* name) {
+  const Lock lock(state().mutex);
+  if (std::strcmp(name, "table") != 0) return CUDA_ERROR_NOT_FOUND;
+  static std::byte storage[256];
+  state().globals[reinterpret_cast<std::uint64_t>(storage)] = sizeof(storage);
+  *address = reinterpret_cast<std::uint64_t>(storage);
+  *bytes = sizeof(storage);
+  return CUDA_SUCCESS;
+}
+CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* options, void** values, unsigned count, CUlibraryOption*,
+                           void**, unsigned) {
+  CUmodule module{};
+  const CUresult result = behaviour::cuModuleLoadDataEx(&module, image, count, options, values);
+  *out = reinterpret_cast<CUlibrary>(module);
+  return result;
+}
+CUresult cuLibraryUnload(CUlibrary library) {
+  const Lock lock(state().mutex);
+  return unload(library);
+}
+CUresult cuLibraryGetKernel(CUkernel* out, CUlibrary library, const char* name) {
+  return behaviour::cuModuleGetFunction(reinterpret_cast<CUfunction*>(out), reinterpret_cast<CUmodule>(library), name);
+}
+CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {
+  return behaviour::cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(library));
+}
+CUresult cuLibraryEnumerateKernels(CUkernel* out, unsigned count, CUlibrary library) {
+  return behaviour::cuModuleEnumerateFunctions(reinterpret_cast<CUfunction*>(out), count, reinterpret_cast<CUmodule>(library));
+}
+CUresult cuKernelGetFunction(CUfunction* out, CUkernel kernel) {
+  *out = reinterpret_cast<CUfunction>(kernel);
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncGetParamInfo(CUfunction f, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+  const Lock lock(state().mutex);
+  const Kernel* const kernel = live<Kernel>(f);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (index >= kernel->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = kernel->parameters[index].first;
+  *bytes = kernel->parameters[index].second;
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetParamInfo(CUkernel kernel, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+  return behaviour::cuFuncGetParamInfo(reinterpret_cast<CUfunction>(kernel), index, offset, bytes);
+}
+CUresult cuFuncGetName(const char** name, CUfunction f) {
+  *name = live<Kernel>(f)->name.c_str();
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetName(const char** name, CUkernel kernel) { return behaviour::cuFuncGetName(name, reinterpret_cast<CUfunction>(kernel)); }
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction f) {
+  const Lock lock(state().mutex);
+  Kernel* const kernel = live<Kernel>(f);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  *value = kernel->attributes.contains(attribute) ? kernel->attributes[attribute]
+           : attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
+                                                                  : 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice) {
+  return behaviour::cuFuncGetAttribute(value, attribute, reinterpret_cast<CUfunction>(kernel));
+}
+CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attribute, int value) {
+  const Lock lock(state().mutex);
+  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
+  live<Kernel>(f)->attributes[attribute] = value;
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice) {
+  return behaviour::cuFuncSetAttribute(reinterpret_cast<CUfunction>(kernel), attribute, value);
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block, std::size_t) {
+  *blocks = 2048 / block;
+  return CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction f, int block, std::size_t shared, unsigned) {
+  return behaviour::cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, f, block, shared);
+}
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
+                                const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  std::memset(map, 0, sizeof(*map));
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+  for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];
+  return CUDA_SUCCESS;
+}
+
+// Launches and graphs.
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                        CUstream stream, void** params, void**) {
+  const Lock lock(state().mutex);
+  const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
+  return launch_kernel(f, grid, block, shared, stream, params, 0);
+}
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                   unsigned shared, CUstream stream, void** params) {
+  if (gx * gy * gz > 8) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  return behaviour::cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, params, nullptr);
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** params, void**) {
+  const Lock lock(state().mutex);
+  const unsigned grid[] = {c->gridDimX, c->gridDimY, c->gridDimZ}, block[] = {c->blockDimX, c->blockDimY, c->blockDimZ};
+  return launch_kernel(f, grid, block, c->sharedMemBytes, c->hStream, params, c->numAttrs);
+}
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  const Lock lock(state().mutex);
+  if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;  // fargpu promises this
+  Stream* const s = stream_of(stream);
+  if (!s || s->capture) return CUDA_ERROR_ILLEGAL_STATE;
+  s->capture = make<Graph>();
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  const Lock lock(state().mutex);
+  Stream* const s = stream_of(stream);
+  if (!s || !s->capture) return CUDA_ERROR_ILLEGAL_STATE;
+  *graph = reinterpret_cast<CUgraph>(s->capture);
+  s->capture = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  const Lock lock(state().mutex);
+  *status = stream_of(stream)->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
+  const Lock lock(state().mutex);
+  Stream* const s = stream_of(stream);
+  static CUgraphNode last;
+  *status = s->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  *id = 7;
+  *graph = reinterpret_cast<CUgraph>(s->capture);
+  *count = s->capture && !s->capture->nodes.empty() ? 1 : 0;
+  if (*count) last = reinterpret_cast<CUgraphNode>(s->capture->nodes.back().get());
+  *dependencies = &last;
+  *edges = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphCreate(CUgraph* graph, unsigned) {
+  const Lock lock(state().mutex);
+  *graph = reinterpret_cast<CUgraph>(make<Graph>());
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphDestroy(CUgraph graph) {
+  const Lock lock(state().mutex);
+  Graph* const g = live<Graph>(graph);
+  if (!g) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& node : g->nodes) state().objects.erase(node.get());
+  return destroy<Graph>(graph);
+}
+CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*, std::size_t count,
+                           CUgraphNodeParams* params) {
+  const Lock lock(state().mutex);
+  Graph* const g = live<Graph>(graph);
+  if (!g) return CUDA_ERROR_INVALID_VALUE;
+  auto node = std::make_unique<Node>();
+  node->type = params->type;
+  for (std::size_t i = 0; i < count; ++i) node->before.push_back(reinterpret_cast<Node*>(before[i]));
+  if (params->type == CU_GRAPH_NODE_TYPE_KERNEL) node->launch.kernel = live<Kernel>(params->kernel.func)->name;
+  *out = reinterpret_cast<CUgraphNode>(node.get());
+  state().objects.insert(node.get());
+  g->nodes.push_back(std::move(node));
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
+  const Lock lock(state().mutex);
+  Graph* const g = live<Graph>(graph);
+  if (!g) return CUDA_ERROR_INVALID_VALUE;
+  if (nodes) {
+    for (std::size_t i = 0; i < *count; ++i)
+      nodes[i] = i < g->nodes.size() ? reinterpret_cast<CUgraphNode>(g->nodes[i].get()) : nullptr;
+    *count = std::min(*count, g->nodes.size());
+  } else {
+    *count = g->nodes.size();
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
+  const Lock lock(state().mutex);
+  const Node* const n = live<Node>(node);
+  if (!n) return CUDA_ERROR_INVALID_VALUE;
+  *type = n->type;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+  const Lock lock(state().mutex);
+  const Graph* const g = live<Graph>(graph);
+  if (!g) return CUDA_ERROR_INVALID_VALUE;
+  Graph* const copy = make<Graph>();
+  for (const auto& node : g->nodes) {
+    copy->nodes.push_back(std::make_unique<Node>());
+    copy->nodes.back()->type = node->type;
+    copy->nodes.back()->launch = node->launch;
+  }
+  params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+  *exec = reinterpret_cast<CUgraphExec>(copy);
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+  const Lock lock(state().mutex);
+  const Graph* const g = live<Graph>(exec);
+  if (!g || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& node : g->nodes)
+    if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) run_kernel(node->launch);
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+  const Lock lock(state().mutex);
+  return destroy<Graph>(exec);
+}
+
+}  // namespace behaviour
+}  // namespace fargpu::fake

@@ -1,0 +1,66 @@
+#pragma once
+// The fake driver as tests see it: a library of its own (so that its functions do not meet the client's of the same names),
+// loaded by path, with a few functions beside CUDA's.
+//
+// What it does: memory has real storage, so that copies and memsets can be checked; streams execute at once; events happen at once
+// unless the GPU is paused. Images are PTX texts: their .entry directives give kernels and parameters. Kernels do nothing but be
+// remembered, except those named below. Other images are taken to hold every kernel asked for, without parameters, so that real
+// libraries get through their start. Everything else answers CUDA_ERROR_NOT_SUPPORTED, or what a test scripted.
+//
+//   fill32(u64 address, u32 count, u32 value)    writes words to device or mapped host memory
+//   crash()                                      the context fails with CUDA_ERROR_ILLEGAL_ADDRESS from now on
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "driver_table.h"
+
+namespace fargpu::fake {
+
+struct Launch {
+  std::string kernel;
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  std::uint64_t stream;
+  std::vector<std::byte> parameters;
+  unsigned attributes;
+};
+
+/// Handed out by the library under the name "fargpu_fake_controls".
+struct Controls {
+  /// Forgets calls, launches and scripts; objects stay.
+  void (*reset)();
+  /// How often a function was called.
+  std::size_t (*calls)(const char* name);
+  /// The arguments of the most recent call.
+  std::vector<std::uint64_t> (*last_arguments)(const char* name);
+  /// The next `times` calls return this without doing anything.
+  void (*script)(const char* name, CUresult result, int times);
+  /// While paused, nothing that is recorded or submitted completes.
+  void (*pause)(bool paused);
+  std::vector<Launch> (*launches)();
+  /// Bytes in cuMemCreate memory that exist now.
+  std::uint64_t (*memory_bytes)();
+  /// Objects of all kinds that exist now (contexts, streams, events, modules, ...).
+  std::size_t (*objects)();
+};
+
+/// The loaded library: a table like any driver's, and the controls.
+class FakeDriver {
+ public:
+  /// Path from FARGPU_FAKE_DRIVER, or the one the build gave.
+  static FakeDriver& instance();
+  server::DriverTable& table() { return table_; }
+  const Controls* operator->() const { return controls_; }
+
+ private:
+  FakeDriver();
+  server::DriverTable table_;
+  const Controls* controls_ = nullptr;
+};
+
+}  // namespace fargpu::fake

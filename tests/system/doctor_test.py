@@ -1,0 +1,99 @@
+"""`fargpu doctor`: whatever is wrong, it says what, and how to mend it."""
+
+import socket
+import unittest
+
+from rig import SystemTest, fake_broker, fargpu, paths
+from rig.wire import listener
+
+
+class Doctor(SystemTest):
+    def findings(self, pool, *words, code=1, env=None):
+        """The report on a pool, in which each of these texts must stand."""
+        done = fargpu("doctor", pool=pool, env=env)
+        self.assertEqual((done.code, done.err), (code, ""), done.out)
+        for text in words:
+            self.assertIn(text, done.out)
+        return done.out
+
+    def test_everything_in_order(self):
+        report = self.findings(self.broker().pool, "Fake GPU 0", "Fake GPU 1", "a session with 2 device(s)", "everything is in order",
+                               code=0)
+        self.assertNotIn("FAIL", report)
+
+    def test_no_pool(self):
+        self.findings(None, "no pool is named", "for example FARGPU_POOL=gpuhost:8470", "1 thing(s) to mend")
+
+    def test_wrong_port(self):
+        with socket.socket() as unused:  # bound, so that nobody else takes it, and deaf
+            unused.bind(("127.0.0.1", 0))
+            self.findings("127.0.0.1:{}".format(unused.getsockname()[1]), "Connection refused", "start fargpud there")
+
+    def test_name_without_address(self):
+        self.findings("no-such-host.invalid", "no address for host 'no-such-host.invalid'", "correct FARGPU_POOL")
+
+    def test_silence(self):
+        """A host that lets nobody in, and a service that says nothing: both at once, because both take as long as one waits."""
+        deaf = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.addCleanup(deaf.close)
+        for _ in range(3):  # what the system accepts by itself; further connections get no answer
+            caller = socket.socket()
+            caller.setblocking(False)
+            self.addCleanup(caller.close)
+            caller.connect_ex(deaf.getsockname())
+        with listener(lambda connection: connection.recv(1 << 16) and connection.recv(1)) as silent:
+            doctors = [(self.start([paths.FARGPU, "doctor", "--pool", pool]), words)
+                       for pool, words in (("127.0.0.1:{}".format(deaf.getsockname()[1]), "timed out"),
+                                           (silent, "does not answer during the handshake; is it fargpud?"))]
+            for doctor, words in doctors:
+                self.assertEqual(doctor.wait(), 1)
+                self.assertIn(words, doctor.out.text())
+                self.assertIn("open the port in its firewall, or correct FARGPU_POOL", doctor.out.text())
+
+    def test_other_services(self):
+        answers = {
+            "http": b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nbad request\r\n",
+            "ssh": b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\nProtocol mismatch.\n",
+            "zeros": bytes(4096),
+            "noise": bytes((i * 167 + 13) % 256 for i in range(4096)),
+        }
+        for name, answer in answers.items():
+            def serve(connection, answer=answer):
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+            with self.subTest(service=name), listener(serve) as pool:
+                self.findings(pool, "fargpud", "correct FARGPU_POOL")
+        with self.subTest(service="hangs up"), listener(lambda connection: connection.recv(1 << 16)) as pool:
+            self.findings(pool, "closed the connection during the handshake; is it fargpud?")
+
+    def test_another_version_of_the_protocol(self):
+        failure = '(reason = versionMismatch, text = "this host speaks protocol 2, the client 1; install the same fargpu on both")'
+        with fake_broker(f"(helloAnswer = (protocolVersion = 2, failure = {failure}))") as pool:
+            self.findings(pool, "this host speaks protocol 2", "install the same version of fargpu on both machines")
+
+    def test_older_driver(self):
+        host = self.broker(env={"FARGPU_FAKE_VERSION": 12080})
+        self.findings(host.pool, "its driver is of CUDA level 12080, this client of 13000", "set FARGPU_DRIVER_VERSION=12080")
+        self.findings(host.pool, "everything is in order", code=0, env={"FARGPU_DRIVER_VERSION": 12080})
+
+    def test_no_devices_visible(self):
+        self.findings(self.broker().pool, "CUDA_VISIBLE_DEVICES names none of this host's devices", env={"CUDA_VISIBLE_DEVICES": "7"})
+
+    def test_full_host(self):
+        host = self.broker("--sessions-max", "1")
+        self.client(host, "init")
+        self.findings(host.pool, "no session: ", "all 1 sessions of this host are taken; try later")
+
+    def test_limited_address_space(self):
+        if paths.SANITIZED:
+            self.skipTest("the sanitizer needs all addresses")
+        host = self.broker()
+        doctor = self.start(["sh", "-c", f"ulimit -v 8388608; exec {paths.FARGPU} doctor --pool {host.pool}"])
+        self.assertEqual(doctor.wait(), 1)
+        self.assertIn("the address space is limited to 8 GiB", doctor.out.text())
+        self.assertIn("ulimit -v unlimited", doctor.out.text())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,90 @@
+"""`fargpu ls`: hosts, devices and sessions, for people and for programs."""
+
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+from rig import SystemTest, fargpu, paths, wait_until
+
+
+class Listing(SystemTest):
+    def json(self, pool, code=0):
+        done = fargpu("ls", "-o", "json", pool=pool)
+        self.assertEqual((done.code, done.err), (code, ""), done.out)
+        return json.loads(done.out)
+
+    def test_while_sessions_run_and_after(self):
+        host = self.broker()
+        client = self.client(host, "init", "context", f"alloc a {64 << 20}", "write a 1")
+        other = self.client(host, "init")
+
+        # What a session holds is told to the broker now and then, also when the program makes no more calls.
+        listed = wait_until(lambda: [h for h in self.json(host.pool) if h["devices"][0]["used_bytes"]], "memory in use", seconds=2)[0]
+        self.assertEqual([d["name"] for d in listed["devices"]], ["Fake GPU 0", "Fake GPU 1"])
+        self.assertEqual((listed["driver_version"], listed["draining"], listed["sessions_max"]), (13000, False, 256))
+        self.assertEqual({s["pid"] for s in listed["sessions"]}, {client.pid, other.pid})
+        session = next(s for s in listed["sessions"] if s["pid"] == client.pid)
+        self.assertEqual(session["program"], "commanded")
+        self.assertGreaterEqual(session["memory_bytes"][0], 64 << 20)
+        self.assertEqual(session["memory_bytes"][0], listed["devices"][0]["used_bytes"])
+        self.assertGreater(session["calls"], 0)
+
+        text = fargpu("ls", pool=host.pool)
+        self.assertEqual(text.code, 0)
+        self.assertRegex(text.out, rf"(?m)^ +{session['id']} +commanded .* {client.pid} .* 0\.1 GiB ")
+        self.assertRegex(text.out, r"GPU 0 +Fake GPU 0 .* 0\.1 GiB of +1\.0 GiB +GPU-")
+
+        self.assertEqual((client.finish(), other.finish()), (0, 0))
+        after = wait_until(lambda: [h for h in self.json(host.pool) if not h["sessions"]], "no sessions")[0]
+        self.assertEqual([d["used_bytes"] for d in after["devices"]], [0, 0])
+        self.assertIn("no sessions", fargpu("ls", pool=host.pool).out)
+
+    def test_asked_again_and_again(self):
+        """Nothing of the host's facts is used up by telling them."""
+        host = self.broker("--warm-workers", "0")
+        connection = self.connection(host)
+        connection.say("(hello = (protocolVersion = 1))")
+        self.assertIn("helloAnswer", connection.hear())
+        for _ in range(100):
+            connection.say("(statusRequest = void)")
+            self.assertIn(b"Fake GPU 1", connection.frame()[3])
+
+    def test_one_host_of_two_is_away(self):
+        host = self.broker()
+        pool = f"127.0.0.1:1,{host.pool}"
+        away, here = self.json(pool, code=125)
+        self.assertIn("cannot connect to 127.0.0.1:1", away["error"])
+        self.assertEqual(len(here["devices"]), 2)
+        text = fargpu("ls", pool=pool)
+        self.assertEqual(text.code, 125)
+        self.assertIn("127.0.0.1:1  ! cannot connect", text.out)
+        self.assertIn("Fake GPU 1", text.out)
+
+    def test_no_pool(self):
+        done = fargpu("ls")
+        self.assertEqual(done.code, 125)
+        self.assertIn("set FARGPU_POOL=", done.err)
+
+    def test_names_that_are_no_text(self):
+        """File names are bytes. One program's odd name must not hide the sessions of all others."""
+        host = self.broker()
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(os.fsencode(folder), b"a\x1b[31mb\xff\xfe" + b"\xc3\xa4" * 70)
+            shutil.copy(paths.PROGRAMS / "commanded", name)
+            odd = self.start([name], env={"FARGPU_POOL": host.pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+            odd.send_line("init")
+            odd.out.find(lambda line: line == "SUCCESS")
+            self.client(host, "init")
+            programs = [s["program"] for s in self.json(host.pool)[0]["sessions"]]
+            self.assertEqual(len(programs), 2)
+            self.assertIn("commanded", programs)
+            text = fargpu("ls", pool=host.pool)
+            self.assertEqual(text.code, 0, text.err)
+            self.assertIn("commanded", text.out)
+            self.assertNotIn("\x1b", text.out)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,141 @@
+// A CUDA program that does what it is told: one command a line on stdin, one line of outcome each on stdout, which begins with the
+// name of the CUresult. Tests decide by it what is under way when something happens to the program or to what it depends on.
+
+#include <cuda.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+const char* const kernels = R"(.version 7.0
+.target sm_52
+.address_size 64
+.visible .entry fill32(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
+.visible .entry crash(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
+)";
+
+struct Block {
+  CUdeviceptr address = 0;
+  std::vector<unsigned char> bytes;  // what was last written to it
+};
+
+std::map<std::string, Block> blocks;
+CUfunction fill = nullptr;   // writes to the block
+CUfunction crash = nullptr;  // accesses what is not there
+
+std::string name_of(CUresult result) {
+  const char* name = nullptr;
+  cuGetErrorName(result, &name);
+  const std::string text = name ? name : "CUDA_" + std::to_string(result);
+  return result == CUDA_SUCCESS ? "SUCCESS" : text.rfind("CUDA_ERROR_", 0) == 0 ? text.substr(11) : text;
+}
+
+CUresult context() {
+  CUdevice device;
+  CUcontext context;
+  if (const CUresult bad = cuDeviceGet(&device, 0); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuDevicePrimaryCtxRetain(&context, device); bad != CUDA_SUCCESS) return bad;
+  return cuCtxSetCurrent(context);
+}
+
+CUresult load() {
+  CUmodule module;
+  if (const CUresult bad = cuModuleLoadData(&module, kernels); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuModuleGetFunction(&fill, module, "fill32"); bad != CUDA_SUCCESS) return bad;
+  return cuModuleGetFunction(&crash, module, "crash");
+}
+
+CUresult launch(CUfunction kernel, Block& block) {
+  unsigned count = 16, value = 0x5a5a5a5a;
+  void* arguments[] = {&block.address, &count, &value};
+  return cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr);
+}
+
+CUresult write(Block& block) { return cuMemcpyHtoD(block.address, block.bytes.data(), block.bytes.size()); }
+
+CUresult read(Block& block, std::vector<unsigned char>& into) {
+  into.resize(block.bytes.size());
+  return cuMemcpyDtoH(into.data(), block.address, into.size());
+}
+
+void say(const std::string& line) { std::cout << line << std::endl; }
+
+// Does something again and again, after a first time that is known to be over when "begun" is said.
+CUresult forever(const std::function<CUresult()>& action) {
+  CUresult result = action();
+  say("begun");
+  while (result == CUDA_SUCCESS) result = action();
+  return result;
+}
+
+std::string perform(std::istream& rest) {
+  std::string command, name;
+  rest >> command;
+  if (command == "announce") {  // says that it begins with the command behind it
+    say("begun");
+    return perform(rest);
+  }
+  rest >> name;
+  if (command == "init") return name_of(cuInit(0));
+  if (command == "context") return name_of(context());
+  if (command == "load") return name_of(load());
+  if (command == "sync") return name_of(cuCtxSynchronize());
+  if (command == "count") {
+    int count = -1;
+    const CUresult result = cuDeviceGetCount(&count);
+    return name_of(result) + " " + std::to_string(count);
+  }
+  if (command == "free_bytes") {
+    std::size_t free = 0, total = 0;
+    const CUresult result = cuMemGetInfo(&free, &total);
+    return name_of(result) + " " + std::to_string(free);
+  }
+  Block& block = blocks[name];
+  if (command == "alloc") {
+    std::size_t bytes = 0;
+    rest >> bytes;
+    block.bytes.resize(bytes);
+    return name_of(cuMemAlloc(&block.address, bytes));
+  }
+  if (command == "free") return name_of(cuMemFree(block.address));
+  if (command == "write") {
+    int value = 0;
+    rest >> value;
+    block.bytes.assign(block.bytes.size(), static_cast<unsigned char>(value));
+    return name_of(write(block));
+  }
+  if (command == "check") {
+    std::vector<unsigned char> now;
+    const CUresult result = read(block, now);
+    return name_of(result) + (result != CUDA_SUCCESS ? "" : now == block.bytes ? " same" : " different");
+  }
+  if (command == "address") return "SUCCESS " + std::to_string(block.address);
+  if (command == "launch") return name_of(launch(fill, block));
+  if (command == "crash") return name_of(launch(crash, block));
+  if (command == "write_forever") return name_of(forever([&] { return write(block); }));
+  if (command == "read_forever") {
+    std::vector<unsigned char> now;
+    return name_of(forever([&] { return read(block, now); }));
+  }
+  if (command == "launch_forever") return name_of(forever([&] { return launch(fill, block); }));
+  return "no such command";
+}
+
+}  // namespace
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line.rfind("exit ", 0) == 0) return std::atoi(line.c_str() + 5);
+    std::istringstream words(line);
+    say(perform(words));
+  }
+  return 0;
+}

@@ -1,0 +1,17 @@
+"""Where the build put things. CMake says so in the environment of each test."""
+
+import os
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[3]
+BUILD = Path(os.environ.get("FARGPU_BUILD", SOURCE / "build"))
+
+FARGPU = BUILD / "bin" / "fargpu"
+FARGPUD = BUILD / "bin" / "fargpud"
+LIBRARIES = BUILD / "lib"
+FAKE_DRIVER = BUILD / "tests" / "fake_driver" / "libfargpu-fake.so"
+PROGRAMS = BUILD / "tests" / "system"
+
+# Programs that are not built with the sanitizer need its runtime before they load a library that is.
+SANITIZER_RUNTIME = os.environ.get("FARGPU_SANITIZER_RUNTIME", "")
+SANITIZED = bool(SANITIZER_RUNTIME)

@@ -1,0 +1,76 @@
+// What differs between two states of a block.
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "frames.h"
+#include "protocol/changed_runs.h"
+
+using namespace fargpu;
+using namespace fargpu::test;
+
+namespace {
+
+using Runs = std::vector<std::pair<std::size_t, std::size_t>>;
+
+Runs runs_of(const Bytes& now, const Bytes& before) {
+  Runs runs;
+  for_changed_runs(now, before, [&](std::size_t offset, std::size_t bytes) { runs.emplace_back(offset, bytes); });
+  return runs;
+}
+
+void change(Bytes& bytes, std::size_t at) { bytes[at] ^= std::byte{1}; }
+
+}  // namespace
+
+TEST_CASE("equal blocks have no runs") {
+  CHECK(runs_of({}, {}).empty());
+  CHECK(runs_of(pattern(1), pattern(1)).empty());
+  CHECK(runs_of(pattern(1000), pattern(1000)).empty());
+}
+
+TEST_CASE("a run holds the words that differ and none that do not") {
+  const Bytes before = pattern(64);
+  Bytes now = before;
+  change(now, 17);
+  CHECK(runs_of(now, before) == Runs{{16, 8}});
+  change(now, 31);
+  CHECK(runs_of(now, before) == Runs{{16, 16}});
+  change(now, 40);
+  CHECK(runs_of(now, before) == Runs{{16, 16}, {40, 8}});
+  change(now, 0);
+  change(now, 63);
+  CHECK(runs_of(now, before) == Runs{{0, 8}, {16, 16}, {40, 8}, {56, 8}});
+}
+
+TEST_CASE("the last word may be shorter") {
+  const Bytes before = pattern(21);
+  Bytes now = before;
+  change(now, 20);
+  CHECK(runs_of(now, before) == Runs{{16, 5}});
+  change(now, 8);
+  CHECK(runs_of(now, before) == Runs{{8, 13}});
+  change(now, 7);
+  CHECK(runs_of(now, before) == Runs{{0, 21}});
+  Bytes one{std::byte{1}};
+  CHECK(runs_of(one, {std::byte{2}}) == Runs{{0, 1}});
+}
+
+TEST_CASE("applying the runs to the old state gives the new one") {
+  std::mt19937 random(7);
+  for (unsigned round = 0; round < 200; ++round) {
+    const Bytes before = pattern(random() % 300, round);
+    Bytes now = before;
+    for (unsigned changes = random() % 20; changes > 0 && !now.empty(); --changes) change(now, random() % now.size());
+    Bytes rebuilt = before;
+    std::size_t last_end = 0;
+    for (const auto& [offset, bytes] : runs_of(now, before)) {
+      CHECK((offset == 0 || offset > last_end));  // never two runs side by side
+      CHECK(offset % 8 == 0);
+      last_end = offset + bytes;
+      REQUIRE(last_end <= now.size());
+      std::copy_n(now.begin() + static_cast<std::ptrdiff_t>(offset), bytes, rebuilt.begin() + static_cast<std::ptrdiff_t>(offset));
+    }
+    CHECK(rebuilt == now);
+  }
+}

@@ -1,0 +1,233 @@
+// Images by content, in a folder that several sessions share.
+
+#include "server/worker/image_store.h"
+
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "frames.h"
+#include "protocol/image_hash.h"
+#include "protocol/limits.h"
+
+using namespace fargpu;
+using namespace fargpu::server;
+using namespace fargpu::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t plenty = 1u << 30;
+
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "fargpu-images-XXXXXX").string();
+    if (!::mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::size_t files() const { return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), {})); }
+  fs::path only_file() const { return fs::directory_iterator(path)->path(); }
+  fs::path path;
+};
+
+ImageHash hash_of(const Bytes& bytes) { return hash_image(bytes); }
+Bytes found(ImageStore& store, const Bytes& image) {
+  const auto bytes = store.find(hash_of(image), image.size());
+  return {bytes.begin(), bytes.end()};
+}
+bool receive(ImageStore& store, const Bytes& image) { return store.receive(hash_of(image), image.size(), 0, image); }
+std::span<const std::byte> part(const Bytes& image, std::size_t offset, std::size_t bytes) { return std::span(image).subspan(offset, bytes); }
+
+}  // namespace
+
+TEST_CASE("an image is there once it was received, for as long as the store") {
+  ImageStore store({}, plenty);
+  const Bytes image = pattern(10000);
+  CHECK(found(store, image).empty());
+  CHECK(receive(store, image));
+  const auto bytes = store.find(hash_of(image), image.size());
+  CHECK(Bytes(bytes.begin(), bytes.end()) == image);
+  CHECK(store.find(hash_of(image), image.size()).data() == bytes.data());
+  CHECK(receive(store, image));  // once more is no harm
+  CHECK(store.find(hash_of(image), image.size() - 1).empty());
+}
+
+TEST_CASE("parts in order make an image") {
+  ImageStore store({}, plenty);
+  const Bytes image = pattern(1000);
+  const ImageHash hash = hash_of(image);
+  CHECK(store.receive(hash, 1000, 0, part(image, 0, 400)));
+  CHECK(found(store, image).empty());
+  CHECK(store.receive(hash, 1000, 400, part(image, 400, 599)));
+  CHECK(found(store, image).empty());
+  CHECK(store.receive(hash, 1000, 999, part(image, 999, 1)));
+  CHECK(found(store, image) == image);
+}
+
+TEST_CASE("several images may be under way at once") {
+  ImageStore store({}, plenty);
+  const Bytes first = pattern(1000, 1), second = pattern(1000, 2);
+  CHECK(store.receive(hash_of(first), 1000, 0, part(first, 0, 500)));
+  CHECK(store.receive(hash_of(second), 1000, 0, part(second, 0, 500)));
+  CHECK(store.receive(hash_of(first), 1000, 500, part(first, 500, 500)));
+  CHECK(store.receive(hash_of(second), 1000, 500, part(second, 500, 500)));
+  CHECK(found(store, first) == first);
+  CHECK(found(store, second) == second);
+}
+
+TEST_CASE("a part that leaves a gap drops the image, which can then be sent anew") {
+  ImageStore store({}, plenty);
+  const Bytes image = pattern(1000);
+  const ImageHash hash = hash_of(image);
+  CHECK_FALSE(store.receive(hash, 1000, 500, part(image, 500, 500)));
+  CHECK(store.receive(hash, 1000, 0, part(image, 0, 400)));
+  CHECK_FALSE(store.receive(hash, 1000, 500, part(image, 500, 500)));
+  CHECK_FALSE(store.receive(hash, 1000, 400, part(image, 400, 600)));
+  CHECK(found(store, image).empty());
+  CHECK(receive(store, image));
+  CHECK(found(store, image) == image);
+}
+
+TEST_CASE("sizes that cannot be are refused") {
+  ImageStore store({}, plenty);
+  const Bytes image = pattern(1000);
+  const ImageHash hash = hash_of(image);
+  CHECK_FALSE(store.receive(hash, 0, 0, {}));
+  CHECK_FALSE(store.receive(hash, limits::image_bytes_max + 1, 0, image));
+  CHECK_FALSE(store.receive(hash, 999, 0, image));
+  CHECK_FALSE(store.receive(hash, 1000, 1001, {}));
+  CHECK_FALSE(store.receive(hash, 1000, 1, image));
+  CHECK_FALSE(store.receive(hash, 1000, ~std::size_t{0}, part(image, 0, 2)));
+  CHECK(store.find(hash, 0).empty());
+  CHECK(store.find(hash, limits::image_bytes_max + 1).empty());
+}
+
+TEST_CASE("an image that is not what its hash says is not kept") {
+  Folder folder;
+  ImageStore store(folder.path, plenty);
+  const Bytes image = pattern(1000, 1), other = pattern(1000, 2);
+  CHECK_FALSE(store.receive(hash_of(image), 1000, 0, other));
+  CHECK(found(store, image).empty());
+  CHECK(found(store, other).empty());
+  CHECK(folder.files() == 0);
+  CHECK(store.receive(hash_of(image), 1000, 0, part(image, 0, 999)));
+  CHECK_FALSE(store.receive(hash_of(image), 1000, 999, part(other, 999, 1)));
+  CHECK(found(store, image).empty());
+  CHECK(receive(store, image));
+}
+
+TEST_CASE("only so many images are under way at once") {
+  ImageStore store({}, plenty);
+  for (unsigned i = 0; i < 16; ++i) {
+    const Bytes image = pattern(100, i);
+    CHECK(store.receive(hash_of(image), 100, 0, part(image, 0, 50)));
+  }
+  const Bytes one_more = pattern(100, 16);
+  CHECK_FALSE(store.receive(hash_of(one_more), 100, 0, part(one_more, 0, 50)));
+  // Those under way are not disturbed, and make room when they are complete.
+  const Bytes first = pattern(100, 0);
+  CHECK(store.receive(hash_of(first), 100, 50, part(first, 50, 50)));
+  CHECK(found(store, first) == first);
+  CHECK(store.receive(hash_of(one_more), 100, 0, part(one_more, 0, 50)));
+}
+
+TEST_CASE("another session finds what one has received") {
+  Folder folder;
+  const fs::path inner = folder.path / "not" / "there yet";
+  const Bytes image = pattern(5000);
+  {
+    ImageStore store(inner, plenty);
+    CHECK(receive(store, image));
+  }
+  ImageStore other(inner, plenty);
+  CHECK(found(other, image) == image);
+  CHECK(other.find(hash_of(image), 4999).empty());
+  ImageStore without({}, plenty);
+  CHECK(found(without, image).empty());
+}
+
+TEST_CASE("a file that was changed, cut or lengthened is not believed") {
+  Folder folder;
+  const Bytes image = pattern(5000);
+  {
+    ImageStore store(folder.path, plenty);
+    REQUIRE(receive(store, image));
+  }
+  REQUIRE(folder.files() == 1);
+  const fs::path file = folder.only_file();
+  CHECK(file.filename().string().size() == 64);
+  struct stat status{};
+  REQUIRE(::stat(file.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0600);
+  SECTION("changed") {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(2500);
+    stream.put('!');
+  }
+  SECTION("cut") { fs::resize_file(file, 4999); }
+  SECTION("emptied") { fs::resize_file(file, 0); }
+  SECTION("a link to the right bytes") {
+    fs::rename(file, folder.path / "elsewhere");
+    fs::create_symlink(folder.path / "elsewhere", file);
+  }
+  ImageStore store(folder.path, plenty);
+  CHECK(found(store, image).empty());
+  // The client sends it again, and all is well.
+  CHECK(receive(store, image));
+  CHECK(found(store, image) == image);
+  ImageStore other(folder.path, plenty);
+  CHECK(found(other, image) == image);
+}
+
+TEST_CASE("above its limit the folder loses what was used longest ago") {
+  Folder folder;
+  ImageStore store(folder.path, 2500);
+  std::vector<Bytes> images;
+  const auto age = [&](const Bytes& image, int minutes) {  // as if it had been used that long ago
+    for (const auto& entry : fs::directory_iterator(folder.path)) {
+      std::ifstream stream(entry.path(), std::ios::binary);
+      Bytes contents(image.size());
+      stream.read(reinterpret_cast<char*>(contents.data()), static_cast<std::streamsize>(contents.size()));
+      if (contents == image) fs::last_write_time(entry.path(), fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
+    }
+  };
+  for (unsigned i = 0; i < 2; ++i) images.push_back(pattern(1000, i));
+  CHECK(receive(store, images[0]));
+  CHECK(receive(store, images[1]));
+  CHECK(folder.files() == 2);
+  age(images[0], 20);
+  age(images[1], 10);
+  {
+    ImageStore user(folder.path, 2500);
+    CHECK(found(user, images[0]) == images[0]);  // used just now
+  }
+  images.push_back(pattern(1000, 2));
+  CHECK(receive(store, images[2]));
+  CHECK(folder.files() == 2);
+  ImageStore fresh(folder.path, 2500);
+  CHECK(found(fresh, images[0]) == images[0]);
+  CHECK(found(fresh, images[1]).empty());
+  CHECK(found(fresh, images[2]) == images[2]);
+  // The store that received it still has it.
+  CHECK(found(store, images[1]) == images[1]);
+}
+
+TEST_CASE("an image larger than the folder may be is kept for the session only") {
+  Folder folder;
+  ImageStore store(folder.path, 500);
+  const Bytes image = pattern(1000);
+  CHECK(receive(store, image));
+  CHECK(found(store, image) == image);
+  CHECK(folder.files() == 0);
+}
+
+TEST_CASE("a folder that cannot be written costs nothing but a transfer") {
+  Folder folder;
+  std::ofstream(folder.path / "file") << "x";
+  ImageStore store(folder.path / "file" / "below", plenty);
+  const Bytes image = pattern(1000);
+  CHECK(receive(store, image));
+  CHECK(found(store, image) == image);
+}

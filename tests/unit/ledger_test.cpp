@@ -1,0 +1,47 @@
+// What a session holds against what it may.
+
+#include <catch2/catch.hpp>
+
+#include "server/worker/device_memory.h"
+
+using fargpu::server::Ledger;
+
+TEST_CASE("charges stop at the limit, to the byte") {
+  Ledger ledger({1000});
+  CHECK(ledger.limit(0) == 1000);
+  CHECK_FALSE(ledger.charge(0, 1001));
+  CHECK(ledger.charged()[0] == 0);
+  CHECK(ledger.charge(0, 600));
+  CHECK_FALSE(ledger.charge(0, 401));
+  CHECK(ledger.charge(0, 400));
+  CHECK_FALSE(ledger.charge(0, 1));
+  CHECK(ledger.charge(0, 0));
+  CHECK(ledger.charged()[0] == 1000);
+}
+
+TEST_CASE("credits make room again") {
+  Ledger ledger({1000});
+  REQUIRE(ledger.charge(0, 1000));
+  ledger.credit(0, 300);
+  CHECK_FALSE(ledger.charge(0, 301));
+  CHECK(ledger.charge(0, 300));
+  ledger.credit(0, 1000);
+  CHECK(ledger.charged()[0] == 0);
+}
+
+TEST_CASE("sizes near the end of the numbers do not pass by overflow") {
+  Ledger ledger({1000});
+  REQUIRE(ledger.charge(0, 10));
+  CHECK_FALSE(ledger.charge(0, ~std::uint64_t{0}));
+  CHECK_FALSE(ledger.charge(0, ~std::uint64_t{0} - 9));
+  CHECK(ledger.charged()[0] == 10);
+}
+
+TEST_CASE("each device has its own limit, and none means none") {
+  Ledger ledger({1000, 0, 50});
+  CHECK(ledger.charge(1, std::uint64_t{1} << 50));
+  CHECK_FALSE(ledger.charge(2, 51));
+  CHECK(ledger.charge(2, 50));
+  CHECK(ledger.charge(0, 1000));
+  CHECK(ledger.charged() == std::vector<std::uint64_t>{1000, std::uint64_t{1} << 50, 50});
+}

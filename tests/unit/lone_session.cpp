@@ -1,0 +1,56 @@
+#include "lone_session.h"
+
+#include "client/process.h"
+#include "client/thread.h"
+#include "protocol/handshake.h"
+
+namespace fargpu::test {
+namespace {
+
+client::Terms terms() {
+  client::Terms terms;
+  terms.session_id = 1;
+  terms.host = "the test";
+  terms.worker_opcodes.set();
+  return terms;
+}
+
+}  // namespace
+
+// Sessions live as long as the process; the list keeps them reachable.
+LoneSession::LoneSession() {
+  static auto* const kept = new std::vector<client::Session*>;
+  auto [near, far] = make_memory_channel();
+  worker_ = std::move(far);
+  session_ = new client::Session(std::move(near), terms(), std::chrono::nanoseconds(0));
+  kept->push_back(session_);
+  client::process().adopt(session_);
+}
+
+LoneSession::~LoneSession() {
+  (void)client::Thread::current().take_late_error();
+  client::process().give_up();
+}
+
+LoneSession::Sent LoneSession::next_call() {
+  const auto receive = [&](std::span<std::byte> into) {
+    while (!into.empty()) {
+      const std::size_t got = worker_->receive_some(into);
+      into = into.subspan(got);
+      if (got == 0) worker_->wait({.readable = true}, Channel::forever);
+    }
+  };
+  while (true) {
+    Sent sent;
+    receive(std::as_writable_bytes(std::span(&sent.header, 1)));
+    sent.message.resize(sent.header.message_bytes);
+    receive(sent.message);
+    Bytes bulk(padded(sent.header.bulk_bytes));
+    receive(bulk);
+    if (sent.header.kind == FrameKind::call) return sent;
+  }
+}
+
+void LoneSession::push(const std::function<void(wire::Control::Builder)>& fill) { send_control(*worker_, ++sent_, fill); }
+
+}  // namespace fargpu::test

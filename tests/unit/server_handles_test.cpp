@@ -1,0 +1,171 @@
+// The worker's table of handles.
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "server/worker/handles.h"
+
+using namespace fargpu;
+using namespace fargpu::server;
+
+namespace {
+
+Handle client_handle(HandleKind kind, std::uint32_t index, std::uint32_t generation = 1) { return Handle(kind, index, generation); }
+
+}  // namespace
+
+TEST_CASE("a handle that the client gave stands for what it was adopted for") {
+  Handles handles;
+  const Handle stream = client_handle(HandleKind::stream, 5);
+  CHECK(handles.find(HandleKind::stream, stream) == nullptr);
+  REQUIRE(handles.adoptable(HandleKind::stream, stream));
+  handles.adopt(stream, 0xABC0, 42);
+  const Handles::Entry* const entry = handles.find(HandleKind::stream, stream);
+  REQUIRE(entry);
+  CHECK(entry->value == 0xABC0);
+  CHECK(entry->context == 42);
+  CHECK_FALSE(handles.adoptable(HandleKind::stream, stream));
+  // Another generation of a live index is as little free.
+  CHECK_FALSE(handles.adoptable(HandleKind::stream, client_handle(HandleKind::stream, 5, 2)));
+}
+
+TEST_CASE("only the client's half can be adopted, and only handles of the kind") {
+  Handles handles;
+  CHECK_FALSE(handles.adoptable(HandleKind::stream, Handle()));
+  CHECK_FALSE(handles.adoptable(HandleKind::stream, Handle(1)));
+  CHECK_FALSE(handles.adoptable(HandleKind::stream, client_handle(HandleKind::stream, 0)));
+  CHECK_FALSE(handles.adoptable(HandleKind::stream, client_handle(HandleKind::event, 5)));
+  CHECK_FALSE(handles.adoptable(HandleKind::stream, client_handle(HandleKind::stream, Handle::worker_index_first)));
+  CHECK_FALSE(handles.adoptable(HandleKind::stream, client_handle(HandleKind::stream, Handle::index_max)));
+  CHECK(handles.adoptable(HandleKind::stream, client_handle(HandleKind::stream, Handle::worker_index_first - 1)));
+}
+
+TEST_CASE("nothing that a client sends leads outside of the tables") {
+  Handles handles;
+  const Handle stream = client_handle(HandleKind::stream, 5);
+  handles.adopt(stream, 0xABC0, 1);
+  const Handle graph = handles.reveal(HandleKind::graph, 0xDEF0, 0);
+  for (const Handle hostile : {Handle(), Handle(1), Handle(~std::uint64_t{0}), Handle(stream.value() + 1), client_handle(HandleKind::stream, 4),
+                               client_handle(HandleKind::stream, 6), client_handle(HandleKind::stream, 5, 2), Handle(HandleKind::stream, Handle::index_max, 1),
+                               client_handle(HandleKind::event, 5), Handle(HandleKind::stream, 5 + Handle::worker_index_first, 1)})
+    CHECK(handles.find(HandleKind::stream, hostile) == nullptr);
+  CHECK(handles.find(HandleKind::graph, client_handle(HandleKind::graph, graph.index() - Handle::worker_index_first, graph.generation())) == nullptr);
+  handles.forget(HandleKind::stream, client_handle(HandleKind::stream, 5, 2));
+  CHECK(handles.find(HandleKind::stream, stream));
+}
+
+TEST_CASE("a driver object is revealed under one handle") {
+  Handles handles;
+  const Handle module = handles.reveal(HandleKind::module, 0x1110, 3);
+  CHECK(module.well_formed(HandleKind::module));
+  CHECK(module.index() >= Handle::worker_index_first);
+  CHECK(handles.reveal(HandleKind::module, 0x1110, 3) == module);
+  CHECK(handles.find(HandleKind::module, module)->value == 0x1110);
+  CHECK(handles.find(HandleKind::module, module)->context == 3);
+  CHECK(handles.reveal(HandleKind::module, 0x2220, 3) != module);
+  // The same address as an object of another kind is another object.
+  const Handle library = handles.reveal(HandleKind::library, 0x1110, 0);
+  CHECK(library.kind() == HandleKind::library);
+  CHECK(handles.reveal(HandleKind::module, 0, 3) == Handle());
+}
+
+TEST_CASE("an object that the client named is revealed under its name") {
+  Handles handles;
+  const Handle event = client_handle(HandleKind::event, 7);
+  handles.adopt(event, 0x3330, 1);
+  CHECK(handles.reveal(HandleKind::event, 0x3330, 1) == event);
+  handles.forget(HandleKind::event, event);
+  const Handle another = handles.reveal(HandleKind::event, 0x3330, 1);
+  CHECK(another != event);
+  CHECK(another.index() >= Handle::worker_index_first);
+}
+
+TEST_CASE("a forgotten handle stands for nothing, and may be given again by the client") {
+  Handles handles;
+  const Handle stream = client_handle(HandleKind::stream, 5);
+  handles.adopt(stream, 0xABC0, 1);
+  handles.forget(HandleKind::stream, stream);
+  CHECK(handles.find(HandleKind::stream, stream) == nullptr);
+  handles.forget(HandleKind::stream, stream);
+  const Handle next = client_handle(HandleKind::stream, 5, 2);
+  REQUIRE(handles.adoptable(HandleKind::stream, next));
+  handles.adopt(next, 0xABC0, 2);
+  CHECK(handles.find(HandleKind::stream, stream) == nullptr);
+  CHECK(handles.find(HandleKind::stream, next)->context == 2);
+  CHECK(handles.reveal(HandleKind::stream, 0xABC0, 2) == next);
+}
+
+TEST_CASE("the worker's indices are used again late, and under another generation") {
+  Handles handles;
+  std::set<std::uint64_t> values;
+  std::set<std::uint32_t> indices;
+  for (std::uint64_t i = 1; i <= 2000; ++i) {
+    const Handle handle = handles.reveal(HandleKind::graph, i * 16, 0);
+    REQUIRE(handle);
+    CHECK(values.insert(handle.value()).second);
+    indices.insert(handle.index());
+    handles.forget(HandleKind::graph, handle);
+    CHECK(handles.find(HandleKind::graph, handle) == nullptr);
+  }
+  CHECK(indices.size() > 200);
+  CHECK(indices.size() < 300);
+}
+
+TEST_CASE("what was found in an object goes with it") {
+  Handles handles;
+  const Handle module = handles.reveal(HandleKind::module, 0x1000, 1), other = handles.reveal(HandleKind::module, 0x2000, 1);
+  const Handle first = handles.reveal(HandleKind::function, 0x1010, 1, module), second = handles.reveal(HandleKind::function, 0x1020, 1, module);
+  const Handle elsewhere = handles.reveal(HandleKind::function, 0x2010, 1, other), alone = handles.reveal(HandleKind::function, 0x3010, 1);
+  CHECK(handles.find(HandleKind::function, first)->owner == module.value());
+  CHECK(handles.find(HandleKind::function, alone)->owner == 0);
+  handles.forget(HandleKind::module, module);
+  CHECK(handles.find(HandleKind::function, first) == nullptr);
+  CHECK(handles.find(HandleKind::function, second) == nullptr);
+  CHECK(handles.find(HandleKind::function, elsewhere));
+  CHECK(handles.find(HandleKind::function, alone));
+  // The driver may put another function where that one was.
+  CHECK(handles.reveal(HandleKind::function, 0x1010, 1, other) != first);
+}
+
+TEST_CASE("what was found through a part belongs to the whole") {
+  Handles handles;
+  const Handle library = handles.reveal(HandleKind::library, 0x1000, 0);
+  const Handle kernel = handles.reveal(HandleKind::kernel, 0x1010, 0, library);
+  const Handle function = handles.reveal(HandleKind::function, 0x1020, 1, kernel);
+  CHECK(handles.find(HandleKind::function, function)->owner == library.value());
+  handles.forget(HandleKind::kernel, kernel);
+  CHECK(handles.find(HandleKind::function, function));
+  handles.forget(HandleKind::library, library);
+  CHECK(handles.find(HandleKind::function, function) == nullptr);
+}
+
+TEST_CASE("a source that is none leaves an object without an owner") {
+  Handles handles;
+  const Handle stale = handles.reveal(HandleKind::module, 0x1000, 1);
+  handles.forget(HandleKind::module, stale);
+  const Handle function = handles.reveal(HandleKind::function, 0x1010, 1, stale);
+  CHECK(handles.find(HandleKind::function, function)->owner == 0);
+}
+
+TEST_CASE("every live handle of a kind is visited") {
+  Handles handles;
+  std::set<std::uint64_t> expected;
+  for (std::uint32_t i = 1; i < 50; ++i) {
+    const Handle given = client_handle(HandleKind::event, i, i);
+    handles.adopt(given, i * 16, 1);
+    const Handle revealed = handles.reveal(HandleKind::event, i * 16 + 0x10000, 1);
+    handles.adopt(client_handle(HandleKind::stream, i), i * 16, 1);
+    if (i % 4 == 0) {
+      handles.forget(HandleKind::event, given);
+      handles.forget(HandleKind::event, revealed);
+    } else {
+      expected.insert(given.value());
+      expected.insert(revealed.value());
+    }
+  }
+  handles.for_each(HandleKind::event, [&](Handle handle, Handles::Entry& entry) {
+    CHECK(expected.erase(handle.value()) == 1);
+    CHECK(handles.find(HandleKind::event, handle) == &entry);
+  });
+  CHECK(expected.empty());
+}

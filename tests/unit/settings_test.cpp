@@ -1,0 +1,208 @@
+// What fargpud is told, and what counts more.
+
+#include "server/broker/settings.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+using namespace fargpu::server;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A settings file, an environment and a command line, for the life of one reading.
+struct Told {
+  Told() {
+    std::string name = (fs::temp_directory_path() / "fargpu-settings-XXXXXX").string();
+    if (!::mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    folder = name;
+    file = folder / "settings.toml";
+  }
+  ~Told() {
+    for (const std::string& variable : variables) ::unsetenv(variable.c_str());
+    fs::remove_all(folder);
+  }
+  Told& in_file(const std::string& text) {
+    std::ofstream(file) << text;
+    with_file = true;
+    return *this;
+  }
+  Told& in_environment(const std::string& variable, const std::string& value) {
+    ::setenv(variable.c_str(), value.c_str(), 1);
+    variables.push_back(variable);
+    return *this;
+  }
+  Settings read(std::vector<std::string> flags = {}) {
+    flags.insert(flags.begin(), "fargpud");
+    if (with_file) {
+      flags.push_back("--config");
+      flags.push_back(file.string());
+    }
+    std::vector<char*> words;
+    for (std::string& flag : flags) words.push_back(flag.data());
+    Settings settings;
+    wish = read_settings(static_cast<int>(words.size()), words.data(), settings, exit_code);
+    return settings;
+  }
+  std::string complaint(const std::vector<std::string>& flags = {}) {
+    try {
+      read(flags);
+    } catch (const SettingsError& error) {
+      return error.what();
+    }
+    return "no complaint";
+  }
+
+  fs::path folder, file;
+  std::vector<std::string> variables;
+  bool with_file = false;
+  Wish wish = Wish::done;
+  int exit_code = -1;
+};
+
+std::string origin(const Settings& settings, const std::string& name) {
+  for (const Settings::Origin& origin : settings.origins)
+    if (origin.name == name) return origin.from;
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("what nobody says is at its default") {
+  Told told;
+  const Settings settings = told.read();
+  CHECK(told.wish == Wish::serve);
+  CHECK(settings.listen == "127.0.0.1:8470");
+  CHECK_FALSE(settings.insecure);
+  CHECK(settings.warm_context);
+  CHECK(settings.sessions_max == 256);
+  CHECK(settings.log_format == "text");
+  CHECK(origin(settings, "listen") == "default");
+}
+
+TEST_CASE("flags count more than variables, variables more than the file, the file more than defaults") {
+  Told told;
+  told.in_file("listen = '127.0.0.1:1'\nsessions_max = 11\nspin_us = 21\nwarm_workers = 31\n")
+      .in_environment("FARGPUD_LISTEN", "127.0.0.1:2")
+      .in_environment("FARGPUD_SESSIONS_MAX", "12")
+      .in_environment("FARGPUD_DRAIN_SECONDS", "42");
+  const Settings settings = told.read({"--listen", "127.0.0.1:3", "--warm-workers=33"});
+  CHECK(settings.listen == "127.0.0.1:3");
+  CHECK(origin(settings, "listen") == "flag --listen");
+  CHECK(settings.sessions_max == 12);
+  CHECK(origin(settings, "sessions_max") == "environment variable FARGPUD_SESSIONS_MAX");
+  CHECK(settings.spin_us == 21);
+  CHECK(origin(settings, "spin_us") == "file " + told.file.string());
+  CHECK(settings.warm_workers == 33);
+  CHECK(settings.drain_seconds == 42);
+  CHECK(origin(settings, "log_level") == "default");
+}
+
+TEST_CASE("switches are set and unset at every level") {
+  SECTION("file over default") { CHECK_FALSE(Told().in_file("warm_context = false").read().warm_context); }
+  SECTION("variable over file") {
+    CHECK(Told().in_file("warm_context = false").in_environment("FARGPUD_WARM_CONTEXT", "yes").read().warm_context);
+    CHECK_FALSE(Told().in_file("warm_context = true").in_environment("FARGPUD_WARM_CONTEXT", "0").read().warm_context);
+  }
+  SECTION("flag over variable") {
+    CHECK(Told().in_environment("FARGPUD_INSECURE", "false").read({"--insecure"}).insecure);
+    CHECK_FALSE(Told().in_environment("FARGPUD_INSECURE", "true").read({"--no-insecure"}).insecure);
+    CHECK_FALSE(Told().read({"--no-warm-context"}).warm_context);
+  }
+}
+
+TEST_CASE("values of the file may be written as TOML has them") {
+  Told told;
+  const Settings settings = told.in_file("devices = [0, 2]\nlog_level = \"debug\"\nimage_bytes_max = 5_000\n").read();
+  CHECK(settings.devices == "0,2");
+  CHECK(settings.log_level == "debug");
+  CHECK(settings.image_bytes_max == 5000);
+}
+
+TEST_CASE("every setting says where it came from, once") {
+  Told told;
+  const Settings settings = told.read({"--show-config"});
+  CHECK(told.wish == Wish::show_config);
+  CHECK(settings.origins.size() == 14);
+  for (const Settings::Origin& one : settings.origins) {
+    unsigned times = 0;
+    for (const Settings::Origin& other : settings.origins) times += other.name == one.name;
+    CHECK(times == 1);
+    CHECK_FALSE(one.from.empty());
+  }
+}
+
+TEST_CASE("a value that cannot be is named, with where it came from and what would be right") {
+  CHECK(Told().in_environment("FARGPUD_SESSIONS_MAX", "many").complaint() ==
+        "sessions_max is 'many' (environment variable FARGPUD_SESSIONS_MAX); a whole number is wanted");
+  CHECK(Told().complaint({"--spin-us=-1"}) == "spin_us is '-1' (flag --spin-us); a whole number is wanted");
+  CHECK(Told().complaint({"--spin-us=1x"}) == "spin_us is '1x' (flag --spin-us); a whole number is wanted");
+  CHECK(Told().complaint({"--spin-us=99999999999999999999"}) == "spin_us is '99999999999999999999' (flag --spin-us); a whole number is wanted");
+  CHECK(Told().in_environment("FARGPUD_INSECURE", "maybe").complaint() ==
+        "insecure is 'maybe' (environment variable FARGPUD_INSECURE); true or false is wanted");
+  CHECK(Told().complaint({"--log-level=loud"}) == "log_level is 'loud'; use error, warn, info or debug");
+  CHECK(Told().complaint({"--log-format=xml"}) == "log_format is 'xml'; use text or json");
+  CHECK(Told().complaint({"--sessions-max=0"}) == "sessions_max is 0; then nobody could be served");
+  CHECK(Told().complaint({"--devices=0,x"}) == "devices is '0,x': 'x' is no device number");
+  CHECK(Told().complaint({"--devices=-1"}) == "devices is '-1': '-1' is no device number");
+}
+
+TEST_CASE("a file that is wrong is named, with the place") {
+  Told told;
+  CHECK(told.in_file("lisen = 'x'").complaint() == told.file.string() + ": there is no setting 'lisen'; `fargpud --help` lists them");
+  CHECK_THAT(told.in_file("listen = \n").complaint(), Catch::StartsWith(told.file.string() + ": ") && Catch::Contains("line 1"));
+  fs::remove(told.file);
+  CHECK_THAT(told.complaint(), Catch::StartsWith(told.file.string() + ": "));
+}
+
+TEST_CASE("the standard file counts if it is there and no other was named") {
+  const fs::path standard = FARGPU_SYSCONFDIR "/fargpu/fargpud.toml";
+  fs::create_directories(standard.parent_path());
+  std::ofstream(standard) << "spin_us = 77\nwarm_workers = 7";
+  const Settings settings = Told().read();
+  const Settings other = Told().in_file("spin_us = 88").read();
+  fs::remove(standard);
+  CHECK(settings.spin_us == 77);
+  CHECK(origin(settings, "spin_us") == "file " + standard.string());
+  CHECK(other.spin_us == 88);
+  CHECK(other.warm_workers == 1);
+  CHECK(Told().read().spin_us == 200);
+}
+
+TEST_CASE("unknown flags end it with an exit code") {
+  Told told;
+  told.read({"--no-such-flag"});
+  CHECK(told.wish == Wish::done);
+  CHECK(told.exit_code != 0);
+  told.read({"--version"});
+  CHECK(told.wish == Wish::done);
+  CHECK(told.exit_code == 0);
+}
+
+TEST_CASE("addresses to listen on are taken apart") {
+  const auto read = [](const std::string& text) {
+    std::string all;
+    for (const ListenAddress& address : parse_listen(text)) all += "<" + address.host + "|" + std::to_string(address.port) + ">";
+    return all;
+  };
+  CHECK(read("127.0.0.1:8470") == "<127.0.0.1|8470>");
+  CHECK(read("localhost:0,[::1]:9") == "<localhost|0><::1|9>");
+  for (const std::string wrong : {"", "host", "host:", ":1", "host:x", "host:65536", "host:1,", "a:1,,b:2", "[::1]", "host:-1"}) {
+    INFO(wrong);
+    if (wrong == "host:1,") CHECK(read(wrong) == "<host|1>");
+    else CHECK_THROWS_AS(read(wrong), SettingsError);
+  }
+  CHECK_THROWS_WITH(read("a:1,b"), "listen is 'a:1,b': 'b' is not host:port");
+}
+
+TEST_CASE("device numbers are taken apart") {
+  CHECK(parse_devices("").empty());
+  CHECK(parse_devices("3,0") == std::vector<int>{3, 0});
+  for (const std::string wrong : {"a", "0,", "0,,1", "-1", "1 2", "0x1", "99999999999"}) {
+    INFO(wrong);
+    if (wrong == "0,") CHECK(parse_devices(wrong) == std::vector<int>{0});
+    else CHECK_THROWS_AS(parse_devices(wrong), SettingsError);
+  }
+}

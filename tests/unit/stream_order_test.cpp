@@ -1,0 +1,244 @@
+// Work held back behind something that only the client can do.
+
+#include "server/worker/stream_order.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+using namespace fargpu::server;
+
+namespace {
+
+/// A context with its legacy stream, two blocking streams and one that is not.
+struct Fixture {
+  Fixture() {
+    context.legacy = std::make_unique<StreamState>();
+    for (StreamState* stream : {context.legacy.get(), &a, &b, &free}) {
+      stream->context = &context;
+      context.streams.push_back(stream);
+    }
+    free.blocking = false;
+  }
+  StreamState& legacy() { return *context.legacy; }
+
+  // Work on a stream as the session gives it: at once if it may go, else in line.
+  void work(StreamState& stream, const std::string& name, std::uint64_t awaited = 0, std::uint64_t recorded = 0) {
+    const auto before = order.before(stream, awaited);
+    const auto job = [this, name] { log += name + " "; };
+    if (before.empty()) job();
+    else order.enqueue(before, &stream, recorded, job);
+  }
+
+  ContextState context;
+  StreamState a, b, free;
+  StreamOrder order;
+  std::string log;
+};
+
+}  // namespace
+
+TEST_CASE("while nothing is held everything goes at once") {
+  Fixture f;
+  CHECK_FALSE(f.order.any());
+  f.work(f.a, "a");
+  f.work(f.legacy(), "legacy");
+  f.order.after_all([&] { f.log += "all "; });
+  f.order.after_stream(f.a, [&] { f.log += "stream "; });
+  f.order.after_record(77, [&] { f.log += "record "; });
+  CHECK(f.log == "a legacy all stream record ");
+  CHECK_FALSE(f.order.any());
+}
+
+TEST_CASE("work behind a hold waits for its release, in its order") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  CHECK(f.order.any());
+  f.work(f.a, "1");
+  f.work(f.a, "2");
+  f.work(f.a, "3");
+  CHECK(f.log.empty());
+  f.order.release(hold);
+  CHECK(f.log == "1 2 3 ");
+  CHECK_FALSE(f.order.any());
+  f.work(f.a, "4");
+  CHECK(f.log == "1 2 3 4 ");
+}
+
+TEST_CASE("other streams are not held, but for the legacy stream's rule") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  f.work(f.b, "b");
+  f.work(f.free, "free");
+  CHECK(f.log == "b free ");
+  f.work(f.legacy(), "legacy");  // waits for all blocking streams
+  f.work(f.b, "b2");             // waits for the legacy stream
+  f.work(f.free, "free2");       // does not
+  CHECK(f.log == "b free free2 ");
+  f.order.release(hold);
+  CHECK(f.log == "b free free2 legacy b2 ");
+}
+
+TEST_CASE("a held legacy stream holds the blocking ones") {
+  Fixture f;
+  const auto hold = f.order.hold(f.legacy());
+  f.work(f.a, "a");
+  f.work(f.free, "free");
+  CHECK(f.log == "free ");
+  f.order.release(hold);
+  CHECK(f.log == "free a ");
+}
+
+TEST_CASE("a stream that does not block is held by its own work only") {
+  Fixture f;
+  const auto hold = f.order.hold(f.free);
+  f.work(f.legacy(), "legacy");
+  f.work(f.a, "a");
+  f.work(f.free, "free");
+  CHECK(f.log == "legacy a ");
+  f.order.release(hold);
+  CHECK(f.log == "legacy a free ");
+}
+
+TEST_CASE("a wait for an event waits for its held record") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  f.work(f.a, "record", 0, 9);
+  CHECK(f.order.record_held(9));
+  CHECK_FALSE(f.order.record_held(8));
+  f.work(f.free, "wait-other", 8);
+  f.work(f.free, "wait", 9);
+  f.work(f.free, "behind");
+  CHECK(f.log == "wait-other ");
+  f.order.after_record(9, [&] { f.log += "told "; });
+  f.order.release(hold);
+  CHECK(f.log == "wait-other record wait behind told ");
+  CHECK_FALSE(f.order.record_held(9));
+  CHECK_FALSE(f.order.any());
+}
+
+TEST_CASE("the newest record of an event is the one waited for") {
+  Fixture f;
+  const auto first = f.order.hold(f.a), second = f.order.hold(f.free);
+  f.work(f.a, "record-a", 0, 9);
+  f.work(f.free, "record-free", 0, 9);
+  f.work(f.b, "wait", 9);
+  f.order.release(first);
+  CHECK(f.log == "record-a ");
+  CHECK(f.order.record_held(9));
+  f.order.release(second);
+  CHECK(f.log == "record-a record-free wait ");
+}
+
+TEST_CASE("work may wait for several things") {
+  Fixture f;
+  const auto first = f.order.hold(f.a), second = f.order.hold(f.b);
+  f.work(f.legacy(), "legacy");
+  f.order.release(second);
+  CHECK(f.log.empty());
+  f.order.release(first);
+  CHECK(f.log == "legacy ");
+}
+
+TEST_CASE("what comes after everything held waits for all of it, and for nothing later") {
+  Fixture f;
+  const auto first = f.order.hold(f.a), second = f.order.hold(f.free);
+  f.order.after_all([&] { f.log += "all "; });
+  f.order.after_stream(f.a, [&] { f.log += "stream "; });
+  const auto later = f.order.hold(f.b);
+  f.order.release(first);
+  CHECK(f.log == "stream ");
+  f.order.release(second);
+  CHECK(f.log == "stream all ");
+  f.order.release(later);
+  CHECK_FALSE(f.order.any());
+}
+
+TEST_CASE("work that runs may hold its own stream: what follows waits on") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  std::uint64_t inner = 0;
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] {
+    f.log += "function ";
+    inner = f.order.hold(f.a);
+  });
+  f.work(f.a, "behind");
+  f.order.release(hold);
+  CHECK(f.log == "function ");
+  CHECK(f.order.any());
+  f.work(f.a, "last");
+  f.order.release(inner);
+  CHECK(f.log == "function behind last ");
+  CHECK_FALSE(f.order.any());
+}
+
+TEST_CASE("work that holds and releases while it runs is done when it returns") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] {
+    f.order.release(f.order.hold(f.a));
+    f.log += "function ";
+  });
+  f.work(f.a, "behind");
+  f.order.release(hold);
+  CHECK(f.log == "function behind ");
+  CHECK_FALSE(f.order.any());
+}
+
+TEST_CASE("work that runs may hold another stream") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  std::uint64_t other = 0;
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] { other = f.order.hold(f.free); });
+  f.work(f.a, "a");
+  f.order.release(hold);
+  CHECK(f.log == "a ");
+  f.work(f.free, "free");
+  CHECK(f.log == "a ");
+  f.order.release(other);
+  CHECK(f.log == "a free ");
+}
+
+TEST_CASE("work that runs asks what is before it, not for itself") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] {
+    CHECK(f.order.before(f.a, 0).empty());
+    f.order.after_all([&] { f.log += "at-once "; });
+    f.log += "ran ";
+  });
+  f.order.release(hold);
+  CHECK(f.log == "at-once ran ");
+}
+
+TEST_CASE("long chains run in a loop, not one within another") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  unsigned runs = 0;
+  for (unsigned i = 0; i < 100000; ++i) f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] { ++runs; });
+  f.order.release(hold);
+  CHECK(runs == 100000);
+  CHECK_FALSE(f.order.any());
+}
+
+TEST_CASE("a stream that is gone is not looked at any more") {
+  Fixture f;
+  auto gone = std::make_unique<StreamState>();
+  gone->context = &f.context;
+  const auto hold = f.order.hold(*gone);
+  f.order.enqueue({hold}, gone.get(), 0, [&] { f.log += "ran "; });
+  f.order.forget(*gone);
+  gone.reset();
+  f.order.release(hold);
+  CHECK(f.log == "ran ");
+  CHECK_FALSE(f.order.any());
+}
+
+TEST_CASE("an unknown or repeated release does nothing") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  f.order.release(hold + 10);
+  CHECK(f.order.any());
+  f.order.release(hold);
+  f.order.release(hold);
+  CHECK_FALSE(f.order.any());
+}

@@ -1,0 +1,157 @@
+// Stream capture: what it forbids is decided in the client, as driver 580 decides it.
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <thread>
+
+#include "fixture.h"
+
+using namespace fargpu;
+using test::RemoteContext;
+
+namespace {
+
+struct Try {
+  const char* name;
+  std::function<CUresult()> call;
+  CUresult wanted;          // in global and thread-local mode
+  CUresult wanted_relaxed;  // in relaxed mode
+};
+
+}  // namespace
+
+TEST_CASE("what a capture forbids, and what breaks it") {
+  RemoteContext remote;
+  CUstream stream = nullptr, other = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, other) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  unsigned char bytes[64] = {};
+  constexpr CUresult ok = CUDA_SUCCESS, unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                     implicit = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, isolation = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  CUdeviceptr made = 0;
+  CUmodule module = nullptr;
+  CUstream another = nullptr;
+  CUevent fresh = nullptr;
+  void* pinned = nullptr;
+  std::size_t free = 0, total = 0;
+  unsigned long long id = 0;
+  const std::vector<Try> tries = {
+      {"nothing", [] { return CUDA_SUCCESS; }, ok, ok},
+      {"cuMemAlloc", [&] { return cuMemAlloc_v2(&made, 100); }, unsupported, ok},
+      {"cuMemFree", [&] { return cuMemFree_v2(made ? made : memory + 1024); }, unsupported, ok},
+      {"cuMemHostAlloc", [&] { return cuMemHostAlloc(&pinned, 100, 0); }, unsupported, ok},
+      {"cuMemFreeHost", [&] { return cuMemFreeHost(pinned ? pinned : bytes); }, unsupported, ok},
+      {"cuMemHostRegister", [&] { return cuMemHostRegister_v2(bytes, 64, 0); }, unsupported, ok},
+      {"cuMemHostUnregister", [&] { return cuMemHostUnregister(bytes); }, unsupported, ok},
+      {"cuModuleLoadData", [&] { return cuModuleLoadData(&module, test::kernels); }, ok, ok},
+      {"cuModuleUnload", [&] { return cuModuleUnload(module); }, unsupported, ok},
+      {"cuStreamCreate", [&] { return cuStreamCreate(&another, 0); }, ok, ok},
+      {"cuStreamDestroy of another", [&] { return cuStreamDestroy_v2(another); }, ok, ok},
+      {"cuEventCreate", [&] { return cuEventCreate(&fresh, 0); }, ok, ok},
+      {"cuEventRecord on another", [&] { return cuEventRecord(fresh, other); }, ok, ok},
+      {"cuEventQuery", [&] { return cuEventQuery(event); }, unsupported, ok},
+      {"cuEventSynchronize", [&] { return cuEventSynchronize(event); }, unsupported, ok},
+      {"cuStreamQuery of another", [&] { return cuStreamQuery(other); }, unsupported, ok},
+      {"cuStreamQuery of itself", [&] { return cuStreamQuery(stream); }, unsupported, unsupported},
+      {"cuStreamQuery of the legacy stream", [&] { return cuStreamQuery(nullptr); }, implicit, implicit},
+      {"cuStreamSynchronize of another", [&] { return cuStreamSynchronize(other); }, unsupported, ok},
+      {"cuStreamSynchronize of itself", [&] { return cuStreamSynchronize(stream); }, unsupported, unsupported},
+      {"cuCtxSynchronize", [&] { return cuCtxSynchronize(); }, unsupported, unsupported},
+      {"cuMemcpyHtoD", [&] { return cuMemcpyHtoD_v2(memory, bytes, 64); }, implicit, implicit},
+      {"cuMemsetD8", [&] { return cuMemsetD8_v2(memory, 0, 64); }, implicit, implicit},
+      {"cuMemsetD8Async on another", [&] { return cuMemsetD8Async(memory, 0, 64, other); }, ok, ok},
+      {"cuMemsetD8Async on the legacy stream", [&] { return cuMemsetD8Async(memory, 0, 64, nullptr); }, implicit, implicit},
+      {"cuMemcpyDtoHAsync on another", [&] { return cuMemcpyDtoHAsync_v2(bytes, memory, 64, other); }, ok, ok},
+      {"cuMemGetInfo", [&] { return cuMemGetInfo_v2(&free, &total); }, ok, ok},
+      {"cuCtxSetLimit", [&] { return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096); }, unsupported, ok},
+      {"cuStreamGetId of itself", [&] { return cuStreamGetId(stream, &id); }, unsupported, unsupported},
+      {"cuStreamWaitEvent for work outside", [&] { return cuStreamWaitEvent(stream, event, 0); }, isolation, isolation},
+  };
+  for (const CUstreamCaptureMode mode :
+       {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    for (const Try& t : tries) {
+      INFO(t.name << ", mode " << mode);
+      const CUresult wanted = mode == CU_STREAM_CAPTURE_MODE_RELAXED ? t.wanted_relaxed : t.wanted;
+      REQUIRE(cuStreamBeginCapture_v2(stream, mode) == CUDA_SUCCESS);
+      CHECK(t.call() == wanted);
+      CUgraph graph = nullptr;
+      CHECK(cuStreamEndCapture(stream, &graph) == (wanted == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+      CHECK((graph != nullptr) == (wanted == CUDA_SUCCESS));
+      if (graph) CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    }
+  }
+}
+
+TEST_CASE("a thread's own mode lifts what a capture of another thread forbids") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const auto elsewhere = [&](CUstreamCaptureMode mode) {
+    CUresult result = CUDA_SUCCESS;
+    std::thread([&] {
+      CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+      CHECK(cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
+      CHECK(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+      CUdeviceptr memory = 0;
+      result = cuMemAlloc_v2(&memory, 100);
+    }).join();
+    return result;
+  };
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+  CHECK(elsewhere(CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(elsewhere(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+  CHECK(elsewhere(CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(elsewhere(CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+TEST_CASE("a capture knows its state, its streams and its thread") {
+  RemoteContext remote;
+  CUstream stream = nullptr, forked = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&forked, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  CUstreamCaptureStatus status;
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(cuStreamIsCapturing(forked, &status) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(cuEventSynchronize(event) == CUDA_ERROR_CAPTURED_EVENT);
+  cuStreamEndCapture(stream, &graph);
+
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(forked, event, 0) == CUDA_SUCCESS);
+  CHECK(cuStreamIsCapturing(forked, &status) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(cuStreamEndCapture(forked, &graph) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  std::thread([&] {
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    CUgraph none = nullptr;
+    CHECK(cuStreamEndCapture(stream, &none) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+  }).join();
+  cuuint64_t id = 0;
+  std::size_t count = 9;
+  const CUgraphNode* dependencies = nullptr;
+  CHECK(cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &dependencies, &count) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(id != 0);
+  CHECK(graph != nullptr);
+  CHECK(count == 0);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+}

@@ -1,0 +1,109 @@
+// Contexts belong to threads' stacks in the client; the worker only hears of those that exist.
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "client/stats.h"
+#include "fixture.h"
+
+using namespace fargpu;
+using test::Remote;
+
+TEST_CASE("a thread has a stack of contexts of its own, and switching costs nothing") {
+  Remote remote;
+  CUcontext primary = nullptr, made = nullptr, current = nullptr;
+  CUdevice device = -1;
+  CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+  CHECK(current == nullptr);
+  CHECK(cuCtxGetDevice_v2(&device, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxPopCurrent_v2(&current) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v4(&made, nullptr, 0, 1) == CUDA_SUCCESS);
+  const auto before = client::stats::round_trips();
+  CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+  CHECK(current == made);
+  CHECK(cuCtxGetDevice_v2(&device, nullptr) == CUDA_SUCCESS);
+  CHECK(device == 1);
+  CHECK(cuCtxPushCurrent_v2(primary) == CUDA_SUCCESS);
+  CHECK(cuCtxGetDevice_v2(&device, nullptr) == CUDA_SUCCESS);
+  CHECK(device == 0);
+  CHECK(cuCtxPopCurrent_v2(&current) == CUDA_SUCCESS);
+  CHECK(current == primary);
+  std::thread([&] {
+    CUcontext none = made;
+    CHECK(cuCtxGetCurrent(&none) == CUDA_SUCCESS);
+    CHECK(none == nullptr);
+  }).join();
+  CHECK(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+  CHECK(current == nullptr);
+  CHECK(client::stats::round_trips() == before);
+  CHECK(cuCtxPushCurrent_v2(nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuCtxDestroy_v2(made) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy_v2(made) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxSetCurrent(made) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxSetCurrent(reinterpret_cast<CUcontext>(0x1234)) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("the primary context is counted, and what was made in it goes with it") {
+  Remote remote;
+  CUcontext first = nullptr, second = nullptr;
+  unsigned flags = 9;
+  int active = 9;
+  CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);
+  REQUIRE(cuDevicePrimaryCtxRetain(&first, 0) == CUDA_SUCCESS);
+  REQUIRE(cuDevicePrimaryCtxRetain(&second, 0) == CUDA_SUCCESS);
+  CHECK(first == second);
+  CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 1);
+  REQUIRE(cuCtxSetCurrent(first) == CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+  CUevent event = nullptr;
+  void* pinned = nullptr;
+  REQUIRE(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, 3u << 20) == CUDA_SUCCESS);
+  REQUIRE(cuMemHostAlloc(&pinned, 100, 0) == CUDA_SUCCESS);
+  CHECK(remote.driver->memory_bytes() > 0);
+  CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+  CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  // Memory goes behind the context, when the worker hears of it next.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (remote.driver->memory_bytes() != 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  CHECK(remote.driver->memory_bytes() == 0);
+  CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);
+  CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemAlloc_v2(&memory, 100) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  REQUIRE(cuDevicePrimaryCtxRetain(&second, 0) == CUDA_SUCCESS);
+  CHECK(second == first);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuMemFree_v2(memory) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFreeHost(pinned) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAlloc_v2(&memory, 100) == CUDA_SUCCESS);
+}
+
+TEST_CASE("device questions are answered without asking") {
+  Remote remote;
+  const auto before = client::stats::round_trips();
+  int count = 0, value = 0;
+  char name[100] = {};
+  CHECK(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+  CHECK(count == 2);
+  CHECK(cuDeviceGetName(name, 5, 1) == CUDA_SUCCESS);
+  CHECK(std::string(name) == "Fake");
+  CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0) == CUDA_SUCCESS);
+  CHECK(value == 9);
+  CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 5) == CUDA_ERROR_INVALID_DEVICE);
+  CHECK(cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(100000), 0) == CUDA_ERROR_INVALID_VALUE);
+  CUuuid first{}, second{};
+  CHECK(cuDeviceGetUuid_v2(&first, 0) == CUDA_SUCCESS);
+  CHECK(cuDeviceGetUuid_v2(&second, 1) == CUDA_SUCCESS);
+  CHECK(std::memcmp(&first, &second, sizeof(first)) != 0);
+  CHECK(client::stats::round_trips() == before);
+}

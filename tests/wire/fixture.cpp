@@ -1,0 +1,69 @@
+#include "fixture.h"
+
+#include <future>
+#include <stdexcept>
+
+#include "cuda_facts.h"
+#include "protocol/handshake.h"
+#include "server/worker/attach.h"
+
+namespace fargpu::test {
+
+client::Config Remote::default_config() {
+  client::Config config;
+  config.driver_version = toolkit_version;
+  return config;
+}
+
+Remote::Remote(client::Config config) {
+  driver->reset();
+  auto [near, far] = make_memory_channel();
+  channel_ = near.get();
+  worker_ = std::thread([this, far = std::move(far)]() mutable {
+    std::vector<std::byte> attach;
+    try {
+      attach = receive_control(*far, limits::handshake_timeout);
+    } catch (const std::exception& error) {
+      why_ = error.what();
+      return;
+    }
+    server::AttachOptions options;
+    options.session_id = 1;
+    options.devices = {0, 1};
+    options.one_process = true;
+    why_ = server::serve_session(*far, attach, driver.table(), options);
+  });
+  try {
+    client_ = client::attach(std::move(near), {}, config, "the worker in this process").release();
+  } catch (...) {
+    worker_.join();
+    throw;
+  }
+  client::process().adopt(client_);
+}
+
+Remote::~Remote() {
+  // What the test's thread had with this session.
+  client::Thread& thread = client::Thread::current();
+  thread.contexts().clear();
+  thread.default_streams.clear();
+  thread.capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  (void)thread.take_late_error();
+  client::process().give_up();
+  if (worker_.joinable()) worker_.join();
+  client::release_window(client_->terms().device_window);
+  client::release_window(client_->terms().host_window);
+  driver->reset();
+}
+
+std::string Remote::worker_end() {
+  worker_.join();
+  return why_;
+}
+
+RemoteContext::RemoteContext(client::Config config) : Remote(std::move(config)) {
+  if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    throw std::runtime_error("no context");
+}
+
+}  // namespace fargpu::test

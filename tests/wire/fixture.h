@@ -1,0 +1,54 @@
+#pragma once
+// Client and worker in one process, joined by a channel in memory, before the fake driver. Tests call the exported functions of the
+// client like any program, and look at what the driver was asked.
+
+#include <cuda.h>
+
+#include <string>
+#include <thread>
+
+#include "client/config.h"
+#include "client/dial.h"
+#include "client/process.h"
+#include "client/session.h"
+#include "client/thread.h"
+#include "tests/fake_driver/fake.h"
+
+namespace fargpu::test {
+
+/// A session that lives as long as this object. One at a time.
+class Remote {
+ public:
+  explicit Remote(client::Config config = default_config());
+  ~Remote();
+
+  fake::FakeDriver& driver = fake::FakeDriver::instance();
+  client::Session& session() { return *client_; }
+  /// Why the worker's session ended; waits for it.
+  std::string worker_end();
+  /// Cuts the connection.
+  void cut() { channel_->close(); }
+
+  static client::Config default_config();
+
+ private:
+  Channel* channel_ = nullptr;
+  client::Session* client_ = nullptr;
+  std::thread worker_;
+  std::string why_;
+};
+
+/// A Remote with the primary context of device 0 current.
+struct RemoteContext : Remote {
+  explicit RemoteContext(client::Config config = default_config());
+  CUcontext context = nullptr;
+};
+
+/// PTX that the fake driver understands.
+inline constexpr const char* kernels =
+    ".version 8.0\n.target sm_90\n.address_size 64\n"
+    ".entry fill32(.param .u64 address, .param .u32 count, .param .u32 value)\n"
+    ".entry crash()\n"
+    ".entry mixed(.param .u8 a, .param .u64 b, .param .u16 c, .param .f32 d)\n";
+
+}  // namespace fargpu::test

@@ -1,0 +1,152 @@
+// Host functions run in the client, in the stream's order.
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <mutex>
+#include <vector>
+
+#include "fixture.h"
+
+using namespace fargpu;
+using test::RemoteContext;
+
+namespace {
+
+/// Lets a host function wait until the test says so.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void pass() {
+    std::unique_lock lock(mutex_);
+    entered_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+  }
+  void wait_entered() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return entered_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false, entered_ = false;
+};
+
+void CUDA_CB pass_gate(void* gate) { static_cast<Gate*>(gate)->pass(); }
+
+}  // namespace
+
+TEST_CASE("a host function runs behind what was given before and ahead of what comes after") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  Gate gate;
+  REQUIRE(cuMemsetD32Async(memory, 1, 1, stream) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(stream, pass_gate, &gate) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(memory, 2, 1, stream) == CUDA_SUCCESS);
+  gate.wait_entered();
+  unsigned value = 0;
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+  REQUIRE(cuMemcpyDtoH_v2(&value, memory, 4) == CUDA_SUCCESS);  // the legacy stream does not wait for a non-blocking one
+  CHECK(value == 1);
+  gate.open();
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&value, memory, 4) == CUDA_SUCCESS);
+  CHECK(value == 2);
+}
+
+TEST_CASE("an event behind a host function holds other streams that wait for it") {
+  RemoteContext remote;
+  CUstream first = nullptr, second = nullptr;
+  REQUIRE(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32_v2(memory, 0, 1) == CUDA_SUCCESS);
+  Gate gate;
+  REQUIRE(cuLaunchHostFunc(first, pass_gate, &gate) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, first) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(second, event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(memory, 5, 1, second) == CUDA_SUCCESS);
+  gate.wait_entered();
+  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(cuStreamQuery(second) == CUDA_ERROR_NOT_READY);
+  unsigned value = 7;
+  REQUIRE(cuMemcpyDtoH_v2(&value, memory, 4) == CUDA_SUCCESS);
+  CHECK(value == 0);
+  gate.open();
+  REQUIRE(cuStreamSynchronize(second) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&value, memory, 4) == CUDA_SUCCESS);
+  CHECK(value == 5);
+}
+
+TEST_CASE("the legacy stream waits for host functions of blocking streams") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  std::atomic<bool> ran{false};
+  REQUIRE(cuLaunchHostFunc(
+              stream, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &ran) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32_v2(memory, 3, 1) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(ran);
+}
+
+TEST_CASE("many host functions run in their order") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  static std::vector<int> order;
+  order.clear();
+  static int numbers[200];
+  for (int i = 0; i < 200; ++i) {
+    numbers[i] = i;
+    REQUIRE(cuLaunchHostFunc(
+                stream, [](void* number) { order.push_back(*static_cast<int*>(number)); }, &numbers[i]) == CUDA_SUCCESS);
+  }
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  REQUIRE(order.size() == 200);
+  for (int i = 0; i < 200; ++i) CHECK(order[static_cast<std::size_t>(i)] == i);
+}
+
+TEST_CASE("host functions may not call CUDA; stream callbacks hear of errors, host functions do not run then") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  static std::atomic<int> result{-1};
+  REQUIRE(cuLaunchHostFunc(
+              stream,
+              [](void*) {
+                CUdeviceptr memory = 0;
+                result = cuMemAlloc_v2(&memory, 10);
+              },
+              nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(result == CUDA_ERROR_NOT_PERMITTED);
+  CHECK(cuLaunchHostFunc(stream, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamAddCallback(stream, nullptr, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+
+  static std::atomic<int> status{-1};
+  static std::atomic<CUstream> told{nullptr};
+  REQUIRE(cuStreamAddCallback(
+              stream,
+              [](CUstream which, CUresult outcome, void*) {
+                status = outcome;
+                told = which;
+              },
+              nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(status == CUDA_SUCCESS);
+  CHECK(told == stream);
+}

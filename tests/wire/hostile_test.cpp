@@ -1,0 +1,386 @@
+// Peers that do not keep to the protocol: a client that sends nonsense to a worker, a worker that sends nonsense to a client, and a
+// connection that breaks. Nothing else may suffer, and each end says what was wrong.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "calls_copy.capnp.h"
+#include "calls_stream.capnp.h"
+#include "client/dial.h"
+#include "fixture.h"
+#include "operations.capnp.h"
+#include "protocol/errors.h"
+#include "protocol/handshake.h"
+#include "protocol/message.h"
+#include "server/worker/attach.h"
+
+using namespace fargpu;
+
+namespace {
+
+/// Sends what the other end may not want to hear to the end.
+void send_until_cut(Channel& channel, std::span<const Channel::Bytes> pieces) {
+  try {
+    send_all(channel, pieces);
+  } catch (const ChannelClosed&) {
+  }
+}
+
+/// A worker in this process with a hand-made client before it.
+class HandMadeClient {
+ public:
+  HandMadeClient() {
+    auto [near, far] = make_memory_channel();
+    channel_ = std::move(near);
+    worker_ = std::thread([this, far = std::move(far)] {
+      server::AttachOptions options;
+      options.session_id = 5;
+      options.devices = {0};
+      options.one_process = true;
+      const auto attach = receive_control(*far, limits::handshake_timeout);
+      why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
+    });
+    send_control(*channel_, 1, [](wire::Control::Builder control) {
+      auto attach = control.initAttach();
+      attach.setProtocolVersion(wire::PROTOCOL_VERSION);
+      attach.setDriverVersion(13000);
+      const auto range = [](wire::Range::Builder r, std::uint64_t base) {
+        r.setBase(base);
+        r.setBytes(std::uint64_t{64} << 30);
+      };
+      range(attach.initDeviceWindows(1)[0], 0x1000'0000'0000);
+      range(attach.initHostWindows(1)[0], 0x2b5d'4000'0000);
+    });
+    const auto answer = receive_control(*channel_, limits::attach_timeout);
+    MessageReader reader(answer);
+    REQUIRE(reader.root<wire::Control>().getAttachAnswer().getFailure().getReason() == wire::Failure::Reason::NONE);
+  }
+  ~HandMadeClient() {
+    if (worker_.joinable()) {
+      channel_->close();
+      worker_.join();
+    }
+  }
+
+  /// Header as a proper client would fill it, to be spoilt.
+  FrameHeader call(Opcode opcode, bool wants_reply = true) {
+    FrameHeader h;
+    h.kind = FrameKind::call;
+    h.opcode = static_cast<std::uint16_t>(opcode);
+    h.sequence = ++sequence_;
+    h.thread = 1;
+    h.subject = context_;
+    h.detail = wants_reply ? std::uint32_t{call_wants_reply} : 0;
+    return h;
+  }
+  void send(FrameHeader header, std::span<const std::byte> message = {}, std::span<const std::byte> bulk = {}) {
+    if (header.message_bytes == 0) header.message_bytes = static_cast<std::uint32_t>(message.size());
+    if (header.bulk_bytes == 0) header.bulk_bytes = static_cast<std::uint32_t>(bulk.size());
+    const std::byte zeros[8] = {};
+    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), message, bulk,
+                                                 std::span(zeros).first(padded(bulk.size()) - bulk.size())};
+    send_until_cut(*channel_, pieces);
+  }
+  template <class Request, class Fill>
+  void send_call(Opcode opcode, Fill&& fill, std::span<const std::byte> bulk = {}, bool wants_reply = true) {
+    MessageWriter writer;
+    fill(writer.root<Request>());
+    send(call(opcode, wants_reply), writer.finish(), bulk);
+  }
+  /// The result of the next reply frame; other frames are passed over.
+  CUresult reply() {
+    for (;;) {
+      FrameHeader header;
+      read(std::as_writable_bytes(std::span(&header, 1)));
+      std::vector<std::byte> rest(header.message_bytes + padded(header.bulk_bytes));
+      read(rest);
+      if (header.kind == FrameKind::reply) return static_cast<CUresult>(header.detail);
+    }
+  }
+  void open_context() {
+    send_call<wire::OpenContext>(Opcode::openContext, [](wire::OpenContext::Builder in) {
+      in.setContext(Handle(HandleKind::context, 1, 1).value());
+      in.setPrimary(true);
+    });
+    REQUIRE(reply() == CUDA_SUCCESS);
+    context_ = Handle(HandleKind::context, 1, 1).id();
+  }
+  /// Why the worker ended.
+  std::string worker_end() {
+    worker_.join();
+    return why_;
+  }
+
+ private:
+  void read(std::span<std::byte> into) {
+    while (!into.empty()) {
+      const std::size_t n = channel_->receive_some(into);
+      into = into.subspan(n);
+      if (n == 0) channel_->wait({.readable = true}, std::chrono::seconds(10));
+    }
+  }
+
+  std::unique_ptr<Channel> channel_;
+  std::thread worker_;
+  std::string why_;
+  std::uint32_t sequence_ = 1;
+  std::uint32_t context_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a worker refuses what it can refuse, and goes on") {
+  HandMadeClient client;
+  FrameHeader unknown = client.call(Opcode::fence);
+  unknown.opcode = 60000;
+  client.send(unknown);
+  CHECK(client.reply() == CUDA_ERROR_NOT_SUPPORTED);
+  client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_CONTEXT);
+  client.open_context();
+  for (const std::uint64_t stream : {0ull, 2ull, ~0ull, 0x602000000001ull}) {
+    client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [&](auto in) { in.setHStream(stream); });
+    CHECK(client.reply() == CUDA_ERROR_INVALID_HANDLE);
+  }
+  // Addresses outside of what the session holds, whatever the arithmetic.
+  for (const std::uint64_t address : {0ull, 0x1000'0000'0000ull, 0x7fff'ffff'f000ull, ~0ull - 100}) {
+    for (const std::uint64_t bytes : {1ull, 1ull << 40, ~0ull, ~0ull / 4 + 1}) {
+      client.send_call<wire::CuMemsetD32Async>(Opcode::cuMemsetD32Async, [&](auto in) {
+        in.setDstDevice(address);
+        in.setN(bytes);
+        in.setHStream(1);
+      });
+      CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+    }
+  }
+  client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+    in.setAddress(0x1000'0000'0000 - (2u << 20));
+    in.setBytes(4u << 20);
+  });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+  client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [](auto in) {
+    in.setAddress(0x5000);
+    in.setBytes(4096);
+    in.setMapped(true);
+    in.setDevice(0x400000);  // the worker's own memory
+  });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+  client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
+  CHECK(client.reply() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a worker ends the session of a client that breaks the protocol") {
+  HandMadeClient client;
+  client.open_context();
+  std::string wanted;
+  SECTION("a message that is none") {
+    const std::vector<std::byte> garbage(64, std::byte{0xFF});
+    client.send(client.call(Opcode::cuStreamSynchronize), garbage);
+  }
+  SECTION("too long a message") {
+    FrameHeader header = client.call(Opcode::fence);
+    header.message_bytes = 0x7ffffff8;
+    client.send(header);
+    wanted = "message of";
+  }
+  SECTION("too many bulk bytes") {
+    FrameHeader header = client.call(Opcode::copyIn);
+    header.bulk_bytes = 0xffffffff;
+    client.send(header);
+    wanted = "bulk bytes";
+  }
+  SECTION("an unknown kind of frame") {
+    FrameHeader header = client.call(Opcode::fence);
+    header.kind = static_cast<FrameKind>(77);
+    client.send(header);
+    wanted = "unknown kind";
+  }
+  SECTION("a frame that only workers send") {
+    FrameHeader header = client.call(Opcode::fence);
+    header.kind = FrameKind::reply;
+    client.send(header);
+    wanted = "kind that a client does not send";
+  }
+  SECTION("frames out of their order") {
+    FrameHeader header = client.call(Opcode::fence);
+    header.sequence += 5;
+    client.send(header);
+  }
+  SECTION("a copy with too few bytes") {
+    const std::vector<std::byte> bytes(10);
+    client.send_call<wire::CopyIn>(
+        Opcode::copyIn,
+        [](wire::CopyIn::Builder in) {
+          in.setStream(1);
+          in.initShape().setWidth(20);
+          in.initTarget().setAddress(0x1000'0000'0000);
+        },
+        bytes);
+    // Refused already for its address, or for its bytes: a copy must never read past them.
+    CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+    return;
+  }
+  SECTION("an answer to a question that was not asked") {
+    MessageWriter writer;
+    writer.root<wire::Control>().initPulled().setPull(99);
+    FrameHeader header = client.call(Opcode::fence);
+    header.kind = FrameKind::control;
+    header.opcode = 0;
+    client.send(header, writer.finish());
+    wanted = "not asked for";
+  }
+  SECTION("a handle that is taken") {
+    for (int i = 0; i < 2; ++i) {
+      client.send_call<wire::CuStreamCreate>(Opcode::cuStreamCreate,
+                                             [](auto in) { in.setPhStream(Handle(HandleKind::stream, 3, 1).value()); });
+    }
+    wanted = "not free";
+  }
+  const std::string why = client.worker_end();
+  INFO(why);
+  CHECK(!why.empty());
+  CHECK(why.find(wanted) != std::string::npos);
+}
+
+namespace {
+
+/// A client with a hand-made worker before it.
+class HandMadeWorker {
+ public:
+  HandMadeWorker() {
+    auto [near, far] = make_memory_channel();
+    channel_ = std::move(far);
+    std::thread worker([this] { answer_attach(); });
+    session_ = client::attach(std::move(near), {}, test::Remote::default_config(), "a hand-made worker").release();
+    worker.join();
+    client::process().adopt(session_);
+  }
+  ~HandMadeWorker() {
+    client::Thread& thread = client::Thread::current();
+    thread.contexts().clear();
+    thread.default_streams.clear();
+    (void)thread.take_late_error();
+    client::process().give_up();
+    client::release_window(session_->terms().device_window);
+    client::release_window(session_->terms().host_window);
+  }
+
+  void send(FrameHeader header, std::span<const std::byte> message = {}) {
+    header.sequence = ++sequence_;
+    header.message_bytes = static_cast<std::uint32_t>(message.size());
+    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), message};
+    send_until_cut(*channel_, pieces);
+  }
+  template <class Fill>
+  void control(Fill&& fill) {
+    MessageWriter writer;
+    fill(writer.root<wire::Control>());
+    FrameHeader header;
+    header.kind = FrameKind::control;
+    send(header, writer.finish());
+  }
+  Channel& channel() { return *channel_; }
+
+ private:
+  void answer_attach() {
+    const auto message = receive_control(*channel_, limits::attach_timeout);
+    MessageReader reader(message);
+    const auto attach = reader.root<wire::Control>().getAttach();
+    send_control(*channel_, 1, [&](wire::Control::Builder control) {
+      auto answer = control.initAttachAnswer();
+      answer.setDeviceWindow(attach.getDeviceWindows()[0]);
+      answer.setHostWindow(attach.getHostWindows()[0]);
+      auto facts = answer.initFacts();
+      facts.setDriverVersion(13000);
+      auto device = facts.initDevices(1)[0];
+      device.setName("hand-made");
+      device.setMemoryBytes(1 << 30);
+      auto opcodes = answer.initOpcodes(opcode_max / 8 + 1);
+      std::memset(opcodes.begin(), 0xff, opcodes.size());
+    });
+  }
+
+  std::unique_ptr<Channel> channel_;
+  client::Session* session_ = nullptr;
+  std::uint32_t sequence_ = 1;
+};
+
+}  // namespace
+
+TEST_CASE("a client loses a session whose worker breaks the protocol, and says so to every call") {
+  HandMadeWorker worker;
+  CUcontext context = nullptr;
+  std::thread speaker;
+  SECTION("a reply for which nobody waits") {
+    speaker = std::thread([&] {
+      FrameHeader header;
+      header.kind = FrameKind::reply;
+      header.subject = 4711;
+      worker.send(header);
+    });
+  }
+  SECTION("bytes for memory that is not pinned") {
+    static unsigned char victim = 1;
+    speaker = std::thread([&] {
+      worker.control([](wire::Control::Builder control) {
+        auto pull = control.initPull();
+        pull.setPull(1);
+        pull.setAddress(reinterpret_cast<std::uint64_t>(&victim));
+        pull.setBytes(1);
+      });
+    });
+  }
+  SECTION("a frame that only clients send") {
+    speaker = std::thread([&] {
+      FrameHeader header;
+      header.kind = FrameKind::call;
+      worker.send(header);
+    });
+  }
+  SECTION("garbage") {
+    speaker = std::thread([&] {
+      const std::vector<std::byte> garbage(4096, std::byte{0xEE});
+      const std::span<const std::byte> pieces[] = {garbage};
+      send_until_cut(worker.channel(), pieces);
+    });
+  }
+  SECTION("a goodbye") {
+    speaker = std::thread([&] {
+      worker.control([](wire::Control::Builder control) { control.initGoodbye().setText("the host goes down"); });
+    });
+  }
+  SECTION("silence and the end") {
+    speaker = std::thread([&] { worker.channel().close(); });
+  }
+  CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  speaker.join();
+  CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  int count = 0;
+  CHECK(cuDeviceGetCount(&count) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  CHECK(cuInit(0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+TEST_CASE("a broken connection ends waits at once and nothing hangs") {
+  test::RemoteContext remote;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(memory, 0, 100, nullptr) == CUDA_SUCCESS);
+  std::vector<std::thread> waiters;
+  std::atomic<int> ready{0};
+  for (int i = 0; i < 4; ++i) {
+    waiters.emplace_back([&] {
+      CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+      ++ready;
+      CHECK(cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE);
+    });
+  }
+  while (ready < 4 || remote.driver->calls("cuMemsetD8Async") == 0) std::this_thread::yield();
+  remote.cut();
+  for (std::thread& waiter : waiters) waiter.join();
+  CHECK(cuMemcpyDtoH_v2(&memory, memory, 8) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  CHECK(cuMemFree_v2(memory) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  remote.driver->pause(false);
+  remote.worker_end();
+}

@@ -1,0 +1,241 @@
+// Device memory through the wire.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "fixture.h"
+
+using namespace fargpu;
+using test::RemoteContext;
+
+TEST_CASE("memory is allocated, filled, copied and freed") {
+  RemoteContext remote;
+  CUdeviceptr a = 0, b = 0;
+  REQUIRE(cuMemAlloc_v2(&a, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&b, 1000) == CUDA_SUCCESS);
+  CHECK(a % 512 == 0);
+  CHECK(b - a == 1024);
+  std::vector<unsigned char> out(1000), back(1000);
+  std::iota(out.begin(), out.end(), 0);
+  REQUIRE(cuMemcpyHtoD_v2(a, out.data(), out.size()) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoD_v2(b, a, 500) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(b + 500, 7, 500) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), b, back.size()) == CUDA_SUCCESS);
+  std::fill(out.begin() + 500, out.end(), 7);
+  CHECK(back == out);
+  CHECK(cuMemFree_v2(a) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(a) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFree_v2(b + 8) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFree_v2(b) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(0) == CUDA_SUCCESS);
+}
+
+TEST_CASE("large copies arrive whole, in both directions") {
+  RemoteContext remote;
+  const std::size_t bytes = (11u << 20) + 13;  // several frames, the last one odd
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, bytes) == CUDA_SUCCESS);
+  std::vector<unsigned char> out(bytes), back(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<unsigned char>(i * 2654435761u >> 13);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, out.data(), bytes, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoHAsync_v2(back.data(), memory, bytes, nullptr) == CUDA_SUCCESS);
+  CHECK(back == out);
+}
+
+TEST_CASE("two- and three-dimensional copies respect pitches") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  std::size_t pitch = 0;
+  REQUIRE(cuMemAllocPitch_v2(&memory, &pitch, 100, 20, 4) == CUDA_SUCCESS);
+  CHECK(pitch == 512);
+  std::vector<unsigned char> host(120 * 20), back(130 * 20, 0);
+  std::iota(host.begin(), host.end(), 0);
+  CUDA_MEMCPY2D in{};
+  in.srcMemoryType = CU_MEMORYTYPE_HOST;
+  in.srcHost = host.data();
+  in.srcPitch = 120;
+  in.srcXInBytes = 3;
+  in.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  in.dstDevice = memory;
+  in.dstPitch = pitch;
+  in.dstY = 1;
+  in.WidthInBytes = 90;
+  in.Height = 15;
+  REQUIRE(cuMemcpy2D_v2(&in) == CUDA_SUCCESS);
+  CUDA_MEMCPY2D out{};
+  out.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  out.srcDevice = memory;
+  out.srcPitch = pitch;
+  out.srcY = 1;
+  out.dstMemoryType = CU_MEMORYTYPE_HOST;
+  out.dstHost = back.data();
+  out.dstPitch = 130;
+  out.WidthInBytes = 90;
+  out.Height = 15;
+  REQUIRE(cuMemcpy2DAsync_v2(&out, nullptr) == CUDA_SUCCESS);
+  for (std::size_t y = 0; y < 15; ++y) CHECK(std::memcmp(&back[y * 130], &host[y * 120 + 3], 90) == 0);
+
+  CUdeviceptr cube = 0;
+  REQUIRE(cuMemAlloc_v2(&cube, 8 * 6 * 5) == CUDA_SUCCESS);
+  std::vector<unsigned char> voxels(8 * 6 * 5), seen(8 * 6 * 5, 0);
+  std::iota(voxels.begin(), voxels.end(), 1);
+  CUDA_MEMCPY3D volume{};
+  volume.srcMemoryType = CU_MEMORYTYPE_HOST;
+  volume.srcHost = voxels.data();
+  volume.srcPitch = 8;
+  volume.srcHeight = 6;
+  volume.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  volume.dstDevice = cube;
+  volume.dstPitch = 8;
+  volume.dstHeight = 6;
+  volume.WidthInBytes = 5;
+  volume.Height = 4;
+  volume.Depth = 3;
+  volume.srcZ = volume.dstZ = 1;
+  volume.srcY = volume.dstY = 2;
+  REQUIRE(cuMemcpy3D_v2(&volume) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(seen.data(), cube, seen.size()) == CUDA_SUCCESS);
+  for (std::size_t z = 1; z < 4; ++z)
+    for (std::size_t y = 2; y < 6; ++y)
+      CHECK(std::memcmp(&seen[(z * 6 + y) * 8], &voxels[(z * 6 + y) * 8], 5) == 0);
+
+  // A picture on the device, copied within it.
+  CUdeviceptr other = 0;
+  REQUIRE(cuMemAlloc_v2(&other, pitch * 20) == CUDA_SUCCESS);
+  CUDA_MEMCPY2D across = out;
+  across.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  across.dstDevice = other;
+  across.dstPitch = 256;
+  REQUIRE(cuMemcpy2D_v2(&across) == CUDA_SUCCESS);
+  std::vector<unsigned char> row(90);
+  REQUIRE(cuMemcpyDtoH_v2(row.data(), other + 14 * 256, 90) == CUDA_SUCCESS);
+  CHECK(std::memcmp(row.data(), &host[14 * 120 + 3], 90) == 0);
+}
+
+TEST_CASE("allocations within an arena cost no round trip and freed memory is used again") {
+  RemoteContext remote;
+  CUdeviceptr first = 0;
+  REQUIRE(cuMemAlloc_v2(&first, 100) == CUDA_SUCCESS);
+  const std::size_t backed = remote.driver->calls("cuMemCreate");
+  std::vector<CUdeviceptr> more(100);
+  for (CUdeviceptr& address : more) REQUIRE(cuMemAlloc_v2(&address, 4096) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuMemCreate") == backed);
+  for (const CUdeviceptr address : more) REQUIRE(cuMemFree_v2(address) == CUDA_SUCCESS);
+  CUdeviceptr again = 0;
+  REQUIRE(cuMemAlloc_v2(&again, 4096) == CUDA_SUCCESS);
+  CHECK(std::find(more.begin(), more.end(), again) != more.end());
+}
+
+TEST_CASE("a freed block is not used again before the GPU has passed it") {
+  RemoteContext remote;
+  CUdeviceptr block = 0, other = 0;
+  REQUIRE(cuMemAlloc_v2(&block, 8u << 20) == CUDA_SUCCESS);
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(block, 1, 1024, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);  // does not wait: nothing comes to the host by itself
+  REQUIRE(cuMemAlloc_v2(&other, 8u << 20) == CUDA_SUCCESS);
+  CHECK(other != block);
+  remote.driver->pause(false);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&other, 8u << 20) == CUDA_SUCCESS);
+  CHECK(other == block);
+}
+
+TEST_CASE("running out of memory is an error, and what is kept for reuse counts as free") {
+  RemoteContext remote;
+  std::size_t free_before = 0, total = 0, free_after = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_before, &total) == CUDA_SUCCESS);
+  CHECK(total == 1u << 30);
+  CUdeviceptr most = 0, rest = 0;
+  REQUIRE(cuMemAlloc_v2(&most, 900u << 20) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc_v2(&rest, 200u << 20) == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuMemAlloc_v2(&rest, 100u << 20) == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(rest) == CUDA_SUCCESS);  // kept
+  REQUIRE(cuMemGetInfo_v2(&free_after, &total) == CUDA_SUCCESS);
+  CHECK(free_after == free_before - (900u << 20));
+  REQUIRE(cuMemAlloc_v2(&rest, 120u << 20) == CUDA_SUCCESS);  // only if what was kept is given back first
+  CHECK(cuMemAlloc_v2(&rest, std::size_t{1} << 45) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuMemAlloc_v2(&rest, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAlloc_v2(nullptr, 1) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("copies outside of what the program holds are refused") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  char byte = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 1000) == CUDA_SUCCESS);
+  CHECK(cuMemcpyHtoD_v2(memory + 1000, &byte, 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyDtoH_v2(&byte, memory + 999, 2) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("pointer attributes are answered from the map") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 1000) == CUDA_SUCCESS);
+  unsigned type = 0;
+  CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory + 10) == CUDA_SUCCESS);
+  CHECK(type == CU_MEMORYTYPE_DEVICE);
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  CHECK(cuMemGetAddressRange_v2(&base, &bytes, memory + 999) == CUDA_SUCCESS);
+  CHECK(base == memory);
+  CHECK(bytes == 1000);
+  CUcontext context = nullptr;
+  CHECK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, memory) == CUDA_SUCCESS);
+  CHECK(context == remote.context);
+  int local = 0;
+  const auto here = reinterpret_cast<CUdeviceptr>(&local);
+  CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, here) == CUDA_ERROR_INVALID_VALUE);
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                  CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  int ordinal = 0, managed = 5;
+  CUdeviceptr device = 1;
+  void* data[] = {&type, &ordinal, &device, &managed};
+  CHECK(cuPointerGetAttributes(4, wanted, data, here) == CUDA_SUCCESS);
+  CHECK(type == 0);
+  CHECK(ordinal == -2);
+  CHECK(device == 0);
+  CHECK(managed == 0);
+}
+
+TEST_CASE("virtual memory is reserved, created, mapped and given back") {
+  RemoteContext remote;
+  const std::uint64_t before = remote.driver->memory_bytes();
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  std::size_t granularity = 0;
+  REQUIRE(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS);
+  CUdeviceptr range = 0;
+  REQUIRE(cuMemAddressReserve(&range, 64 * granularity, 0, 0, 0) == CUDA_SUCCESS);
+  CUmemGenericAllocationHandle handle = 0, again = 0;
+  REQUIRE(cuMemCreate(&handle, 2 * granularity, &prop, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemMap(range + 4 * granularity, 2 * granularity, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(cuMemMap(range + 5 * granularity, granularity, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
+  CUmemAccessDesc access{};
+  access.location = prop.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  REQUIRE(cuMemSetAccess(range + 4 * granularity, 2 * granularity, &access, 1) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32_v2(range + 4 * granularity, 0x01020304, 16) == CUDA_SUCCESS);
+  unsigned value = 0;
+  REQUIRE(cuMemcpyDtoH_v2(&value, range + 4 * granularity + 60, 4) == CUDA_SUCCESS);
+  CHECK(value == 0x01020304);
+  REQUIRE(cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(range + 4 * granularity + 5)) == CUDA_SUCCESS);
+  CHECK(again == handle);
+  CUmemAllocationProp seen{};
+  REQUIRE(cuMemGetAllocationPropertiesFromHandle(&seen, handle) == CUDA_SUCCESS);
+  CHECK(seen.location.id == 0);
+  CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(again) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(again) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAddressFree(range, 64 * granularity) == CUDA_ERROR_INVALID_VALUE);  // something is still mapped
+  CHECK(remote.driver->memory_bytes() == before + 2 * granularity);
+  CHECK(cuMemUnmap(range + 4 * granularity, granularity) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemUnmap(range + 4 * granularity, 2 * granularity) == CUDA_SUCCESS);
+  CHECK(cuMemAddressFree(range, 64 * granularity) == CUDA_SUCCESS);
+  CHECK(remote.driver->memory_bytes() == before);
+  prop.location.type = CU_MEM_LOCATION_TYPE_HOST;
+  CHECK(cuMemCreate(&handle, granularity, &prop, 0) == CUDA_ERROR_NOT_SUPPORTED);
+}

@@ -1,0 +1,144 @@
+// Pinned and registered host memory: whose bytes a copy takes, and when.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+#include "client/stats.h"
+#include "fixture.h"
+
+using namespace fargpu;
+using test::RemoteContext;
+
+namespace {
+
+struct Pinned {
+  explicit Pinned(std::size_t bytes, unsigned flags = 0) { REQUIRE(cuMemHostAlloc(&pointer, bytes, flags) == CUDA_SUCCESS); }
+  ~Pinned() { CHECK(cuMemFreeHost(pointer) == CUDA_SUCCESS); }
+  unsigned char* bytes() const { return static_cast<unsigned char*>(pointer); }
+  void* pointer = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("copies from and to pinned memory") {
+  RemoteContext remote;
+  const std::size_t bytes = GENERATE(100u, 5u << 20);
+  Pinned out(bytes), back(bytes);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, bytes) == CUDA_SUCCESS);
+  for (std::size_t i = 0; i < bytes; ++i) out.bytes()[i] = static_cast<unsigned char>(i * 31);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, out.pointer, bytes, nullptr) == CUDA_SUCCESS);
+  const auto before = client::stats::round_trips();
+  REQUIRE(cuMemcpyDtoHAsync_v2(back.pointer, memory, bytes, nullptr) == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == before);  // it does not wait
+  REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(std::memcmp(out.pointer, back.pointer, bytes) == 0);
+}
+
+TEST_CASE("bytes that a copy has just written to pinned memory can be copied on without waiting") {
+  RemoteContext remote;
+  CUdeviceptr first = 0, second = 0;
+  REQUIRE(cuMemAlloc_v2(&first, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&second, 4096) == CUDA_SUCCESS);
+  Pinned between(4096);
+  std::memset(between.pointer, 1, 4096);
+  REQUIRE(cuMemsetD8Async(first, 9, 4096, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoHAsync_v2(between.pointer, first, 2048, nullptr) == CUDA_SUCCESS);
+  const auto before = client::stats::round_trips();
+  REQUIRE(cuMemcpyHtoDAsync_v2(second, between.pointer, 4096, nullptr) == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == before);
+  std::vector<unsigned char> back(4096);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), second, 4096) == CUDA_SUCCESS);
+  CHECK(std::count(back.begin(), back.begin() + 2048, 9) == 2048);
+  CHECK(std::count(back.begin() + 2048, back.end(), 1) == 2048);
+}
+
+TEST_CASE("a copy behind a host function takes what that function wrote") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  Pinned pinned(64);
+  std::memset(pinned.pointer, 1, 64);
+  REQUIRE(cuLaunchHostFunc(
+              nullptr, [](void* to) { std::memset(to, 2, 64); }, pinned.pointer) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, pinned.pointer, 64, nullptr) == CUDA_SUCCESS);
+  unsigned char back[64] = {};
+  REQUIRE(cuMemcpyDtoH_v2(back, memory, 64) == CUDA_SUCCESS);
+  CHECK(back[0] == 2);
+  CHECK(back[63] == 2);
+}
+
+TEST_CASE("pageable bytes are those of the moment of the call") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  unsigned char bytes[64], back[64];
+  std::memset(bytes, 1, sizeof(bytes));
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, bytes, 64, nullptr) == CUDA_SUCCESS);
+  std::memset(bytes, 2, sizeof(bytes));
+  REQUIRE(cuMemcpyDtoHAsync_v2(back, memory, 64, nullptr) == CUDA_SUCCESS);
+  CHECK(back[0] == 1);  // there when the call returns
+}
+
+TEST_CASE("kernels write to registered memory, and the program sees it after a synchronisation") {
+  RemoteContext remote;
+  std::vector<unsigned> words(1000, 1);
+  REQUIRE(cuMemHostRegister_v2(words.data(), words.size() * 4, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  CUdeviceptr device = 0;
+  REQUIRE(cuMemHostGetDevicePointer_v2(&device, words.data() + 10, 0) == CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  CUfunction fill = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
+  unsigned count = 5, value = 77;
+  void* arguments[] = {&device, &count, &value};
+  words[500] = 42;  // the program's own change is not lost
+  REQUIRE(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(words[9] == 1);
+  CHECK(words[10] == 77);
+  CHECK(words[14] == 77);
+  CHECK(words[15] == 1);
+  CHECK(words[500] == 42);
+  // The other way: a copy on the device reads what the program wrote last.
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  words[10] = 5;
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, &words[10], 4, nullptr) == CUDA_SUCCESS);
+  unsigned back = 0;
+  REQUIRE(cuMemcpyDtoH_v2(&back, memory, 4) == CUDA_SUCCESS);
+  CHECK(back == 5);
+  REQUIRE(cuMemHostUnregister(words.data()) == CUDA_SUCCESS);
+  CHECK(cuMemHostUnregister(words.data()) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  CHECK(cuMemHostGetDevicePointer_v2(&device, words.data(), 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a memset may go to registered memory") {
+  RemoteContext remote;
+  std::vector<unsigned> words(64, 1);
+  REQUIRE(cuMemHostRegister_v2(words.data(), words.size() * 4, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32_v2(reinterpret_cast<CUdeviceptr>(words.data()), 9, 32) == CUDA_SUCCESS);
+  CHECK(words[0] == 9);  // the synchronous form waits where the host sees the outcome
+  CHECK(words[31] == 9);
+  CHECK(words[32] == 1);
+  REQUIRE(cuMemHostUnregister(words.data()) == CUDA_SUCCESS);
+}
+
+TEST_CASE("host memory: what is refused") {
+  RemoteContext remote;
+  void* pointer = nullptr;
+  CHECK(cuMemHostAlloc(&pointer, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemHostAlloc(&pointer, 10, 0x80) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemHostAlloc(nullptr, 10, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemHostAlloc(&pointer, std::size_t{1} << 50, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuMemFreeHost(&pointer) == CUDA_ERROR_INVALID_VALUE);
+  std::vector<unsigned char> bytes(8192);
+  REQUIRE(cuMemHostRegister_v2(bytes.data() + 3, 100, 0) == CUDA_SUCCESS);  // need not be aligned
+  CHECK(cuMemHostRegister_v2(bytes.data() + 50, 100, 0) == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  CHECK(cuMemHostUnregister(bytes.data()) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  CHECK(cuMemHostUnregister(bytes.data() + 3) == CUDA_SUCCESS);
+  Pinned large(3u << 20);
+  CUdeviceptr device = 0;
+  CHECK(cuMemHostGetDevicePointer_v2(&device, large.pointer, 0) == CUDA_ERROR_NOT_SUPPORTED);  // by name, in the log
+}

@@ -1,0 +1,237 @@
+// Streams, events, and errors that come late.
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "client/stats.h"
+#include "fixture.h"
+
+using namespace fargpu;
+using test::Remote;
+using test::RemoteContext;
+
+namespace {
+
+CUstream new_stream(unsigned flags = CU_STREAM_DEFAULT) {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, flags) == CUDA_SUCCESS);
+  return stream;
+}
+
+CUevent new_event(unsigned flags = CU_EVENT_DEFAULT) {
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, flags) == CUDA_SUCCESS);
+  return event;
+}
+
+CUdeviceptr new_memory(std::size_t bytes = 4096) {
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, bytes) == CUDA_SUCCESS);
+  return memory;
+}
+
+}  // namespace
+
+TEST_CASE("creating streams and events and giving them work costs no round trip") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const auto before = client::stats::round_trips();
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  CHECK(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  CHECK(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS);
+  CHECK(cuStreamDestroy_v2(new_stream()) == CUDA_SUCCESS);
+  CHECK(cuEventDestroy_v2(new_event()) == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == before);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == before + 1);
+  CHECK(remote.driver->calls("cuMemsetD8Async") == 1);
+}
+
+TEST_CASE("what is known to be done is not asked for again") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  const auto before = client::stats::round_trips();
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == before);
+  REQUIRE(cuMemsetD8Async(memory, 2, 100, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);  // the fake GPU is done at once, but that has to be asked
+  CHECK(client::stats::round_trips() == before + 1);
+}
+
+TEST_CASE("queries tell of work that is not done") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  remote.driver->pause(false);
+  CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("waits end when the GPU is done, and other threads are served meanwhile") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  std::atomic<bool> waited{false};
+  std::thread waiter([&] {
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    waited = true;
+  });
+  for (int i = 0; i < 20; ++i) {
+    std::size_t free = 0, total = 0;
+    CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
+  }
+  CHECK(!waited);
+  remote.driver->pause(false);
+  waiter.join();
+  CHECK(waited);
+}
+
+TEST_CASE("events: an unrecorded one is complete, times need two records, destroyed ones are unknown") {
+  RemoteContext remote;
+  const CUevent begin = new_event(), end = new_event();
+  CHECK(cuEventQuery(begin) == CUDA_SUCCESS);
+  CHECK(cuEventSynchronize(begin) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(begin, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(end, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuEventSynchronize(end) == CUDA_SUCCESS);
+  float milliseconds = 0;
+  CHECK(cuEventElapsedTime_v2(&milliseconds, begin, end) == CUDA_SUCCESS);
+  CHECK(milliseconds == 1.5F);
+  CHECK(cuEventElapsedTime_v2(nullptr, begin, end) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuEventDestroy_v2(begin) == CUDA_SUCCESS);
+  CHECK(cuEventDestroy_v2(begin) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventRecord(begin, nullptr) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventQuery(begin) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamWaitEvent(nullptr, begin, 0) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("stale, foreign and made-up handles are refused where they are used") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  REQUIRE(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+  CHECK(cuStreamDestroy_v2(stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuMemsetD8Async(memory, 1, 1, stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamSynchronize(reinterpret_cast<CUstream>(event)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamSynchronize(reinterpret_cast<CUstream>(0xdeadbeef)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamDestroy_v2(CU_STREAM_LEGACY) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventRecord(reinterpret_cast<CUevent>(8), nullptr) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("streams keep what they were made with") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  int least = 0, greatest = 0, priority = 0;
+  unsigned flags = 0;
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxGetStreamPriorityRange(&least, &greatest) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest - 100) == CUDA_SUCCESS);
+  CHECK(cuStreamGetPriority(stream, &priority) == CUDA_SUCCESS);
+  CHECK(priority == greatest);
+  CHECK(cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS);
+  CHECK(flags == CU_STREAM_NON_BLOCKING);
+  CHECK(cuStreamGetCtx(stream, &context) == CUDA_SUCCESS);
+  CHECK(context == remote.context);
+  unsigned long long first = 0, second = 0;
+  CHECK(cuStreamGetId(stream, &first) == CUDA_SUCCESS);
+  CHECK(cuStreamGetId(nullptr, &second) == CUDA_SUCCESS);
+  CHECK(first != second);
+  CHECK(cuStreamCreate(&stream, 77) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("the per-thread default stream is each thread's own") {
+  RemoteContext remote;
+  unsigned long long mine = 0, other = 0;
+  CHECK(cuStreamGetId(CU_STREAM_PER_THREAD, &mine) == CUDA_SUCCESS);
+  std::thread([&] {
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    CHECK(cuStreamGetId(CU_STREAM_PER_THREAD, &other) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(CU_STREAM_PER_THREAD) == CUDA_SUCCESS);
+  }).join();
+  CHECK(mine != other);
+}
+
+TEST_CASE("a failure that nobody waited for comes back once, to the thread that made the call") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  remote.driver->script("cuMemsetD8Async", CUDA_ERROR_NOT_PERMITTED, 1);
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, nullptr) == CUDA_SUCCESS);
+  std::thread([&] {
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  }).join();
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_NOT_PERMITTED);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a kernel that crashes takes its context with it, and a reset brings a new one") {
+  RemoteContext remote;
+  CUmodule module = nullptr;
+  CUfunction crash = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+  const CUdeviceptr memory = new_memory();
+  REQUIRE(cuLaunchKernel(crash, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuMemsetD8_v2(memory, 0, 1) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CUdeviceptr more = 0;
+  CHECK(cuMemAlloc_v2(&more, 10) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc_v2(&more, 10) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a long queue waits for the GPU instead of growing without end") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  remote.driver->pause(true);
+  std::atomic<int> given{0};
+  std::thread giver([&] {
+    CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    for (int i = 0; i < 3000; ++i) {
+      if (cuMemsetD8Async(memory, 1, 1, stream) != CUDA_SUCCESS) break;
+      ++given;
+    }
+  });
+  // The driver blocks at 1,021 launches, so the worker must never be near that.
+  const auto reached = [&] { return remote.driver->calls("cuMemsetD8Async"); };
+  std::size_t last = 0;
+  while (reached() == 0 || reached() != last) {
+    last = reached();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  CHECK(given < 1000);
+  CHECK(reached() < 1000);
+  remote.driver->pause(false);
+  giver.join();
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuMemsetD8Async") == 3000);
+}
