@@ -137,23 +137,25 @@ F rounded(double value, Round mode = Round::nearest, bool saturates = false, int
   return of(result | (is_negative ? Format::sign : 0));
 }
 
-inline float rounded_to_float(double value, Round mode) {
-  volatile double from = value;
-  int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD, FE_TONEAREST};
-  std::fesetround(modes[static_cast<int>(mode)]);
-  volatile float result = static_cast<float>(from);
-  std::fesetround(FE_TONEAREST);
-  return result;
+/// The value, read only where this stands: what is computed from it cannot move to before that.
+template <class T>
+T read_here(T value) {
+  volatile T place = value;
+  return place;
 }
 
-/// Evaluates under a rounding mode. The function must read its operands from volatile objects.
-template <class F>
-auto under(Round mode, F function) {
+/// A function of the operands, evaluated under a rounding mode.
+template <class F, class... T>
+auto under(Round mode, F function, T... operands) {
   int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD, FE_TONEAREST};
   std::fesetround(modes[static_cast<int>(mode)]);
-  volatile auto result = function();
+  volatile auto result = function(read_here(operands)...);
   std::fesetround(FE_TONEAREST);
   return static_cast<std::remove_cv_t<decltype(result)>>(result);
+}
+
+inline float rounded_to_float(double value, Round mode) {
+  return under(mode, [](double from) { return static_cast<float>(from); }, value);
 }
 
 // ---- operands ----

@@ -33,7 +33,7 @@ struct Address {
 };
 
 /// Translates the body of one function. One instruction is at hand at a time; the functions that
-/// translate the families of instructions (lower_*.cc) consume its modifiers, read its operands
+/// translate the families of instructions (lower_*.cpp) consume its modifiers, read its operands
 /// and emit what executes it. A modifier that nobody consumed makes the instruction unsupported,
 /// so none is ever ignored.
 class Lowering {

@@ -1,5 +1,7 @@
 // Floating-point instructions (PTX ISA 9.7.3 and 9.7.4) and comparisons of their numbers.
 
+#include <functional>
+
 #include "property.h"
 
 using namespace softgpu_tests;
@@ -33,15 +35,17 @@ void check_rounded() {
   for (const NamedRound& round : rounds) {
     std::string end = round.name + suffix<T>();
     Round mode = round.mode;
-    check<T(T, T)>("add" + end, [&](volatile T a, volatile T b) { return under(mode, [&] { return a + b; }); });
-    check<T(T, T)>("sub" + end, [&](volatile T a, volatile T b) { return under(mode, [&] { return a - b; }); });
-    check<T(T, T)>("mul" + end, [&](volatile T a, volatile T b) { return under(mode, [&] { return a * b; }); });
-    check<T(T, T, T)>("fma" + end, [&](volatile T a, volatile T b, volatile T c) {
-      return under(mode, [&] { return std::fma(T{a}, T{b}, T{c}); });
+    check<T(T, T)>("add" + end, [&](T a, T b) { return under(mode, std::plus<T>(), a, b); });
+    check<T(T, T)>("sub" + end, [&](T a, T b) { return under(mode, std::minus<T>(), a, b); });
+    check<T(T, T)>("mul" + end, [&](T a, T b) { return under(mode, std::multiplies<T>(), a, b); });
+    check<T(T, T)>("div" + end, [&](T a, T b) { return under(mode, std::divides<T>(), a, b); });
+    check<T(T)>("rcp" + end, [&](T a) { return under(mode, std::divides<T>(), T{1}, a); });
+    check<T(T, T, T)>("fma" + end, [&](T a, T b, T c) {
+      return under(mode, [](T x, T y, T z) { return std::fma(x, y, z); }, a, b, c);
     });
-    check<T(T, T)>("div" + end, [&](volatile T a, volatile T b) { return under(mode, [&] { return a / b; }); });
-    check<T(T)>("rcp" + end, [&](volatile T a) { return under(mode, [&] { return 1 / a; }); });
-    check<T(T)>("sqrt" + end, [&](volatile T a) { return under(mode, [&] { return std::sqrt(T{a}); }); });
+    check<T(T)>("sqrt" + end, [&](T a) {
+      return under(mode, [](T x) { return std::sqrt(x); }, a);
+    });
   }
 }
 
@@ -116,8 +120,7 @@ TEST_CASE("arithmetic that flushes subnormal numbers") {
   using T = float;
   check<T(T, T)>("add.ftz.f32", [](T a, T b) { return flushed(flushed(a) + flushed(b)); });
   check<T(T, T)>("sub.rz.ftz.f32", [](T a, T b) {
-    volatile T x = flushed(a), y = flushed(b);
-    return flushed(under(Round::zero, [&] { return x - y; }));
+    return flushed(under(Round::zero, std::minus<T>(), flushed(a), flushed(b)));
   });
   check<T(T, T)>("mul.ftz.f32", [](T a, T b) {
     a = flushed(a);
@@ -129,8 +132,7 @@ TEST_CASE("arithmetic that flushes subnormal numbers") {
     b = flushed(b);
     c = flushed(c);
     // The product is exact, and truncating the sum keeps it on its side of the least normal number.
-    volatile double product = double{a} * b, addend = c;
-    double truncated = under(Round::zero, [&] { return product + addend; });
+    double truncated = under(Round::zero, std::plus<double>(), double{a} * b, double{c});
     return flushed_result(std::fma(a, b, c), truncated);
   });
   check<T(T, T)>("div.rn.ftz.f32", [](T a, T b) {

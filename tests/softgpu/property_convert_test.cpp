@@ -79,12 +79,10 @@ void check_from_integer() {
   for (const NamedRound& round : rounds) {
     std::string end = type_name<T>();
     check<float(T)>("cvt" + std::string(round.name) + ".f32" + end, [&](T value) {
-      volatile T from = value;
-      return under(round.mode, [&] { return static_cast<float>(from); });
+      return under(round.mode, [](T from) { return static_cast<float>(from); }, value);
     });
     check<double(T)>("cvt" + std::string(round.name) + ".f64" + end, [&](T value) {
-      volatile T from = value;
-      return under(round.mode, [&] { return static_cast<double>(from); });
+      return under(round.mode, [](T from) { return static_cast<double>(from); }, value);
     });
     check<Half(T)>("cvt" + std::string(round.name) + ".f16" + end, [&](T value) {
       // Numbers that double does not hold are far beyond the largest half.
