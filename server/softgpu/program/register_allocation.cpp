@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
+
+#include "program/error.h"
 
 namespace fargpu::softgpu::program {
 namespace {
+
+// The sets of one function together; compilers stay far below.
+constexpr uint64_t set_bytes_max = uint64_t{1} << 30;
 
 /// A set of virtual registers.
 class RegisterSet {
@@ -60,6 +66,9 @@ void for_each_use(const IrInstruction& instruction, F&& f) {
 std::vector<RegisterSet> find_live_out(const IrFunction& function, const ControlFlow& flow) {
   size_t count = function.registers().size();
   const auto& code = function.instructions();
+  if (count / 8 * 3 * flow.blocks.size() > set_bytes_max)
+    throw Unsupported("a function of " + std::to_string(count) + " registers and " +
+                      std::to_string(flow.blocks.size()) + " basic blocks is too large");
   std::vector<RegisterSet> live_in(flow.blocks.size(), RegisterSet(count));
   std::vector<RegisterSet> defined(flow.blocks.size(), RegisterSet(count));
   std::vector<RegisterSet> live_out(flow.blocks.size(), RegisterSet(count));

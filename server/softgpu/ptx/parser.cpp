@@ -17,6 +17,7 @@ constexpr uint32_t newest_version = 900;  // PTX 9.0, of CUDA 13.0
 // cannot ask for unbounded memory.
 constexpr uint64_t registers_max = 1u << 20;
 constexpr uint64_t variable_bytes_max = uint64_t{1} << 40;
+constexpr uint64_t omitted_elements_max = 1u << 24;
 constexpr int nesting_max = 200;
 
 std::optional<Space> parse_space(std::string_view directive) {
@@ -357,9 +358,8 @@ class Parser {
       }
       expect("]");
       dimensions.push_back(extent);
-      if (extent > variable_bytes_max) fail("array is too large");
-      variable.count *= extent == 0 && dimensions.size() == 1 ? 1 : extent;
-      if (variable.count > variable_bytes_max) fail("array is too large");
+      if (extent != 0 && variable.count > variable_bytes_max / extent) fail("array is too large");
+      variable.count *= std::max<uint64_t>(extent, 1);
     }
     if (variable.is_unsized && dimensions.size() == 1) variable.count = 0;
     return dimensions;
@@ -397,9 +397,12 @@ class Parser {
       parse_initializer_level(out, extents, level + 1);
       ++element;
       // Elements that a nested list leaves out are zero.
-      if (is_nested && element * inner <= variable_bytes_max &&
-          first + element * inner > out.size() && peek().is(","))
-        out.resize(first + element * inner);
+      uint64_t end = first + element * inner;
+      if (is_nested && end > out.size() && peek().is(",")) {
+        omitted_elements_ += end - out.size();
+        if (omitted_elements_ > omitted_elements_max) fail("initializers leave out too much");
+        out.resize(end);
+      }
       if (!accept(",")) break;
     }
     expect("}");
@@ -743,17 +746,22 @@ class Parser {
   Operand parse_list(const Instruction& owner, std::string_view open, std::string_view close) {
     Operand list = {.kind = OperandKind::vector, .name = {}, .elements = {}};
     expect(open);
-    if (++operand_depth_ > nesting_max) fail("operands are nested too deeply");
     while (!peek().is(close)) {
       list.elements.push_back(parse_operand(owner));
       if (!accept(",")) break;
     }
-    --operand_depth_;
     expect(close);
     return list;
   }
 
   Operand parse_operand(const Instruction& owner) {
+    if (++operand_depth_ > nesting_max) fail("operands are nested too deeply");
+    Operand operand = parse_one_operand(owner);
+    --operand_depth_;
+    return operand;
+  }
+
+  Operand parse_one_operand(const Instruction& owner) {
     if (peek().is("{")) return parse_list(owner, "{", "}");
     if (peek().is("[")) {
       Operand list = parse_list(owner, "[", "]");
@@ -848,6 +856,7 @@ class Parser {
   Function* function_ = nullptr;
   Scopes scopes_;
   int operand_depth_ = 0;
+  uint64_t omitted_elements_ = 0;  // of all initializers
 };
 
 }  // namespace
