@@ -35,6 +35,7 @@ struct Region {
   unsigned flags = 0;            ///< of host memory: CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
   std::uint64_t device_address = 0;  ///< of host memory: where kernels see it, 0 while they do not
   std::uint64_t owner = 0;       ///< of mappings: the allocation; of globals: the module or library
+  CUmemoryPool pool = nullptr;   ///< of stream-ordered allocations
   bool sync_memops = false;
 
   bool on_device() const { return kind == Kind::device || kind == Kind::mapped || kind == Kind::global || kind == Kind::alias; }

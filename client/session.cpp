@@ -140,12 +140,16 @@ CUresult Session::close_context(Thread& thread, Context& context) {
 
 CUresult Session::synchronize(Thread& thread, Context& context) {
   if (const CUresult bad = captures_.check_context(context); bad != CUDA_SUCCESS) return bad;
-  return settle(thread, context);
+  const CUresult result = settle(thread, context);
+  device_memory_.synchronized(thread);
+  return result;
 }
 
 CUresult Session::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = captures_.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
-  return settle(thread, stream);
+  const CUresult result = settle(thread, stream);
+  device_memory_.synchronized(thread);
+  return result;
 }
 
 CUresult Session::settle(Thread& thread, Context& context) {

@@ -71,7 +71,7 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
       store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      store<void*>(data, nullptr);
+      store(data, region.pool);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       store<std::size_t>(data, region.bytes);
