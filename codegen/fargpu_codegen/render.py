@@ -112,7 +112,7 @@ def write(spec: Spec, templates: Path, out: Path) -> None:
     for name in ("handle_kinds.h", "opcodes.h", "opcodes.cpp", "symbols.h", "symbols.cpp", "structs.capnp",
                  "struct_codecs.h", "client_hand.h", "proc_table.cpp", "server_hand.h", "server_dispatch.cpp",
                  "driver_table.h", "fake_entries.cpp", "client.map", "cuda_facts.h", "cuda_facts.cpp",
-                 "coverage.md"):
+                 "softgpu_exports.cpp", "coverage.md"):
         emit(name + ".j2", name)
     for group in spec.groups:
         mine = [c for c in shared["calls"] if c.group == group]
