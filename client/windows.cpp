@@ -1,6 +1,9 @@
 #include "windows.h"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
+
+#include <span>
 
 namespace fargpu::client {
 namespace {
@@ -8,18 +11,23 @@ namespace {
 constexpr std::uint64_t GiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t TiB = std::uint64_t{1} << 40;
 
-// The first of each list suits ordinary processes. The others lie where AddressSanitizer's and ThreadSanitizer's shadow memory
-// leaves room. Host windows begin at odd places: launches look for host addresses among the arguments, and there two ordinary
+// The first of each list suits ordinary processes, the second those with AddressSanitizer, the last those with ThreadSanitizer: there
+// their shadow memory leaves room. Host windows begin at odd places: launches look for host addresses among the arguments, and there two ordinary
 // numbers of 32 bits must not pass for one.
 constexpr Window device_candidates[] = {
     {0x1000'0000'0000, 16 * TiB}, {0x1100'0000'0000, 1 * TiB}, {0x5500'0000'0000, 64 * GiB}};
 constexpr Window host_candidates[] = {
     {0x2b5d'4000'0000, 1 * TiB}, {0x2b5d'4000'0000, 256 * GiB}, {0x7e80'4000'0000, 64 * GiB}};
 
+// Looked for by name: it is the program that has a sanitizer or has none, however this library was built.
+bool under_thread_sanitizer() { return ::dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr; }
+
 template <std::size_t n>
 std::vector<Window> reserve(const Window (&candidates)[n]) {
+  // ThreadSanitizer ends the process over a mapping where it allows none, instead of refusing it.
+  const std::size_t first = under_thread_sanitizer() ? n - 1 : 0;
   std::vector<Window> reserved;
-  for (const Window& window : candidates)
+  for (const Window& window : std::span(candidates).subspan(first))
     if (reserve_window(window)) reserved.push_back(window);
   return reserved;
 }
