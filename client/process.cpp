@@ -36,11 +36,12 @@ CUresult Process::initialise() {
   if (tried_) return outcome_;
   tried_ = true;
   try {
-    session_ = dial(config()).release();
-    if (session_->facts().devices.empty()) {
-      log::info("no device of {} is visible (CUDA_VISIBLE_DEVICES)", session_->terms().host);
-      session_->leave();
-      session_->lose("no device is visible");
+    Session* const session = dial(config()).release();
+    session_.store(session, std::memory_order_release);
+    if (session->facts().devices.empty()) {
+      log::info("no device of {} is visible (CUDA_VISIBLE_DEVICES)", session->terms().host);
+      session->leave();
+      session->lose("no device is visible");
       return outcome_ = CUDA_ERROR_NO_DEVICE;
     }
     // Only now is there something that a child must not touch and an exit must end.
@@ -58,22 +59,22 @@ CUresult Process::initialise() {
 }
 
 void Process::adopt(Session* session) {
-  session_ = session;
+  session_.store(session, std::memory_order_release);
   adopted_.push_back(session);
   life_.store(Life::ready, std::memory_order_release);
 }
 
 void Process::give_up() {
   life_.store(Life::ended);
-  session_->leave();
-  session_->lose("the test is over");
+  session()->leave();
+  session()->lose("the test is over");
   life_.store(Life::unborn);
 }
 
 void Process::lose_session(Session& session, const std::string& why) noexcept {
   try {
     const std::string cause = session.lose(why);
-    if (&session != session_) return;  // given up before
+    if (&session != this->session()) return;  // given up before
     Life expected = Life::ready;
     if (!life_.compare_exchange_strong(expected, Life::lost)) return;
     log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again",
@@ -101,9 +102,9 @@ void Process::at_exit() noexcept {
   Life expected = Life::ready;
   const bool was_ready = life_.compare_exchange_strong(expected, Life::ended);
   if (!was_ready && expected != Life::lost) return;
-  if (was_ready) session_->leave();
+  if (was_ready) session()->leave();
   life_.store(Life::ended);
-  if (stats::enabled) stats::print(session_->commands().bytes_sent(), session_->receiver().bytes_received());
+  if (stats::enabled) stats::print(session()->commands().bytes_sent(), session()->receiver().bytes_received());
 }
 
 // The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is up to exec

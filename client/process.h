@@ -24,7 +24,7 @@ enum class Life : int {
 class Process {
  public:
   Life life() const { return life_.load(std::memory_order_acquire); }
-  Session* session() const { return session_; }
+  Session* session() const { return session_.load(std::memory_order_acquire); }
 
   /// cuInit: connects, once. The result of a failure is given again to every later attempt.
   CUresult initialise();
@@ -49,7 +49,7 @@ class Process {
   std::mutex mutex_;
   bool tried_ = false;
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
-  Session* session_ = nullptr;  // never deleted: late calls and other threads may still look
+  std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look
   std::vector<Session*> adopted_;  // nor are these; their threads go on
 };
 
