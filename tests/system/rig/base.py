@@ -8,11 +8,19 @@ import unittest
 from . import paths
 from .broker import Broker
 from .client import Client
-from .process import Process, run
+from .process import Process, run, take_sanitizer_reports
 from .wire import Connection
 
 
 class SystemTest(unittest.TestCase):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.addCleanup(self.check_sanitizers)  # registered first, so it comes last, when everything has ended
+
+    def check_sanitizers(self):
+        reports = take_sanitizer_reports()
+        self.assertFalse(reports, "\n".join(reports))
+
     def broker(self, *options, **more):
         broker = Broker(*options, **more)
         self.addCleanup(broker.close)

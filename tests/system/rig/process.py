@@ -6,13 +6,27 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 from . import paths
 
 # Seconds after which something that must happen did not. Nothing that goes well takes a tenth of it.
-PATIENCE = 40 if paths.SANITIZED else 20
+PATIENCE = 60 if paths.SANITIZED else 20
+
+# Here sanitizers report, rather than on the stderr of a process that a test may be about to kill.
+_reports = tempfile.TemporaryDirectory() if paths.SANITIZED else None
+
+
+def take_sanitizer_reports():
+    """What sanitizers have reported since the last time."""
+    texts = []
+    for path in sorted(Path(_reports.name).iterdir()) if _reports else []:
+        texts.append(path.read_text(errors="replace"))
+        path.unlink()
+    return texts
 
 
 def wait_until(condition, what, seconds=PATIENCE):
@@ -148,8 +162,12 @@ def environment(changes=None):
     """The environment of tests: nothing of fargpu or CUDA that the caller's shell has, and `changes`; None takes one away."""
     names = ("FARGPU_", "FARGPUD_", "CUDA_", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
     result = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-    # Client programs are killed and forked in all ways; what they leak is not what is tested.
-    result["ASAN_OPTIONS"] = "detect_leaks=0:abort_on_error=1"
+    if _reports:
+        common = f"log_path={_reports.name}/report:abort_on_error=1"
+        # Client programs are killed and forked in all ways; what they leak is not what is tested.
+        result["ASAN_OPTIONS"] = f"{common}:detect_leaks=0"
+        result["UBSAN_OPTIONS"] = "print_stacktrace=1"
+        result["TSAN_OPTIONS"] = ":".join(filter(None, (os.environ.get("TSAN_OPTIONS"), common, "halt_on_error=1")))
     for name, value in (changes or {}).items():
         if value is None:
             result.pop(name, None)
