@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -205,6 +206,7 @@ int quick_exit() {
 
 int crash() {
   say("main " + number(begin()));
+  ::signal(SIGSEGV, SIG_DFL);  // also where a sanitizer would rather explain
   ::raise(SIGSEGV);
   return 0;
 }
