@@ -295,7 +295,8 @@ TEST_CASE("sending into a closed channel is an error") {
     auto sending = std::async(std::launch::async, [&near = *left] {
       while (true) send(near, pattern(1u << 20));
     });
-    right->close();
+    // Gone, as a process that ended is: TCP tells a sender nothing of an end that was merely shut down while its buffers were full.
+    right.reset();
     CHECK_THROWS_AS(sending.get(), ChannelClosed);
   }
 }
