@@ -2,6 +2,8 @@
 
 #include <sys/prctl.h>
 
+#include <cstdio>
+
 #include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
 #include "cuda_facts.h"
@@ -22,6 +24,7 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       commands_(*channel_, [this] { return receiver_.confirmed(); }, [this] { wake_service(); }),
       device_memory_(*this, terms_.device_window.base, terms_.device_window.bytes),
       host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
+      managed_(*this, terms_.device_window.base, terms_.device_window.bytes),
       fences_(*this),
       callbacks_([this](std::uint64_t number) {
         tell_worker([&](wire::Control::Builder control) { control.initCallbackDone().setCallback(number); });
@@ -142,14 +145,14 @@ CUresult Session::close_context(Thread& thread, Context& context) {
 CUresult Session::synchronize(Thread& thread, Context& context) {
   if (const CUresult bad = captures_.check_context(context); bad != CUDA_SUCCESS) return bad;
   const CUresult result = settle(thread, context);
-  device_memory_.synchronized(thread);
+  after_wait(thread);
   return result;
 }
 
 CUresult Session::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = captures_.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
   const CUresult result = settle(thread, stream);
-  device_memory_.synchronized(thread);
+  after_wait(thread);
   return result;
 }
 
@@ -211,22 +214,28 @@ void Session::take_credit(Thread& thread, Stream& stream) {
   receiver_.wait_until(has_room);
 }
 
-Stream* Session::thread_default_stream(Thread& thread, Context& context) {
-  if (const auto known = thread.default_streams.find(&context); known != thread.default_streams.end())
-    if (Stream* const stream = streams_.find(known->second)) return stream;
+Stream* Session::make_hidden_stream(Thread& thread, Context& context, unsigned flags) {
   const auto [handle, stream] = streams_.create();
   if (!stream) return nullptr;
   stream->handle = handle;
   stream->context = &context;
+  stream->flags = flags;
   stream->id = context.number << 32 | handle.id();
   RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
   call.in_context(&context);
   auto in = call.in();
   in.setPhStream(handle.value());
-  in.setFlags(CU_STREAM_DEFAULT);
-  if (call.post() != CUDA_SUCCESS) return nullptr;
+  in.setFlags(flags);
+  call.tell();
   streams_.publish(handle);
-  thread.default_streams[&context] = handle;
+  return stream;
+}
+
+Stream* Session::thread_default_stream(Thread& thread, Context& context) {
+  if (const auto known = thread.default_streams.find(&context); known != thread.default_streams.end())
+    if (Stream* const stream = streams_.find(known->second)) return stream;
+  Stream* const stream = make_hidden_stream(thread, context, CU_STREAM_DEFAULT);
+  if (stream) thread.default_streams[&context] = stream->handle;
   return stream;
 }
 
@@ -254,6 +263,14 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::DELIVER:
       if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk.size());
       return;
+    case wire::Control::PRINTED: {
+      // By the C library's streams, as the driver does, so that it comes in order with what the program prints itself.
+      const auto printed = push.getPrinted();
+      if (printed.getDescriptor() != 1 && printed.getDescriptor() != 2)
+        throw ProtocolError("a kernel's output is for neither standard output nor standard error");
+      std::fwrite(printed.getText().begin(), 1, printed.getText().size(), printed.getDescriptor() == 1 ? stdout : stderr);
+      return;
+    }
     case wire::Control::GOODBYE:
       throw ChannelClosed(terms_.host + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
     default:

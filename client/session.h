@@ -21,6 +21,7 @@
 #include "handle_map.h"
 #include "host_memory.h"
 #include "image.h"
+#include "managed_memory.h"
 #include "memory_map.h"
 #include "opcodes.h"
 #include "protocol/limits.h"
@@ -57,6 +58,7 @@ class Session final : PushHandler {
   MemoryMap& map() { return map_; }
   DeviceMemory& device_memory() { return device_memory_; }
   HostMemory& host_memory() { return host_memory_; }
+  ManagedMemory& managed() { return managed_; }
   Functions& functions() { return functions_; }
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
@@ -107,13 +109,27 @@ class Session final : PushHandler {
   /// Waits while too much is pending on the stream.
   void take_credit(Thread& thread, Stream& stream);
 
+  /// Work is about to be submitted that may use memory of the host: what the program changed there goes first.
+  void before_work(Thread& thread) {
+    host_memory_.send_changes(thread);
+    managed_.before_work(thread);
+  }
+  /// The program has waited for work.
+  void after_wait(Thread& thread) {
+    device_memory_.synchronized(thread);
+    managed_.after_wait(thread);
+  }
+
+  /// A stream that the program does not know; null if there are too many.
+  Stream* make_hidden_stream(Thread& thread, Context& context, unsigned flags);
   /// The default stream of a thread in its current context.
   Stream* thread_default_stream(Thread& thread, Context& context);
 
   /// Ends the session: nothing more is read or sent.
-  void lose(const std::string& why) {
-    receiver_.lose(why);
+  /// Returns why it ended: another thread may have noticed before, and what this one met is only the consequence.
+  std::string lose(const std::string& why) {
     end();
+    return receiver_.lose(why);
   }
   /// Sends what is left and says goodbye.
   void leave() noexcept;
@@ -141,6 +157,7 @@ class Session final : PushHandler {
   MemoryMap map_;
   DeviceMemory device_memory_;
   HostMemory host_memory_;
+  ManagedMemory managed_;
   Functions functions_;
   Captures captures_;
   Fences fences_;

@@ -52,6 +52,9 @@ struct Control {
 
     # --- either way ---------------------------------------------------------------------------------------------
     goodbye @15 :Goodbye;
+
+    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    printed @16 :Printed;
   }
 }
 
@@ -223,6 +226,13 @@ struct Deliver {
   # Followed by bulk bytes, which the client stores at this address of a pinned or coherent host block of its own. Always
   # sent before the reply or `passed` that tells of the completion of the work that produced it.
   address @0 :UInt64;
+}
+
+struct Printed {
+  # A kernel printed, or an assertion of one failed: the client writes the text to its own standard output (1) or standard error
+  # (2). Always sent before the reply that tells of the completion of the kernel.
+  descriptor @0 :UInt8;
+  text @1 :Data;
 }
 
 struct Goodbye {

@@ -100,6 +100,7 @@ int run(const Options& options) {
       }))
     return 1;
 
+  PrintedByKernels printed;
   // The session, or the word to end.
   AttachOptions attach;
   std::unique_ptr<Channel> channel;
@@ -116,6 +117,7 @@ int run(const Options& options) {
     channel = make_socket_channel(packet->descriptor, message.getSession().getPeer().cStr());
   }
   attach.devices = devices;
+  attach.printed = &printed;
   attach.image_folder = options.image_folder;
   attach.image_bytes_max = options.image_bytes_max;
   attach.spin = std::chrono::microseconds(options.spin_us);

@@ -28,7 +28,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       host_blocks_(driver, options_.host_window.base, options_.host_window.bytes),
       images_(options_.image_folder, options_.image_bytes_max),
-      completions_(driver),
+      completions_(driver, [this](CUevent event) { flush_prints(event); }),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),
@@ -137,6 +137,30 @@ void Session::rest() {
   }
   // A blocked reader is woken by completions, not by more bytes.
   channel_.wait({.readable = reading() && !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
+}
+
+// The driver writes what kernels print when somebody waits; events are only asked about here, so this waits for one that has fired.
+// CUDA C++ Programming Guide, "Formatted Output".
+void Session::flush_prints(CUevent passed) {
+  if (!options_.printed) return;
+  driver_.cuEventSynchronize(passed);
+  tell_prints();
+}
+
+void Session::tell_prints() {
+  if (!options_.printed) return;
+  std::fflush(stdout);
+  const auto send_as = [&](std::uint8_t descriptor) {
+    return [this, descriptor](std::span<const std::byte> text) {
+      output_.control([&](wire::Control::Builder control) {
+        auto printed = control.initPrinted();
+        printed.setDescriptor(descriptor);
+        printed.setText(capnp::Data::Reader(reinterpret_cast<const capnp::byte*>(text.data()), text.size()));
+      });
+    };
+  };
+  options_.printed->output.collect(send_as(1));
+  options_.printed->errors.collect(send_as(2));
 }
 
 bool Session::tell_usage(bool now) {
@@ -393,6 +417,7 @@ CUresult Session::close_context(ContextState& context) {
   } else {
     result = driver_.cuCtxDestroy_v2(context.cuda);
   }
+  tell_prints();
   current_ = nullptr;
   contexts_.erase(context.id);
   return result;
@@ -423,13 +448,13 @@ bool Session::capturing(const StreamState& stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// A synchronous copy in was given to one stream; work that a non-blocking stream is given later must find its bytes.
+// A copy in was given to one stream; work that another is given later must find its bytes.
 void Session::catch_up(StreamState& stream) {
   ContextState& context = *stream.context;
   if (stream.overtake_seen == context.overtake) return;
+  if (capturing(stream)) return;
   stream.overtake_seen = context.overtake;
-  if (stream.blocking || capturing(stream)) return;
-  driver_.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
+  if (!stream.blocking || !context.overtake_on_legacy) driver_.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
 }
 
 // --- handles -------------------------------------------------------------------------------------------------------------------

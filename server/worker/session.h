@@ -24,6 +24,7 @@
 #include "image_store.h"
 #include "opcodes.h"
 #include "output.h"
+#include "printed.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/handle_results.h"
@@ -48,6 +49,7 @@ struct SessionOptions {
   std::filesystem::path image_folder;           ///< empty: images are kept for the session only
   std::uint64_t image_bytes_max = 8ull << 30;   ///< of that folder
   std::chrono::nanoseconds spin{0};             ///< how long to poll before sleeping, while somebody waits
+  PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   /// Hears of memory and calls, now and then.
@@ -191,6 +193,8 @@ class Session final : FrameHandler {
   void catch_up(StreamState& stream);
   bool make_staging();
   void drop_staging(ContextState& context);
+  void flush_prints(CUevent passed);
+  void tell_prints();
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
   void rest();
