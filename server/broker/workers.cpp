@@ -212,6 +212,7 @@ void Workers::reserve(const Environment& environment, std::function<void(Worker*
   for (Worker& worker : workers_) {
     if (worker.state != Worker::State::starting || worker.when_ready || worker.environment != environment) continue;
     worker.when_ready = std::move(got);
+    warm_up();
     return;
   }
   try {
