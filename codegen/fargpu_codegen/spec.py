@@ -18,7 +18,9 @@ MODES = ("deferred", "barrier", "cached")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held"}
-PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "ordinal"}
+STRUCT_KEYS = {"skip", "unions", "extents"}
+OWNERS = ("client", "worker", "driver")
+PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "ordinal", "known"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
 
@@ -44,6 +46,7 @@ class Argument:
     device: str = ""
     extent: str = ""
     ordinal: bool = False
+    known: bool = False  # an object that comes out is one the session has already, or is not told
     counts: list[str] = field(default_factory=list)  # of an in-out count: the arrays it counts
 
     @property
@@ -150,11 +153,31 @@ class Kind:
 
 
 @dataclass
+class Leaf:
+    """A field of a struct that travels."""
+
+    path: str
+    type: Type
+    only_if: str = ""  # of a member of a union: what of the struct says that it is this member that counts
+    kind: str = ""  # of a handle
+    extent: str = ""  # of an address: bytes that are used from there, an expression over the struct's fields
+
+
+@dataclass
 class Struct:
-    """A C struct that travels field by field: its leaves, nested structs flattened."""
+    """A C struct that travels field by field: its leaves, nested structs and unions flattened."""
 
     name: str
-    leaves: list[tuple[str, Type]]
+    members: list[str]
+    leaves: list[Leaf]
+
+    @property
+    def handles(self) -> list[Leaf]:
+        return [leaf for leaf in self.leaves if leaf.kind]
+
+    @property
+    def addresses(self) -> list[Leaf]:
+        return [leaf for leaf in self.leaves if leaf.extent]
 
 
 @dataclass
@@ -225,6 +248,8 @@ class Loader:
         for name, entry in handles["kinds"].items():
             self.kinds[name] = Kind(name, entry["number"], entry["type"], entry["owner"])
             self.kind_by_type[entry["type"]] = name
+            if entry["owner"] not in OWNERS:
+                self.complain("handles.toml", name, "owner", f"owner must be one of {', '.join(OWNERS)}")
         numbers = [k.number for k in self.kinds.values()]
         if len(set(numbers)) != len(numbers) or max(numbers) > 63 or min(numbers) < 1:
             self.complain("handles.toml", "kinds", "kind-number", "numbers must be unique and within 1..63")
@@ -269,7 +294,10 @@ class Loader:
             self.read_call(path.name, group, name, entry)
         for name, entry in data.get("operations", {}).items():
             self.read_operation(path.name, group, name, entry)
-        self.struct_keys |= data.get("structs", {})
+        for name, entry in data.get("structs", {}).items():
+            for key in entry.keys() - STRUCT_KEYS:
+                self.complain(path.name, f"struct {name}", "unknown-key", f"'{key}' means nothing here; known are {sorted(STRUCT_KEYS)}")
+            self.struct_keys[name] = entry | {"file": path.name}
         self.unsafe_in_capture += [(path.name, name) for name in data.get("capture", {}).get("unsafe", [])]
         for name, entry in data.get("attributes", {}).items():
             if name not in self.header.enums["CUdevice_attribute"]:
@@ -414,25 +442,55 @@ class Loader:
             for a in call.arguments:
                 t = a.value
                 if t.kind == "struct" and t.name not in structs:
-                    skip = self.struct_keys.get(t.name, {}).get("skip", {})
-                    structs[t.name] = Struct(t.name, self.leaves(t, "", skip))
+                    structs[t.name] = Struct(t.name, [m.name for m in t.members], self.leaves(t, t.name))
+                    self.check_struct(structs[t.name], f"{call.group}.toml")
         return structs
 
-    def leaves(self, t: Type, prefix: str, skip: dict[str, str]) -> list[tuple[str, Type]]:
-        found: list[tuple[str, Type]] = []
+    def leaves(self, t: Type, struct: str, prefix: str = "", only_if: str = "") -> list[Leaf]:
+        keys = self.struct_keys.get(struct, {})
+        found: list[Leaf] = []
         for m in t.members:
-            path = prefix + m.name
-            if path in skip:
+            path, type = prefix + m.name, m.type
+            if path in keys.get("skip", {}):
                 continue
-            if m.type.kind == "struct":
-                found += self.leaves(m.type, path + ".", skip)
-            elif m.type.kind in ("integer", "enum", "float", "address") or \
-                    (m.type.kind == "array" and m.type.element.kind == "integer"):
-                found.append((path, m.type))
+            if type.kind == "struct":
+                found += self.leaves(type, struct, path + ".", only_if)
+            elif type.kind == "union" and path in keys.get("unions", {}):
+                union = keys["unions"][path]
+                for name in union.keys() - {"by"} - {member.name for member in type.members}:
+                    self.complain(keys["file"], f"struct {struct}, union {path}", "unknown-name", f"it has no member '{name}'")
+                for member in type.members:
+                    if member.name not in union:  # never counts
+                        continue
+                    condition = f"s.{union['by']} == {union[member.name]}"
+                    found += self.leaves(Type("struct", "", members=(member,)), struct, path + ".",
+                                         f"{only_if} && {condition}" if only_if else condition)
+            elif type.kind == "handle":
+                where = f"struct {struct}, field {path}"
+                found.append(Leaf(path, type, only_if, kind=self.kind_of(keys.get("file", ""), where, type)))
+            elif type.kind in ("integer", "enum", "float", "address") or \
+                    (type.kind == "array" and type.element.kind in ("integer", "enum", "float")):
+                found.append(Leaf(path, type, only_if, extent=keys.get("extents", {}).get(path, "")))
             else:
-                self.complain("vmm.toml", f"struct {t.name}, field {path} ({m.type.spelling})", "kind",
-                              "cannot travel by itself; add it to skip, with the reason, or serve the call by hand")
+                self.complain(keys.get("file", "codegen/spec"), f"struct {struct}, field {path} ({type.spelling})", "kind",
+                              "cannot travel by itself; add it to skip, with the reason, say under unions which member counts, "
+                              "or serve the call by hand")
         return found
+
+    def check_struct(self, struct: Struct, file: str) -> None:
+        keys = self.struct_keys.get(struct.name, {})
+        file = keys.get("file", file)
+        paths = {leaf.path for leaf in struct.leaves}
+        for path in keys.get("extents", {}).keys() - paths:
+            self.complain(file, f"struct {struct.name}, extent of {path}", "unknown-name", "there is no such field that travels")
+        for path, union in keys.get("unions", {}).items():
+            if union.get("by") not in paths:
+                self.complain(file, f"struct {struct.name}, union {path}", "unknown-name",
+                              f"by names '{union.get('by')}', which is no field that travels")
+        for leaf in struct.leaves:
+            if leaf.type.kind == "address" and not leaf.extent:
+                self.complain(file, f"struct {struct.name}, field {leaf.path}", "extent",
+                              "an address that is used needs its extent in bytes: add it to extents")
 
     def check_creates(self) -> None:
         destroyed = {a.destroys for c in self.calls.values() for a in c.arguments if a.destroys}
