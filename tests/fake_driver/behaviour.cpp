@@ -424,6 +424,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   const Lock lock(state().mutex);
   state().primary[device].retained = 0;
   state().primary[device].failure = CUDA_SUCCESS;
+  drop_textures(reinterpret_cast<CUcontext>(&state().primary[device]));
   drop_arrays(reinterpret_cast<CUcontext>(&state().primary[device]));
   return CUDA_SUCCESS;
 }
@@ -444,6 +445,7 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned flags, CUde
 CUresult cuCtxDestroy_v2(CUcontext context) {
   const Lock lock(state().mutex);
   if (current == reinterpret_cast<Context*>(context)) current = nullptr;
+  drop_textures(context);
   drop_arrays(context);
   return destroy<Context>(context);
 }

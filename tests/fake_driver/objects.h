@@ -48,7 +48,8 @@ std::byte* translate(std::uint64_t address, std::uint64_t bytes);
 
 bool stream_lives(CUstream stream);
 
-/// The context is gone, and its arrays with it.
+/// The context is gone, and these of its objects with it.
 void drop_arrays(CUcontext context);
+void drop_textures(CUcontext context);
 
 }  // namespace fargpu::fake
