@@ -34,7 +34,8 @@ CUresult read_side(const Copy& copy, CUmemorytype type, const void* host, CUdevi
       return CUDA_ERROR_INVALID_VALUE;
   }
   const std::size_t row = origin.x + copy.width;
-  if (pitch == 0 && copy.height * copy.depth <= 1) pitch = row;
+  if (pitch == 0) pitch = row;  // not specified: without gaps
+  if (height == 0) height = origin.y + copy.height;
   if (pitch < row || (copy.depth > 1 && height < origin.y + copy.height)) return CUDA_ERROR_INVALID_VALUE;
   side.pitch = pitch;
   side.slice = pitch * height;

@@ -10,6 +10,7 @@ namespace fargpu::client {
 namespace {
 
 constexpr std::uint64_t arena_bytes_max = 32u << 20;
+constexpr std::uint64_t alignment = 512;  // of every allocation, as the driver's own
 
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -18,235 +19,337 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + 
 DeviceMemory::DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
     : session_(session), window_(window_base, window_bytes) {}
 
-CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address) {
+CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address,
+                                const std::shared_ptr<MemoryPool>& pool, const Stream* stream) {
+  const int device = pool ? pool->device : context.device;
   if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const std::uint64_t needed = round_up(bytes, alignment);
+  const std::uint64_t needed = round_up(bytes, pool ? pool->alignment : alignment);
   Block block;
   const auto attempt = [&] {
-    return needed <= small_bytes_max ? allocate_small(thread, context, needed, block)
-                                     : allocate_large(thread, context, needed, block);
+    return needed <= small_bytes_max ? allocate_small(thread, context, device, pool.get(), needed, block)
+                                     : allocate_large(thread, context, device, pool.get(), needed, block);
   };
-  CUresult result = attempt();
-  // What is kept for reuse, or still waits for the GPU, may be what is missing.
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(thread, context)) result = attempt();
-  if (result != CUDA_SUCCESS) return result;
+  if (!stream || !take_freed(*pool, *stream, needed, block)) {
+    CUresult result = attempt();
+    // What is kept for reuse, or still waits for the GPU, may be what is missing.
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(thread, context, device)) result = attempt();
+    if (result != CUDA_SUCCESS) return result;
+  }
+  block.pool = pool;
   {
     const std::lock_guard lock(mutex_);
     blocks_.emplace(block.base, block);
+    if (pool) {
+      pool->usage.used += block.bytes;
+      pool->usage.used_high = std::max(pool->usage.used_high, pool->usage.used);
+      pool->usage.reserved_high = std::max(pool->usage.reserved_high, pool->store.bytes);
+    }
   }
   address = block.base;
-  session_.map().add({.kind = Region::Kind::device,
+  const bool managed = pool && pool->managed;
+  session_.map().add({.kind = managed ? Region::Kind::managed : Region::Kind::device,
                       .base = block.base,
                       .bytes = bytes,
-                      .device = context.device,
+                      .device = device,
                       .context = &context,
-                      .buffer_id = session_.map().next_buffer_id()});
+                      .buffer_id = session_.map().next_buffer_id(),
+                      .pool = pool && !managed ? pool->cuda() : nullptr});
   return CUDA_SUCCESS;
 }
 
-bool DeviceMemory::take_small(Pool& pool, std::uint64_t bytes, Block& block) {
-  for (auto& [base, arena] : pool.arenas) {
-    if (const auto at = arena.take(bytes, alignment)) {
-      block = {*at, bytes, base};
-      return true;
-    }
+// The newest block of a fitting size that was freed on the same stream: what uses it next comes after what used it before.
+bool DeviceMemory::take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block) {
+  const bool small = bytes <= small_bytes_max;
+  const std::uint64_t extent_bytes = round_up(bytes, granularity);
+  const std::lock_guard lock(mutex_);
+  for (auto it = pool.freed.rbegin(); it != pool.freed.rend(); ++it) {
+    if (it->stream != stream.wire() || it->context != stream.context) continue;
+    if (small ? it->bytes != bytes : it->arena != 0 || it->bytes < extent_bytes || it->bytes > extent_bytes + extent_bytes / 4)
+      continue;
+    block = {it->base, it->bytes, it->arena, nullptr};
+    pool.freed.erase(std::next(it).base());
+    --waiting_;
+    return true;
   }
   return false;
 }
 
-CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, std::uint64_t bytes, Block& block) {
-  std::uint64_t arena_bytes;
+CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes,
+                                      Block& block) {
+  Extent arena;
   {
     const std::lock_guard lock(mutex_);
-    Pool& pool = pools_[context.device];
-    if (take_small(pool, bytes, block)) return CUDA_SUCCESS;
-    arena_bytes = pool.next_arena_bytes;
-    pool.next_arena_bytes = std::min(2 * arena_bytes, arena_bytes_max);
+    MemoryStore& store = store_of(device, pool);
+    for (auto& [base, there] : store.arenas) {
+      if (const auto at = there.take(bytes, pool ? pool->alignment : alignment)) {
+        block = {*at, bytes, base, nullptr};
+        return CUDA_SUCCESS;
+      }
+    }
+    arena.bytes = std::max(store.next_arena_bytes, granularity);
+    store.next_arena_bytes = std::min(2 * arena.bytes, arena_bytes_max);
   }
-  std::uint64_t base = 0;
-  CUresult result = back(thread, context, arena_bytes, base);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && arena_bytes > granularity) {
-    arena_bytes = granularity;
-    result = back(thread, context, arena_bytes, base);
+  CUresult result = back(thread, context, device, pool, arena);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && arena.bytes > granularity) {
+    arena.bytes = granularity;
+    result = back(thread, context, device, pool, arena);
   }
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(mutex_);
-  AddressRanges& arena = pools_[context.device].arenas.emplace(base, AddressRanges(base, arena_bytes)).first->second;
-  block = {*arena.take(bytes, alignment), bytes, base};
+  AddressRanges& ranges =
+      store_of(device, pool).arenas.emplace(arena.base, AddressRanges(arena.base, arena.bytes)).first->second;
+  block = {*ranges.take(bytes, pool ? pool->alignment : alignment), bytes, arena.base, nullptr};
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, std::uint64_t bytes, Block& block) {
-  const std::uint64_t extent_bytes = round_up(bytes, granularity);
-  {
-    // A kept extent of this size, or a little more, costs nothing.
-    const std::lock_guard lock(mutex_);
-    Pool& pool = pools_[context.device];
-    auto best = pool.kept.end();
-    for (auto it = pool.kept.begin(); it != pool.kept.end(); ++it) {
-      if (it->bytes < extent_bytes || it->bytes > extent_bytes + extent_bytes / 4) continue;
-      if (best == pool.kept.end() || it->bytes < best->bytes) best = it;
-    }
-    if (best != pool.kept.end()) {
-      block = {best->base, best->bytes, 0};
-      pool.kept_bytes -= best->bytes;
-      pool.kept.erase(best);
-      return CUDA_SUCCESS;
-    }
-  }
-  std::uint64_t base = 0;
-  const CUresult result = back(thread, context, extent_bytes, base);
-  if (result == CUDA_SUCCESS) block = {base, extent_bytes, 0};
+CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes,
+                                      Block& block) {
+  Extent extent{0, round_up(bytes, granularity)};
+  const CUresult result = back(thread, context, device, pool, extent);
+  if (result == CUDA_SUCCESS) block = {extent.base, extent.bytes, 0, nullptr};
   return result;
 }
 
-// Has the worker put memory behind a new part of the window.
-CUresult DeviceMemory::back(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base) {
+// An extent of this size or a little more: a kept one, or a new part of the window behind which the worker puts memory.
+CUresult DeviceMemory::back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent) {
   {
     const std::lock_guard lock(mutex_);
-    const auto at = window_.take(bytes, granularity);
+    MemoryStore& store = store_of(device, pool);
+    if (const auto kept = store.take_kept(extent.bytes)) {
+      extent = *kept;
+      return CUDA_SUCCESS;
+    }
+    if (pool && pool->properties.maxSize != 0 && store.bytes + extent.bytes > round_up(pool->properties.maxSize, granularity))
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    if (const auto kept = pool ? stores_[device].take_kept(extent.bytes) : std::nullopt) {
+      extent = *kept;
+      stores_[device].bytes -= extent.bytes;
+      store.bytes += extent.bytes;
+      return CUDA_SUCCESS;
+    }
+    const auto at = window_.take(extent.bytes, granularity);
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
-    base = *at;
+    extent.base = *at;
   }
   RemoteCall<wire::BackMemory> call(thread, Opcode::backMemory, ContextNeed::none);
   call.in_context(&context);
   auto in = call.in();
-  in.setAddress(base);
-  in.setBytes(bytes);
-  in.setDevice(session_.facts().devices[static_cast<std::size_t>(context.device)].worker_ordinal);
+  in.setAddress(extent.base);
+  in.setBytes(extent.bytes);
+  in.setDevice(session_.facts().devices[static_cast<std::size_t>(device)].worker_ordinal);
   const CUresult result = call.wait();
-  if (result != CUDA_SUCCESS) unreserve(base, bytes);
+  const std::lock_guard lock(mutex_);
+  if (result == CUDA_SUCCESS) {
+    store_of(device, pool).bytes += extent.bytes;
+  } else {
+    window_.give(extent.base, extent.bytes);
+  }
   return result;
 }
 
-CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, bool wait) {
-  const auto region = session_.map().remove_if(address, [](const Region& r) { return r.kind == Region::Kind::device; });
+CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
+  const auto region = session_.map().remove_if(address, [](const Region& r) { return r.allocated(); });
   if (!region) return CUDA_ERROR_INVALID_VALUE;
+  if (region->kind == Region::Kind::managed) session_.managed().dropped(address);
   Context& context = *region->context;
   // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves.
   CUresult outcome = CUDA_SUCCESS;
-  if (wait && context.active && context.host_visible.load() > context.completed.load())
+  if (!stream && context.active && context.host_visible.load() > context.completed.load())
     outcome = session_.settle(thread, context);
-  Block block;
-  const bool passed = session_.idle();
-  {
+  const Block block = take_block(address);
+  if (session_.idle()) {
     const std::lock_guard lock(mutex_);
-    const auto found = blocks_.find(address);
-    block = found->second;
-    blocks_.erase(found);
-    if (!passed) ++waiting_;
-  }
-  const int device = region->device;
-  if (passed) {
-    give(device, block);
+    give(region->device, block);
   } else {
-    session_.fences().after_all(thread, [this, device, block] {
-      {
-        const std::lock_guard lock(mutex_);
-        --waiting_;
-      }
-      give(device, block);
-    });
+    give_later(thread, region->device, block, stream);
   }
-  std::vector<Extent> extents;
-  {
-    const std::lock_guard lock(mutex_);
-    extents = surplus(pools_[device], kept_bytes_max);
-  }
-  release(thread, extents);
+  release_surplus(thread, region->device);
   return outcome;
 }
 
-void DeviceMemory::give(int device, const Block& block) {
+DeviceMemory::Block DeviceMemory::take_block(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
-  Pool& pool = pools_[device];
-  if (block.arena == 0) {
-    pool.kept.push_back({block.base, block.bytes});
-    pool.kept_bytes += block.bytes;
+  const auto found = blocks_.find(address);
+  Block block = std::move(found->second);
+  blocks_.erase(found);
+  if (block.pool) block.pool->usage.used -= block.bytes;
+  return block;
+}
+
+// A block of no pool may have been used on any stream.
+void DeviceMemory::give_later(Thread& thread, int device, const Block& block, Stream* stream) {
+  std::uint64_t serial = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    ++waiting_;
+    if (stream && block.pool) {
+      serial = block.pool->next_serial++;
+      block.pool->freed.push_back({serial, stream->context, stream->wire(), block.base, block.bytes, block.arena});
+    }
+  }
+  if (serial == 0) {
+    session_.fences().after_all(thread, [this, device, block] {
+      const std::lock_guard lock(mutex_);
+      --waiting_;
+      give(device, block);
+    });
     return;
   }
-  const auto arena = pool.arenas.find(block.arena);
-  arena->second.give(block.base, block.bytes);
-  // An arena nobody uses becomes an extent like others, except the first, which the next allocation would want again.
-  if (arena->second.empty() && pool.arenas.size() > 1) {
-    pool.kept.push_back({arena->second.base(), arena->second.bytes()});
-    pool.kept_bytes += arena->second.bytes();
-    pool.arenas.erase(arena);
+  session_.fences().after(thread, *stream, [this, device, block, serial] {
+    const std::lock_guard lock(mutex_);
+    if (std::erase_if(block.pool->freed, [&](const MemoryPool::Freed& freed) { return freed.serial == serial; }) == 0)
+      return;  // used again on its stream
+    --waiting_;
+    give(device, block);
+  });
+}
+
+// Under the lock.
+void DeviceMemory::give(int device, const Block& block) {
+  MemoryStore& store = store_of(device, block.pool.get());
+  if (block.arena == 0) {
+    store.keep({block.base, block.bytes});
+  } else {
+    store.arenas.find(block.arena)->second.give(block.base, block.bytes);
+    // The first arena stays: the next allocation would want it again.
+    store.retire_arenas(/*all=*/false);
+  }
+  if (!block.pool) return;
+  if (block.pool->destroyed) {
+    shrink(*block.pool, 0);
+  } else if (store.bytes > block.pool->release_threshold) {
+    pools_above_threshold_ = true;
   }
 }
 
-std::vector<DeviceMemory::Extent> DeviceMemory::surplus(Pool& pool, std::uint64_t keep) {
+// A pool gives unused memory to its device's own store while it has more than this. Under the lock.
+void DeviceMemory::shrink(MemoryPool& pool, std::uint64_t keep_bytes) {
+  if (pool.store.bytes <= keep_bytes) return;
+  pool.store.retire_arenas(/*all=*/true);
+  MemoryStore& device_store = stores_[pool.device];
+  while (pool.store.bytes > keep_bytes) {
+    const auto extent = pool.store.take_oldest();
+    if (!extent) return;
+    pool.store.bytes -= extent->bytes;
+    device_store.bytes += extent->bytes;
+    device_store.keep(*extent);
+  }
+}
+
+void DeviceMemory::trim(Thread& thread, MemoryPool& pool, std::uint64_t keep_bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    shrink(pool, keep_bytes);
+  }
+  release_surplus(thread, pool.device);
+}
+
+void DeviceMemory::synchronized(Thread& thread) {
+  if (!pools_above_threshold_.load(std::memory_order_relaxed) || !pools_above_threshold_.exchange(false)) return;
+  for (const auto& pool : pools_.all()) trim(thread, *pool, pool->release_threshold);
+}
+
+PoolUsage DeviceMemory::usage(const MemoryPool& pool) const {
+  const std::lock_guard lock(mutex_);
+  PoolUsage usage = pool.usage;
+  usage.reserved = pool.store.bytes;
+  return usage;
+}
+
+void DeviceMemory::reset_high(MemoryPool& pool, bool reserved) {
+  const std::lock_guard lock(mutex_);
+  if (reserved) {
+    pool.usage.reserved_high = pool.store.bytes;
+  } else {
+    pool.usage.used_high = pool.usage.used;
+  }
+}
+
+void DeviceMemory::release_surplus(Thread& thread, int device) {
   std::vector<Extent> extents;
-  while (pool.kept_bytes > keep) {
-    extents.push_back(pool.kept.front());
-    pool.kept_bytes -= pool.kept.front().bytes;
-    pool.kept.pop_front();
+  {
+    const std::lock_guard lock(mutex_);
+    MemoryStore& store = stores_[device];
+    while (store.kept_bytes > kept_bytes_max) extents.push_back(*store.take_oldest());
   }
-  return extents;
+  release(thread, device, extents);
 }
 
-void DeviceMemory::release(Thread& thread, const std::vector<Extent>& extents) {
+void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>& extents) {
   for (const Extent& extent : extents) {
     RemoteCall<wire::ReleaseMemory> call(thread, Opcode::releaseMemory, ContextNeed::none);
     auto in = call.in();
     in.setAddress(extent.base);
     in.setBytes(extent.bytes);
     call.tell();
-    unreserve(extent.base, extent.bytes);
+    const std::lock_guard lock(mutex_);
+    stores_[device].bytes -= extent.bytes;
+    window_.give(extent.base, extent.bytes);
   }
 }
 
 // Gives everything back that is not in use, waiting for the GPU if it must. Returns whether there was anything.
-bool DeviceMemory::reclaim(Thread& thread, Context& context) {
+bool DeviceMemory::reclaim(Thread& thread, Context& context, int device) {
   bool waiting;
   {
     const std::lock_guard lock(mutex_);
     waiting = waiting_ > 0;
   }
   if (waiting) session_.settle(thread, context);
-  return release_unused(thread, context.device) || waiting;
+  return release_unused(thread, device) || waiting;
 }
 
 bool DeviceMemory::release_unused(Thread& thread, int device) {
+  const auto pools = pools_.all();
   std::vector<Extent> extents;
   {
     const std::lock_guard lock(mutex_);
-    Pool& pool = pools_[device];
-    extents = surplus(pool, 0);
-    for (auto it = pool.arenas.begin(); it != pool.arenas.end();) {
-      if (it->second.empty()) {
-        extents.push_back({it->second.base(), it->second.bytes()});
-        it = pool.arenas.erase(it);
-      } else {
-        ++it;
-      }
-    }
+    for (const auto& pool : pools)
+      if (pool->device == device) shrink(*pool, 0);
+    MemoryStore& store = stores_[device];
+    store.retire_arenas(/*all=*/true);
+    while (const auto extent = store.take_oldest()) extents.push_back(*extent);
   }
-  release(thread, extents);
+  release(thread, device, extents);
   return !extents.empty();
 }
 
 void DeviceMemory::context_closed(Thread& thread, Context& context) {
   for (const Region& region : session_.map().extract(
-           [&](const Region& r) { return r.kind == Region::Kind::device && r.context == &context; })) {
-    Block block;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = blocks_.find(region.base);
-      block = found->second;
-      blocks_.erase(found);
-    }
+           [&](const Region& r) { return r.allocated() && r.context == &context; })) {
+    if (region.kind == Region::Kind::managed) session_.managed().dropped(region.base);
+    const Block block = take_block(region.base);
+    const std::lock_guard lock(mutex_);
     give(region.device, block);
+  }
+  for (const auto& pool : pools_.all()) {
+    const std::lock_guard lock(mutex_);
+    pool->freed.remove_if([&](const MemoryPool::Freed& freed) {
+      if (freed.context != &context) return false;
+      --waiting_;
+      give(pool->device, {freed.base, freed.bytes, freed.arena, pool});
+      return true;
+    });
   }
   release_unused(thread, context.device);
 }
 
 std::uint64_t DeviceMemory::kept_bytes(int device) const {
+  const auto unused = [](const MemoryStore& store) {
+    std::uint64_t bytes = store.kept_bytes;
+    for (const auto& [base, arena] : store.arenas) bytes += arena.free_bytes();
+    return bytes;
+  };
+  const auto pools = pools_.all();
   const std::lock_guard lock(mutex_);
-  const auto found = pools_.find(device);
-  if (found == pools_.end()) return 0;
-  std::uint64_t bytes = found->second.kept_bytes;
-  for (const auto& [base, arena] : found->second.arenas) bytes += arena.free_bytes();
+  const auto found = stores_.find(device);
+  std::uint64_t bytes = found == stores_.end() ? 0 : unused(found->second);
+  // What a pool may keep is the pool's, and counts as used, as it does natively.
+  for (const auto& pool : pools) {
+    if (pool->device != device) continue;
+    const std::uint64_t above = pool->store.bytes - std::min(pool->store.bytes, pool->release_threshold.load());
+    bytes += std::min(above, unused(pool->store));
+  }
   return bytes;
 }
 

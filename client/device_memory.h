@@ -3,8 +3,8 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "address_ranges.h"
+#include "memory_pool.h"
 
 namespace fargpu::client {
 
@@ -19,65 +20,75 @@ class Session;
 class Thread;
 struct Context;
 struct Region;
+struct Stream;
 
 /// Small allocations are cut from arenas, large ones have an extent of their own. A freed block waits until the GPU has passed
 /// everything submitted before (design D6), then its memory is used again; what exceeds `kept_bytes_max` goes back to the device.
+/// Memory pools take memory from their device and give it back to it; within a pool, a block freed on a stream is used again on that
+/// stream without waiting.
 /// Threads: any. Actions of fences run on the receiving thread and take only this object's lock.
 class DeviceMemory {
  public:
   static constexpr std::uint64_t granularity = 2u << 20;   ///< of physical memory (cuMemGetAllocationGranularity on all GPUs)
   static constexpr std::uint64_t small_bytes_max = 1u << 20;
-  static constexpr std::uint64_t alignment = 512;          ///< of every allocation, as the driver's own
   static constexpr std::uint64_t kept_bytes_max = 256u << 20;
 
   DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
 
-  CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address);
-  /// `address` must begin an allocation of ours. `wait`: as cuMemFree, which programs use to wait for results.
-  CUresult free(Thread& thread, std::uint64_t address, bool wait);
+  /// Without a pool: as cuMemAlloc, on the context's device. With a stream: for use in its order.
+  CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address,
+                    const std::shared_ptr<MemoryPool>& pool = nullptr, const Stream* stream = nullptr);
+  /// `address` must begin an allocation of ours. Without a stream: as cuMemFree, which programs use to wait for results.
+  CUresult free(Thread& thread, std::uint64_t address, Stream* stream = nullptr);
   /// The context is gone, and with it what was allocated in it; nothing runs any more.
   void context_closed(Thread& thread, Context& context);
 
   /// Memory that is held for reuse on a device and that the program may therefore count as free.
   std::uint64_t kept_bytes(int device) const;
 
+  MemoryPools& pools() { return pools_; }
+  /// Has a pool give back unused memory while it has more than this (cuMemPoolTrimTo).
+  void trim(Thread& thread, MemoryPool& pool, std::uint64_t keep_bytes);
+  /// The program has waited for the GPU: pools give back what is above their threshold.
+  void synchronized(Thread& thread);
+  PoolUsage usage(const MemoryPool& pool) const;
+  void reset_high(MemoryPool& pool, bool reserved);
+
   /// Part of the window for cuMemAddressReserve.
   std::optional<std::uint64_t> reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish);
   void unreserve(std::uint64_t address, std::uint64_t bytes);
 
  private:
-  struct Extent {
-    std::uint64_t base = 0;
-    std::uint64_t bytes = 0;
-  };
-  struct Pool {
-    std::map<std::uint64_t, AddressRanges> arenas;  // by base
-    std::uint64_t next_arena_bytes = granularity;
-    std::list<Extent> kept;  // free extents, oldest first
-    std::uint64_t kept_bytes = 0;
-  };
+  using Extent = MemoryStore::Extent;
   struct Block {  // what an allocation takes up
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
     std::uint64_t arena = 0;  // 0: an extent of its own
+    std::shared_ptr<MemoryPool> pool;  // null: the device's own store
   };
 
-  CUresult allocate_small(Thread& thread, Context& context, std::uint64_t bytes, Block& block);
-  CUresult allocate_large(Thread& thread, Context& context, std::uint64_t bytes, Block& block);
-  bool take_small(Pool& pool, std::uint64_t bytes, Block& block);
-  CUresult back(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base);
+  MemoryStore& store_of(int device, MemoryPool* pool) { return pool ? pool->store : stores_[device]; }
+  CUresult allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
+  CUresult allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
+  CUresult back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent);
+  bool take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block);
+  Block take_block(std::uint64_t address);
   void give(int device, const Block& block);
-  std::vector<Extent> surplus(Pool& pool, std::uint64_t keep);
-  void release(Thread& thread, const std::vector<Extent>& extents);
-  bool reclaim(Thread& thread, Context& context);
+  void give_later(Thread& thread, int device, const Block& block, Stream* stream);
+  void release(Thread& thread, int device, const std::vector<Extent>& extents);
+  void release_surplus(Thread& thread, int device);
+  void shrink(MemoryPool& pool, std::uint64_t keep_bytes);
+  bool reclaim(Thread& thread, Context& context, int device);
   bool release_unused(Thread& thread, int device);
 
   Session& session_;
   mutable std::mutex mutex_;
   AddressRanges window_;
-  std::map<int, Pool> pools_;
+  std::map<int, MemoryStore> stores_;
   std::map<std::uint64_t, Block> blocks_;  // live allocations by address
   std::uint64_t waiting_ = 0;              // freed blocks that the GPU has not passed yet
+  MemoryPools pools_;
+  std::atomic<bool> pools_above_threshold_{false};
 };
 
 }  // namespace fargpu::client

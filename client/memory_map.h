@@ -19,7 +19,8 @@ struct Context;
 
 struct Region {
   enum class Kind {
-    device,       ///< cuMemAlloc
+    device,       ///< cuMemAlloc, cuMemAllocAsync
+    managed,      ///< cuMemAllocManaged
     mapped,       ///< cuMemMap
     global,       ///< a variable of a module
     host,         ///< cuMemHostAlloc
@@ -35,9 +36,12 @@ struct Region {
   unsigned flags = 0;            ///< of host memory: CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
   std::uint64_t device_address = 0;  ///< of host memory: where kernels see it, 0 while they do not
   std::uint64_t owner = 0;       ///< of mappings: the allocation; of globals: the module or library
+  CUmemoryPool pool = nullptr;   ///< of stream-ordered allocations
   bool sync_memops = false;
 
-  bool on_device() const { return kind == Kind::device || kind == Kind::mapped || kind == Kind::global || kind == Kind::alias; }
+  /// Memory of the window that DeviceMemory gave.
+  bool allocated() const { return kind == Kind::device || kind == Kind::managed; }
+  bool on_device() const { return allocated() || kind == Kind::mapped || kind == Kind::global || kind == Kind::alias; }
   bool on_host() const { return kind == Kind::host || kind == Kind::registered; }
   bool contains(std::uint64_t address, std::uint64_t length) const {
     return address >= base && address - base <= bytes && bytes - (address - base) >= length;

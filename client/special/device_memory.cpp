@@ -53,20 +53,7 @@ CUresult cuMemAllocPitch_v2(Thread& thread, CUdeviceptr* dptr, std::size_t* pitc
 
 CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (dptr == 0) return CUDA_SUCCESS;
-  return thread.session().device_memory().free(thread, dptr, /*wait=*/true);
-}
-
-// The driver takes blocks of cuMemAlloc here too (cuSPARSE relies on it). Freed memory is not used again before everything
-// submitted so far is complete, which is more than the stream order asks for.
-CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
-  const StreamUse use(thread, stream);
-  if (!use) return use.error();
-  if (use->capture) {
-    refuse_use("cuMemFreeAsync during capture");
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  if (dptr == 0) return CUDA_SUCCESS;
-  return thread.session().device_memory().free(thread, dptr, /*wait=*/false);
+  return thread.session().device_memory().free(thread, dptr);
 }
 
 CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) {

@@ -122,14 +122,14 @@ CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  HostMemory& host_memory = thread.session().host_memory();
-  host_memory.send_changes(thread);
+  Session& session = thread.session();
+  session.before_work(thread);
   RemoteCall<wire::CuGraphLaunch> call(thread, Opcode::cuGraphLaunch, ContextNeed::none);
   call.in_context(use->context);
   auto in = call.in();
   in.setHGraph(handle_of(exec).value());
   in.setHStream(use.wire());
-  if (host_memory.any_mapped()) call.host_visible();
+  if (session.host_memory().any_mapped()) call.host_visible();
   return call.post(use);
 }
 

@@ -180,6 +180,19 @@ TEST_CASE("volumes, layers and pictures within device memory keep their shape") 
     }
   }
   CHECK(remote.driver->calls("cuMemcpy3DAsync_v2") == before + 2);  // within the GPU's memory each is one copy
+  // Without pitch and height there are no gaps.
+  std::vector<unsigned char> packed(16 * 8 * 2);
+  CUDA_MEMCPY3D plain{};
+  plain.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  plain.srcArray = volume;
+  plain.srcZ = 4;
+  plain.dstMemoryType = CU_MEMORYTYPE_HOST;
+  plain.dstHost = packed.data();
+  plain.WidthInBytes = 16;
+  plain.Height = 8;
+  plain.Depth = 2;
+  REQUIRE(cuMemcpy3D_v2(&plain) == CUDA_SUCCESS);
+  CHECK(std::memcmp(packed.data(), &voxels[4 * 8 * 16], packed.size()) == 0);
   out.dstHeight = 3;  // slices would overlap
   CHECK(cuMemcpy3D_v2(&out) == CUDA_ERROR_INVALID_VALUE);
   in.srcLOD = 1;

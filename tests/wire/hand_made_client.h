@@ -35,7 +35,7 @@ class HandMadeClient {
       options.session_id = 5;
       options.devices = {0};
       options.one_process = true;
-      const auto attach = receive_control(*far, limits::handshake_timeout);
+      const auto attach = receive_control(*far, limits::lease_timeout);
       why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });
     send_control(*channel_, 1, [](wire::Control::Builder control) {
@@ -49,7 +49,7 @@ class HandMadeClient {
       range(attach.initDeviceWindows(1)[0], 0x1000'0000'0000);
       range(attach.initHostWindows(1)[0], 0x2b5d'4000'0000);
     });
-    const auto answer = receive_control(*channel_, limits::attach_timeout);
+    const auto answer = receive_control(*channel_, limits::lease_timeout);
     MessageReader reader(answer);
     REQUIRE(reader.root<wire::Control>().getAttachAnswer().getFailure().getReason() == wire::Failure::Reason::NONE);
   }

@@ -173,7 +173,7 @@ class HandMadeWorker {
 
  private:
   void answer_attach() {
-    const auto message = receive_control(*channel_, limits::attach_timeout);
+    const auto message = receive_control(*channel_, limits::lease_timeout);
     MessageReader reader(message);
     const auto attach = reader.root<wire::Control>().getAttach();
     send_control(*channel_, 1, [&](wire::Control::Builder control) {

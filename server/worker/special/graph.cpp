@@ -87,7 +87,8 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
       params.type = CU_GRAPH_NODE_TYPE_MEMSET;
       const auto memset = node.getMemset();
       const auto target = memset.getTarget();
-      if (!holds_rows(session, target.getAddress(), target.getPitch(), 0, memset.getWidth() * memset.getElementBytes(),
+      if (memset.getElementBytes() > 4 || memset.getWidth() > std::uint64_t{1} << 47 ||
+          !holds_rows(session, target.getAddress(), target.getPitch(), 0, memset.getWidth() * memset.getElementBytes(),
                       memset.getHeight(), 1))
         return CUDA_ERROR_INVALID_VALUE;
       params.memset.dst = target.getAddress();

@@ -1,0 +1,198 @@
+// Stream-ordered allocation through the wire.
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "fixture.h"
+
+using namespace fargpu;
+using test::RemoteContext;
+
+namespace {
+
+constexpr std::size_t mib = 1u << 20;
+
+cuuint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which) {
+  cuuint64_t value = ~0ull;
+  REQUIRE(cuMemPoolGetAttribute(pool, which, &value) == CUDA_SUCCESS);
+  return value;
+}
+
+CUmemoryPool default_pool() {
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+  return pool;
+}
+
+CUmemoryPool new_pool(std::size_t max_bytes = 0) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  properties.maxSize = max_bytes;
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  return pool;
+}
+
+struct Streams {
+  Streams() {
+    REQUIRE(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  }
+  CUstream a = nullptr, b = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("stream-ordered memory is memory like any other") {
+  RemoteContext remote;
+  CUdeviceptr block = 0;
+  REQUIRE(cuMemAllocAsync(&block, 1000, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8Async(block, 9, 1000, nullptr) == CUDA_SUCCESS);
+  std::vector<unsigned char> back(1000);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), block, back.size()) == CUDA_SUCCESS);
+  CHECK(back == std::vector<unsigned char>(1000, 9));
+  CUmemoryPool pool = nullptr;
+  CHECK(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, block) == CUDA_SUCCESS);
+  CHECK(pool == default_pool());
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024);
+  CHECK(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(block, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 1024);
+
+  REQUIRE(cuMemAllocAsync(&block, 1000, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);  // either way of freeing, for either way of allocating
+  REQUIRE(cuMemAlloc_v2(&block, 1000) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a block freed on a stream is used again on that stream at once, on others when the GPU is past") {
+  RemoteContext remote;
+  const Streams streams;
+  const std::size_t bytes = GENERATE(std::size_t{3000}, 8 * mib);
+  CUdeviceptr first = 0, same = 0, other = 0;
+  REQUIRE(cuMemAllocAsync(&first, bytes, streams.a) == CUDA_SUCCESS);
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(first, 1, bytes, streams.a) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, streams.a) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocAsync(&other, bytes, streams.b) == CUDA_SUCCESS);
+  CHECK(other != first);
+  REQUIRE(cuMemAllocAsync(&same, bytes, streams.a) == CUDA_SUCCESS);
+  CHECK(same == first);
+  REQUIRE(cuMemFreeAsync(same, streams.a) == CUDA_SUCCESS);
+  remote.driver->pause(false);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocAsync(&other, bytes, streams.b) == CUDA_SUCCESS);
+  CHECK(other == first);
+}
+
+TEST_CASE("a loop of allocating and freeing asks the worker once") {
+  RemoteContext remote;
+  const Streams streams;
+  const std::size_t before = remote.driver->calls("cuMemCreate");
+  for (int i = 0; i < 50; ++i) {
+    CUdeviceptr large = 0, small = 0;
+    REQUIRE(cuMemAllocAsync(&large, 10 * mib, streams.a) == CUDA_SUCCESS);
+    REQUIRE(cuMemAllocAsync(&small, 5000, streams.a) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8Async(large, 1, 10 * mib, streams.a) == CUDA_SUCCESS);
+    REQUIRE(cuMemFreeAsync(large, streams.a) == CUDA_SUCCESS);
+    REQUIRE(cuMemFreeAsync(small, streams.a) == CUDA_SUCCESS);
+    if (i % 10 == 9) REQUIRE(cuStreamSynchronize(streams.a) == CUDA_SUCCESS);
+  }
+  CHECK(remote.driver->calls("cuMemCreate") - before == 2);
+}
+
+TEST_CASE("a pool keeps as much as its threshold when the program waits, and what trimming leaves") {
+  RemoteContext remote;
+  const CUmemoryPool pool = default_pool();
+  cuuint64_t threshold = 8 * mib;
+  REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) == threshold);
+  std::vector<CUdeviceptr> blocks(6);
+  for (CUdeviceptr& block : blocks) REQUIRE(cuMemAllocAsync(&block, 4 * mib, nullptr) == CUDA_SUCCESS);
+  for (const CUdeviceptr block : blocks) REQUIRE(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 24 * mib);
+  REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 8 * mib);
+  REQUIRE(cuMemPoolTrimTo(pool, 5 * mib) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 4 * mib);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 24 * mib);
+  cuuint64_t zero = 0, one = 1;
+  CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &one) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &zero) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 4 * mib);
+}
+
+TEST_CASE("memory of pools that is free beyond the threshold counts as free") {
+  RemoteContext remote;
+  std::size_t before = 0, after = 0, total = 0;
+  REQUIRE(cuMemGetInfo_v2(&before, &total) == CUDA_SUCCESS);
+  CUdeviceptr block = 0;
+  REQUIRE(cuMemAllocAsync(&block, 64 * mib, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemGetInfo_v2(&after, &total) == CUDA_SUCCESS);
+  CHECK(before - after == 64 * mib);
+  REQUIRE(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuMemGetInfo_v2(&after, &total) == CUDA_SUCCESS);
+  CHECK(before == after);
+}
+
+TEST_CASE("what pools hold does not stand in the way of other allocations") {
+  RemoteContext remote;
+  CUdeviceptr block = 0, large = 0;
+  cuuint64_t everything = ~0ull;
+  REQUIRE(cuMemPoolSetAttribute(default_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &everything) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocAsync(&block, 600 * mib, nullptr) == CUDA_SUCCESS);  // of 1 GiB
+  CHECK(cuMemAlloc_v2(&large, 600 * mib) == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc_v2(&large, 600 * mib) == CUDA_SUCCESS);
+}
+
+TEST_CASE("pools of the program's own") {
+  RemoteContext remote;
+  const CUmemoryPool pool = new_pool(16 * mib);
+  CUmemoryPool current = nullptr;
+  REQUIRE(cuDeviceGetMemPool(&current, 0) == CUDA_SUCCESS);
+  CHECK(current == default_pool());
+  REQUIRE(cuDeviceSetMemPool(0, pool) == CUDA_SUCCESS);
+  CUdeviceptr a = 0, b = 0;
+  REQUIRE(cuMemAllocAsync(&a, 10 * mib, nullptr) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 10 * mib);
+  CHECK(cuMemAllocFromPoolAsync(&b, 10 * mib, pool, nullptr) == CUDA_ERROR_OUT_OF_MEMORY);  // its largest size
+  REQUIRE(cuMemAllocFromPoolAsync(&b, 10 * mib, default_pool(), nullptr) == CUDA_SUCCESS);
+
+  REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+  REQUIRE(cuDeviceGetMemPool(&current, 0) == CUDA_SUCCESS);
+  CHECK(current == default_pool());
+  CHECK(cuMemPoolDestroy(pool) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemPoolDestroy(default_pool()) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAllocFromPoolAsync(&b, 100, pool, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemsetD8Async(a, 1, 10 * mib, nullptr) == CUDA_SUCCESS);  // what came from it stays until it is freed
+  REQUIRE(cuMemFreeAsync(a, nullptr) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("bad arguments to pools") {
+  RemoteContext remote;
+  CUdeviceptr block = 0;
+  CUmemoryPool pool = nullptr;
+  const auto nothing = reinterpret_cast<CUmemoryPool>(&pool);
+  CHECK(cuMemAllocAsync(nullptr, 10, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAllocAsync(&block, 0, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAllocAsync(&block, ~std::size_t{0}, nullptr) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuMemAllocFromPoolAsync(&block, 10, nothing, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuDeviceGetDefaultMemPool(&pool, 99) == CUDA_ERROR_INVALID_DEVICE);
+  CHECK(cuMemPoolTrimTo(nothing, 0) == CUDA_ERROR_INVALID_VALUE);
+  CUmemPoolProps properties{};
+  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_VALUE);
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 5};
+  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_DEVICE);
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_NOT_SUPPORTED);
+  CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_SUCCESS);
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_ERROR_NOT_SUPPORTED);
+}
