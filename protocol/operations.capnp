@@ -93,14 +93,23 @@ struct Shape {
 }
 
 struct Side {
-  # Where a shape lies on one side: row r of slice s begins at address + s * slice + r * pitch. All in bytes.
+  # Where a shape lies on one side. In memory row r of slice s begins at address + s * slice + r * pitch, all in bytes.
   address @0 :UInt64;
   pitch @1 :UInt64;
   slice @2 :UInt64;
+  array @3 :ArrayPlace;           # given: in an array, and the others mean nothing
+}
+
+struct ArrayPlace {
+  # Row r of slice s of a shape is row y + r of slice (or layer) z + s of the array, from byte x on.
+  array @0 :UInt64;
+  x @1 :UInt64;
+  y @2 :UInt64;
+  z @3 :UInt64;
 }
 
 struct CopyIn {
-  # Host to device. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
+  # Host to device memory or array. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
   # pulled from the client when the stream gets here. Deferred; a large copy is several of these.
   stream @0 :UInt64;
   shape @1 :Shape;
@@ -114,19 +123,19 @@ struct CopyIn {
 }
 
 struct CopyOut {
-  # Device to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
+  # Device memory or array to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
   # deferred, the bytes are delivered when they are there (Control.deliver).
   stream @0 :UInt64;
   shape @1 :Shape;
   source @2 :Side;
   target :union {
     reply @3 :Void;
-    block @4 :UInt64;             # address within a host block; the shape is one row
+    block @4 :UInt64;             # address within a host block, where the rows come to lie behind each other
   }
 }
 
 struct CopyDevice {
-  # Device to device. Deferred.
+  # Between device memory and arrays. Deferred.
   stream @0 :UInt64;
   shape @1 :Shape;
   target @2 :Side;

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "fake.h"
+#include "objects.h"
 #include "recorder.h"
 
 namespace fargpu::fake {
@@ -108,52 +109,9 @@ State& state() {
 
 thread_local Context* current = nullptr;
 
-using Lock = std::lock_guard<std::recursive_mutex>;
-
-template <class T>
-T* live(const void* handle) {
-  return state().objects.contains(const_cast<void*>(handle)) ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
-}
-template <class T>
-T* make() {
-  T* const made = new T;
-  state().objects.insert(made);
-  return made;
-}
-template <class T>
-CUresult destroy(const void* handle) {
-  T* const object = live<T>(handle);
-  if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  state().objects.erase(object);
-  delete object;
-  return CUDA_SUCCESS;
-}
-
-CUresult usable() {
-  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-  return current->failure;
-}
-
 Stream* stream_of(CUstream stream) {
   static Stream legacy;
   return stream == nullptr || stream == CU_STREAM_LEGACY ? &legacy : live<Stream>(stream);
-}
-
-// Storage behind a device or pinned address, if all of it is there.
-std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
-  State& s = state();
-  if (auto it = s.mappings.upper_bound(address); it != s.mappings.begin()) {
-    const auto& [base, mapping] = *std::prev(it);
-    if (address - base < mapping.bytes && bytes <= mapping.bytes - (address - base))
-      return mapping.memory->bytes.data() + mapping.offset + (address - base);
-  }
-  for (const auto* ranges : {&s.host, &s.globals}) {
-    auto it = ranges->upper_bound(address);
-    if (it == ranges->begin()) continue;
-    --it;
-    if (address - it->first < it->second && bytes <= it->second - (address - it->first)) return reinterpret_cast<std::byte*>(address);
-  }
-  return nullptr;
 }
 
 Node* add_captured(CUstream stream, CUgraphNodeType type) {
@@ -345,6 +303,43 @@ const Controls controls{
 
 }  // namespace
 
+// --- shared with the other parts --------------------------------------------------------------------------------------------------
+
+std::recursive_mutex& mutex() { return state().mutex; }
+std::set<void*>& objects() { return state().objects; }
+CUcontext current_context() { return reinterpret_cast<CUcontext>(current); }
+
+CUresult usable() {
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  return current->failure;
+}
+
+bool take_memory(std::uint64_t bytes) {
+  State& s = state();
+  if (bytes > s.memory_limit_bytes - s.memory_used_bytes) return false;
+  s.memory_used_bytes += bytes;
+  return true;
+}
+void give_memory(std::uint64_t bytes) { state().memory_used_bytes -= bytes; }
+
+std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
+  State& s = state();
+  if (auto it = s.mappings.upper_bound(address); it != s.mappings.begin()) {
+    const auto& [base, mapping] = *std::prev(it);
+    if (address - base < mapping.bytes && bytes <= mapping.bytes - (address - base))
+      return mapping.memory->bytes.data() + mapping.offset + (address - base);
+  }
+  for (const auto* ranges : {&s.host, &s.globals}) {
+    auto it = ranges->upper_bound(address);
+    if (it == ranges->begin()) continue;
+    --it;
+    if (address - it->first < it->second && bytes <= it->second - (address - it->first)) return reinterpret_cast<std::byte*>(address);
+  }
+  return nullptr;
+}
+
+bool stream_lives(CUstream stream) { return stream_of(stream) != nullptr; }
+
 void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
   State& s = state();
   const Lock lock(s.mutex);
@@ -440,6 +435,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   const Lock lock(state().mutex);
   state().primary[device].retained = 0;
   state().primary[device].failure = CUDA_SUCCESS;
+  drop_textures(reinterpret_cast<CUcontext>(&state().primary[device]));
+  drop_arrays(reinterpret_cast<CUcontext>(&state().primary[device]));
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
@@ -460,6 +457,8 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   wait_for_gpu();
   const Lock lock(state().mutex);
   if (current == reinterpret_cast<Context*>(context)) current = nullptr;
+  drop_textures(context);
+  drop_arrays(context);
   return destroy<Context>(context);
 }
 CUresult cuCtxSetCurrent(CUcontext context) {
@@ -509,10 +508,9 @@ CUresult cuMemAddressFree(CUdeviceptr address, std::size_t) {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop, unsigned long long) {
   State& s = state();
   const Lock lock(s.mutex);
-  if (s.memory_used_bytes + bytes > s.memory_limit_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  s.memory_used_bytes += bytes;
+  if (!take_memory(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto memory = std::shared_ptr<Memory>(new Memory, [bytes](Memory* m) {
-    state().memory_used_bytes -= bytes;
+    give_memory(bytes);
     delete m;
   });
   memory->bytes.resize(bytes);
@@ -625,38 +623,6 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t byte
   if (add_captured(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
   std::memmove(target, source, bytes);
   return CUDA_SUCCESS;
-}
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* p, CUstream) {
-  const Lock lock(state().mutex);
-  for (std::size_t z = 0; z < p->Depth; ++z) {
-    for (std::size_t y = 0; y < p->Height; ++y) {
-      const auto row = [&](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t pitch, std::size_t height) {
-        const std::size_t offset = (z * height + y) * pitch;
-        return type == CU_MEMORYTYPE_HOST ? const_cast<std::byte*>(static_cast<const std::byte*>(host)) + offset
-                                          : translate(device + offset, p->WidthInBytes);
-      };
-      std::byte* const to = row(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight);
-      const std::byte* const from = row(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight);
-      if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
-      std::memmove(to, from, p->WidthInBytes);
-    }
-  }
-  return CUDA_SUCCESS;
-}
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* p, CUstream stream) {
-  CUDA_MEMCPY3D copy{};
-  copy.WidthInBytes = p->WidthInBytes;
-  copy.Height = p->Height;
-  copy.Depth = 1;
-  copy.srcMemoryType = p->srcMemoryType;
-  copy.srcHost = p->srcHost;
-  copy.srcDevice = p->srcDevice;
-  copy.srcPitch = p->srcPitch;
-  copy.dstMemoryType = p->dstMemoryType;
-  copy.dstHost = p->dstHost;
-  copy.dstDevice = p->dstDevice;
-  copy.dstPitch = p->dstPitch;
-  return behaviour::cuMemcpy3DAsync_v2(&copy, stream);
 }
 template <class T>
 CUresult fill(CUdeviceptr to, std::size_t pitch, T value, std::size_t width, std::size_t height) {
