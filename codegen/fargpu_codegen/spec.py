@@ -18,7 +18,7 @@ MODES = ("deferred", "barrier", "cached")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held"}
-PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "ordinal"}
+PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "aligned", "ordinal"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
 DIRECTIONS = ("in", "out", "inout")
@@ -44,6 +44,7 @@ class Argument:
     optional: bool = False
     device: str = ""
     extent: str = ""
+    aligned: int = 1
     ordinal: bool = False
     counts: list[str] = field(default_factory=list)  # of an in-out count: the arrays it counts
 
