@@ -272,6 +272,12 @@ struct Launch {
     extended @2;                  # cuLaunchKernelEx
   }
 }
+struct LaunchReply {
+  # The cluster that the kernel was compiled for, which grids must be multiples of; zeros for none.
+  clusterX @0 :UInt32;
+  clusterY @1 :UInt32;
+  clusterZ @2 :UInt32;
+}
 struct LaunchAttribute {
   # One CUlaunchAttribute. `words` is its value, as much of it as the attribute uses; a handle in it stands in `handle`.
   attribute @0 :UInt32;

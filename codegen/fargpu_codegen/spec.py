@@ -20,7 +20,7 @@ CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
-PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "ordinal", "known"}
+PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "aligned", "ordinal", "known"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
 DIRECTIONS = ("in", "out", "inout")
@@ -47,6 +47,7 @@ class Argument:
     optional: bool = False
     device: str = ""
     extent: str = ""
+    aligned: int = 1
     ordinal: bool = False
     known: bool = False  # an object that comes out is one the session has already, or is not told
     counts: list[str] = field(default_factory=list)  # of an in-out count: the arrays it counts

@@ -115,8 +115,8 @@ FAULTS = {
         "box.toml: cuBoxCreate, parameter device: [unknown-name] there is no such parameter; remove or correct it"),
     "a key of a parameter is misspelt": (
         "spec/box.toml", "ordinal = true", "ordinals = true",
-        "box.toml: cuBoxCreate, parameter dev (CUdevice): [unknown-key] 'ordinals' means nothing here; known are count, count_inout, "
-        "creates, destroys, device, dir, extent, known, optional, ordinal"),
+        "box.toml: cuBoxCreate, parameter dev (CUdevice): [unknown-key] 'ordinals' means nothing here; known are aligned, count, "
+        "count_inout, creates, destroys, device, dir, extent, known, optional, ordinal"),
     "a pointer has no direction": (
         "spec/box.toml", 'params.colour = { dir = "out" }\n', "",
         'box.toml: cuBoxGetColour, parameter colour (CUcolour *): [direction] a pointer to non-const may go either way: add dir = "in", '
