@@ -59,6 +59,7 @@ CUresult Process::initialise() {
 
 void Process::adopt(Session* session) {
   session_ = session;
+  adopted_.push_back(session);
   life_.store(Life::ready, std::memory_order_release);
 }
 
