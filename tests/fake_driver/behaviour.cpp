@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <unordered_map>
 
 #include "fake.h"
@@ -90,6 +91,8 @@ struct State {
 
   Context primary[4];
   int devices = 2;
+  std::vector<int> visible;  // which they are, if not all
+  int seen(int device) const { return visible.empty() ? device : visible[static_cast<std::size_t>(device)]; }
   std::uint64_t memory_limit_bytes = 1ull << 30;
   std::uint64_t memory_used_bytes = 0;
   std::map<std::uint64_t, std::uint64_t> reserved;
@@ -359,7 +362,15 @@ extern "C" __attribute__((visibility("default"))) const Controls* fargpu_fake_co
 namespace behaviour {
 
 CUresult cuInit(unsigned) {
-  if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) state().devices = std::atoi(devices);
+  State& s = state();
+  if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) s.devices = std::atoi(devices);
+  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {  // up to the first that there is not, as the driver does
+    s.visible.clear();
+    std::istringstream numbers(list);
+    for (std::string number; std::getline(numbers, number, ',') && std::atoi(number.c_str()) < s.devices;)
+      s.visible.push_back(std::atoi(number.c_str()));
+    s.devices = static_cast<int>(s.visible.size());
+  }
   return CUDA_SUCCESS;
 }
 CUresult cuDriverGetVersion(int* version) {
@@ -380,12 +391,12 @@ CUresult cuDeviceGetCount(int* count) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
-  std::snprintf(name, static_cast<std::size_t>(length), "Fake GPU %d", device);
+  std::snprintf(name, static_cast<std::size_t>(length), "Fake GPU %d", state().seen(device));
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   std::memset(uuid->bytes, 0xA0, sizeof(uuid->bytes));
-  uuid->bytes[15] = static_cast<char>(device);
+  uuid->bytes[15] = static_cast<char>(state().seen(device));
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
@@ -403,7 +414,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: *value = 0x7FFFFFFF; break;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = device + 1; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = state().seen(device) + 1; break;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *value = 1; break;
     default: *value = 0;
