@@ -220,9 +220,7 @@ void Workers::reserve(const Environment& environment, std::function<void(Worker*
   } catch (const SystemError& error) {
     rest(error.what());
     got(nullptr, error.what());
-    return;
   }
-  warm_up();
 }
 
 void Workers::release(Worker& worker) {
