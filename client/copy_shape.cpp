@@ -29,6 +29,7 @@ CUresult read_side(const Copy& copy, CUmemorytype type, const void* host, CUdevi
     case CU_MEMORYTYPE_DEVICE:
     case CU_MEMORYTYPE_UNIFIED:
       side.address = device;
+      side.known = type == CU_MEMORYTYPE_DEVICE;
       break;
     default:
       return CUDA_ERROR_INVALID_VALUE;

@@ -19,6 +19,7 @@ struct Rows {
   std::uint64_t address = 0;
   std::uint64_t pitch = 0;
   std::uint64_t slice = 0;
+  bool known = false;  ///< named as device memory: an address that CUDA does not know is an error
   bool in_array = false;
   Handle array;
   std::uint64_t x = 0;

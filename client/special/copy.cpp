@@ -72,7 +72,7 @@ class Copier {
       return session_.map().covered(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     if (region) return region->contains(rows.address, extent) ? std::optional(Place::pinned) : std::nullopt;
     const Terms& terms = session_.terms();
-    if (rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
+    if (rows.known || rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
       return std::nullopt;
     return Place::pageable;
   }
@@ -273,6 +273,7 @@ CUresult run(Thread& thread, CUstream stream, const Copy& copy) {
 }
 
 Rows memory(std::uint64_t address) { return {.address = address}; }
+Rows device(CUdeviceptr address) { return {.address = address, .known = true}; }
 Rows memory(const void* host) { return memory(reinterpret_cast<std::uint64_t>(host)); }
 Rows array(CUarray array, std::size_t offset) { return {.in_array = true, .array = handle_of(array), .x = offset}; }
 
@@ -298,23 +299,23 @@ CUresult cuMemcpyAsync(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::si
   return copy_linear(thread, memory(dst), memory(src), bytes, stream, false);
 }
 CUresult cuMemcpyHtoD_v2(Thread& thread, CUdeviceptr dst, const void* src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, memory(dst), memory(src), bytes, default_stream, true);
+  return copy_linear(thread, device(dst), memory(src), bytes, default_stream, true);
 }
 CUresult cuMemcpyHtoDAsync_v2(Thread& thread, CUdeviceptr dst, const void* src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, memory(dst), memory(src), bytes, stream, false);
+  return copy_linear(thread, device(dst), memory(src), bytes, stream, false);
 }
 CUresult cuMemcpyDtoH_v2(Thread& thread, void* dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, memory(dst), memory(src), bytes, default_stream, true);
+  return copy_linear(thread, memory(dst), device(src), bytes, default_stream, true);
 }
 CUresult cuMemcpyDtoHAsync_v2(Thread& thread, void* dst, CUdeviceptr src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, memory(dst), memory(src), bytes, stream, false);
+  return copy_linear(thread, memory(dst), device(src), bytes, stream, false);
 }
 // Between device memory the call does not wait, also in its synchronous form.
 CUresult cuMemcpyDtoD_v2(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, memory(dst), memory(src), bytes, default_stream, true);
+  return copy_linear(thread, device(dst), device(src), bytes, default_stream, true);
 }
 CUresult cuMemcpyDtoDAsync_v2(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, memory(dst), memory(src), bytes, stream, false);
+  return copy_linear(thread, device(dst), device(src), bytes, stream, false);
 }
 CUresult cuMemcpy2D_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream default_stream) {
   return copy_shaped(thread, copy, default_stream, true);
@@ -334,10 +335,10 @@ CUresult cuMemcpy3DAsync_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream 
 
 // One row of an array.
 CUresult cuMemcpyDtoA_v2(Thread& thread, CUarray dst, std::size_t offset, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, array(dst, offset), memory(src), bytes, default_stream, true);
+  return copy_linear(thread, array(dst, offset), device(src), bytes, default_stream, true);
 }
 CUresult cuMemcpyAtoD_v2(Thread& thread, CUdeviceptr dst, CUarray src, std::size_t offset, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, memory(dst), array(src, offset), bytes, default_stream, true);
+  return copy_linear(thread, device(dst), array(src, offset), bytes, default_stream, true);
 }
 CUresult cuMemcpyHtoA_v2(Thread& thread, CUarray dst, std::size_t offset, const void* src, std::size_t bytes, CUstream default_stream) {
   return copy_linear(thread, array(dst, offset), memory(src), bytes, default_stream, true);

@@ -25,8 +25,6 @@ MISSING = {
     "stream memory operations are not served yet": "stream.memory_operations",
     "the linker is not served yet": "address.linked_code",
     "export of allocations to other processes is not served yet": "address.shared_handles",
-    # A copy from a bad device address is taken for one from memory of the host's.
-    "died by a signal": "address.copies",
     # Variables of modules are device memory only.
     "is_managed == 1 does not hold": "memory.globals",
     # All addresses that a session can have, so that nothing is left for cuMemAlloc.
