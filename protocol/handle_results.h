@@ -13,6 +13,7 @@ constexpr CUresult invalid_handle_result(HandleKind kind) {
     case HandleKind::node:
     case HandleKind::exec:
     case HandleKind::allocation:
+    case HandleKind::userobject:
       return CUDA_ERROR_INVALID_VALUE;
     case HandleKind::context:
       return CUDA_ERROR_INVALID_CONTEXT;
