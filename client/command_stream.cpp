@@ -17,17 +17,20 @@ CommandStream::CommandStream(Channel& channel, std::function<std::uint32_t()> co
   buffer_.reserve(2 * buffer_bytes);
 }
 
-void CommandStream::put(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number,
-                        Urgency urgency) {
+void CommandStream::gather(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number) {
   header.message_bytes = static_cast<std::uint32_t>(message.size());
   header.bulk_bytes = static_cast<std::uint32_t>(bulk.size());
   header.sequence = static_cast<std::uint32_t>(number);
   header.confirmed = confirmed_();
-  const auto now = Clock::now();
-  if (buffer_.empty()) begun_at_ = now;
+  if (buffer_.empty()) begun_at_ = Clock::now();
   const auto* begin = reinterpret_cast<const std::byte*>(&header);
   buffer_.insert(buffer_.end(), begin, begin + sizeof(header));
   buffer_.insert(buffer_.end(), message.begin(), message.end());
+}
+
+void CommandStream::put(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number,
+                        Urgency urgency) {
+  gather(header, message, bulk, number);
   const std::size_t padding = padded(bulk.size()) - bulk.size();
   if (bulk.size() > inline_bulk_bytes) {
     send(bulk, padding);
@@ -36,7 +39,7 @@ void CommandStream::put(FrameHeader header, Bytes message, Bytes bulk, std::uint
   buffer_.insert(buffer_.end(), bulk.begin(), bulk.end());
   buffer_.insert(buffer_.end(), padding, std::byte{0});
   // A call after a pause goes at once; calls in quick succession gather.
-  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || now - sent_at_ > gather_time)
+  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || Clock::now() - sent_at_ > gather_time)
     send({}, 0);
 }
 
@@ -56,13 +59,27 @@ void CommandStream::flush() {
   if (!buffer_.empty()) send({}, 0);
 }
 
-bool CommandStream::flush_older_than(Clock::duration age) {
+bool CommandStream::beat() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return true;  // somebody is appending; look again soon
-  if (buffer_.empty()) return false;
-  if (Clock::now() - begun_at_ < age) return true;
-  send({}, 0);
-  return false;
+  if (!lock) return false;
+  FrameHeader header;
+  header.kind = FrameKind::heartbeat;
+  gather(header, {}, {}, ++last_);
+  return true;
+}
+
+CommandStream::Left CommandStream::flush_older_than(Clock::duration age) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return Left::young;
+  if (buffer_.empty()) return Left::nothing;
+  if (Clock::now() - begun_at_ < age) return Left::young;
+  const std::array<Bytes, 1> piece{Bytes(buffer_)};
+  const std::size_t sent = channel_.send_some(piece);
+  bytes_sent_.fetch_add(sent, std::memory_order_relaxed);
+  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(sent));
+  if (!buffer_.empty()) return Left::stuck;
+  sent_at_ = Clock::now();
+  return Left::nothing;
 }
 
 }  // namespace fargpu::client

@@ -48,8 +48,18 @@ class CommandStream {
 
   /// Sends what is buffered.
   void flush();
-  /// Sends what has been buffered for at least `age`. Returns true if something is still buffered.
-  bool flush_older_than(Clock::duration age);
+
+  // For the thread that reads: neither waits, for a thread that sends or for a worker that does not read.
+
+  /// Puts a heartbeat behind what is buffered. False if somebody is sending now.
+  bool beat();
+  enum class Left {
+    nothing,
+    young,  ///< buffered a moment ago, or somebody is sending
+    stuck,  ///< the connection takes no more now
+  };
+  /// Sends of what has been buffered for at least `age` as much as the connection takes. Returns what is still buffered.
+  Left flush_older_than(Clock::duration age);
 
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   std::uint64_t last_number() const {
@@ -58,6 +68,7 @@ class CommandStream {
   }
 
  private:
+  void gather(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number);
   void put(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency);
   void send(Bytes more, std::size_t padding);
 

@@ -41,6 +41,7 @@ void Context::reset() {
   number = 0;
   least_priority = greatest_priority = 0;
   failure = CUDA_SUCCESS;
+  managed_stream = Handle();
   legacy.reset();
   blocking_submitted = completed = blocking_completed = submitted = host_visible = 0;
 }

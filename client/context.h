@@ -53,6 +53,7 @@ struct Context {
   /// A failure that ends the context (an illegal address, say): every later call in it returns this.
   std::atomic<CUresult> failure{CUDA_SUCCESS};
 
+  Handle managed_stream;  ///< for the contents of managed memory; under ManagedMemory's lock
   /// The legacy default stream.
   Stream legacy;
   /// Number of the last call that gave work to the legacy stream or to one that synchronises with it.

@@ -9,6 +9,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
+#include "protocol/printable.h"
 
 namespace fargpu::client {
 namespace {
@@ -59,7 +60,7 @@ void require_pool(const Config& config) {
 
 void check_failure(wire::Failure::Reader failure, const std::string& host) {
   if (failure.getReason() != wire::Failure::Reason::NONE)
-    throw DialError(result_of(failure.getReason()), host + ": " + failure.getText().cStr());
+    throw DialError(result_of(failure.getReason()), host + ": " + printable(failure.getText().cStr(), 512));
 }
 
 std::unique_ptr<Channel> connect_to(const PoolHost& host) {
@@ -98,14 +99,14 @@ ControlConnection::ControlConnection(const PoolHost& host) : name_(address_text(
       [&](wire::Control::Reader control) {
         const auto answer = control.getHelloAnswer();
         check_failure(answer.getFailure(), name_);
-        broker_version_ = answer.getVersion().cStr();
+        broker_version_ = printable(answer.getVersion().cStr());
       });
 }
 
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
                             const std::function<void(wire::Control::Reader)>& use) {
   // A lease may have to wait for a driver to be initialised; everything else is answered at once.
-  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::attach_timeout : limits::connect_timeout;
+  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout : limits::connect_timeout;
   try {
     send_control(*channel_, ++sequence_, request);
     const auto message = receive_control(*channel_, timeout);

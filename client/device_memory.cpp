@@ -10,6 +10,7 @@ namespace fargpu::client {
 namespace {
 
 constexpr std::uint64_t arena_bytes_max = 32u << 20;
+constexpr std::uint64_t alignment = 512;  // of every allocation, as the driver's own
 
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -18,25 +19,17 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + 
 DeviceMemory::DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
     : session_(session), window_(window_base, window_bytes) {}
 
-CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address) {
-  return allocate_in(thread, context, context.device, nullptr, nullptr, bytes, address);
-}
-
-CUresult DeviceMemory::allocate(Thread& thread, const std::shared_ptr<MemoryPool>& pool, Stream& stream, std::uint64_t bytes,
-                                std::uint64_t& address) {
-  return allocate_in(thread, *stream.context, pool->device, pool, &stream, bytes, address);
-}
-
-CUresult DeviceMemory::allocate_in(Thread& thread, Context& context, int device, const std::shared_ptr<MemoryPool>& pool,
-                                   Stream* stream, std::uint64_t bytes, std::uint64_t& address) {
+CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address,
+                                const std::shared_ptr<MemoryPool>& pool, const Stream* stream) {
+  const int device = pool ? pool->device : context.device;
   if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const std::uint64_t needed = round_up(bytes, alignment);
+  const std::uint64_t needed = round_up(bytes, pool ? pool->alignment : alignment);
   Block block;
   const auto attempt = [&] {
     return needed <= small_bytes_max ? allocate_small(thread, context, device, pool.get(), needed, block)
                                      : allocate_large(thread, context, device, pool.get(), needed, block);
   };
-  if (!pool || !take_freed(*pool, *stream, needed, block)) {
+  if (!stream || !take_freed(*pool, *stream, needed, block)) {
     CUresult result = attempt();
     // What is kept for reuse, or still waits for the GPU, may be what is missing.
     if (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(thread, context, device)) result = attempt();
@@ -53,13 +46,14 @@ CUresult DeviceMemory::allocate_in(Thread& thread, Context& context, int device,
     }
   }
   address = block.base;
-  session_.map().add({.kind = Region::Kind::device,
+  const bool managed = pool && pool->managed;
+  session_.map().add({.kind = managed ? Region::Kind::managed : Region::Kind::device,
                       .base = block.base,
                       .bytes = bytes,
                       .device = device,
                       .context = &context,
                       .buffer_id = session_.map().next_buffer_id(),
-                      .pool = pool ? pool->cuda() : nullptr});
+                      .pool = pool && !managed ? pool->cuda() : nullptr});
   return CUDA_SUCCESS;
 }
 
@@ -87,7 +81,7 @@ CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int devi
     const std::lock_guard lock(mutex_);
     MemoryStore& store = store_of(device, pool);
     for (auto& [base, there] : store.arenas) {
-      if (const auto at = there.take(bytes, alignment)) {
+      if (const auto at = there.take(bytes, pool ? pool->alignment : alignment)) {
         block = {*at, bytes, base, nullptr};
         return CUDA_SUCCESS;
       }
@@ -104,7 +98,7 @@ CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int devi
   const std::lock_guard lock(mutex_);
   AddressRanges& ranges =
       store_of(device, pool).arenas.emplace(arena.base, AddressRanges(arena.base, arena.bytes)).first->second;
-  block = {*ranges.take(bytes, alignment), bytes, arena.base, nullptr};
+  block = {*ranges.take(bytes, pool ? pool->alignment : alignment), bytes, arena.base, nullptr};
   return CUDA_SUCCESS;
 }
 
@@ -154,8 +148,9 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
 }
 
 CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
-  const auto region = session_.map().remove_if(address, [](const Region& r) { return r.kind == Region::Kind::device; });
+  const auto region = session_.map().remove_if(address, [](const Region& r) { return r.allocated(); });
   if (!region) return CUDA_ERROR_INVALID_VALUE;
+  if (region->kind == Region::Kind::managed) session_.managed().dropped(address);
   Context& context = *region->context;
   // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves.
   CUresult outcome = CUDA_SUCCESS;
@@ -321,7 +316,8 @@ bool DeviceMemory::release_unused(Thread& thread, int device) {
 
 void DeviceMemory::context_closed(Thread& thread, Context& context) {
   for (const Region& region : session_.map().extract(
-           [&](const Region& r) { return r.kind == Region::Kind::device && r.context == &context; })) {
+           [&](const Region& r) { return r.allocated() && r.context == &context; })) {
+    if (region.kind == Region::Kind::managed) session_.managed().dropped(region.base);
     const Block block = take_block(region.base);
     const std::lock_guard lock(mutex_);
     give(region.device, block);

@@ -31,15 +31,13 @@ class DeviceMemory {
  public:
   static constexpr std::uint64_t granularity = 2u << 20;   ///< of physical memory (cuMemGetAllocationGranularity on all GPUs)
   static constexpr std::uint64_t small_bytes_max = 1u << 20;
-  static constexpr std::uint64_t alignment = 512;          ///< of every allocation, as the driver's own
   static constexpr std::uint64_t kept_bytes_max = 256u << 20;
 
   DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
 
-  CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address);
-  /// The same from a pool, for use in the order of a stream.
-  CUresult allocate(Thread& thread, const std::shared_ptr<MemoryPool>& pool, Stream& stream, std::uint64_t bytes,
-                    std::uint64_t& address);
+  /// Without a pool: as cuMemAlloc, on the context's device. With a stream: for use in its order.
+  CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address,
+                    const std::shared_ptr<MemoryPool>& pool = nullptr, const Stream* stream = nullptr);
   /// `address` must begin an allocation of ours. Without a stream: as cuMemFree, which programs use to wait for results.
   CUresult free(Thread& thread, std::uint64_t address, Stream* stream = nullptr);
   /// The context is gone, and with it what was allocated in it; nothing runs any more.
@@ -70,8 +68,6 @@ class DeviceMemory {
   };
 
   MemoryStore& store_of(int device, MemoryPool* pool) { return pool ? pool->store : stores_[device]; }
-  CUresult allocate_in(Thread& thread, Context& context, int device, const std::shared_ptr<MemoryPool>& pool, Stream* stream,
-                       std::uint64_t bytes, std::uint64_t& address);
   CUresult allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
   CUresult allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
   CUresult back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent);

@@ -53,7 +53,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     auto opcodes = attach.initOpcodes(opcode_max / 8 + 1);
     std::memset(opcodes.begin(), 0xFF, opcodes.size());
   });
-  const auto message = receive_control(*channel, limits::attach_timeout);
+  const auto message = receive_control(*channel, limits::lease_timeout);
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
   if (!control.isAttachAnswer()) throw ProtocolError(host_name + " did not answer to attach");
@@ -63,6 +63,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   Terms terms;
   terms.host = host_name;
   terms.session_id = answer.getSessionId();
+  if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
   terms.device_window = keep_window(offered.device, answer.getDeviceWindow(), host_name);
   terms.host_window = keep_window(offered.host, answer.getHostWindow(), host_name);
   terms.driver_band = {answer.getDriverBand().getBase(), answer.getDriverBand().getBytes()};

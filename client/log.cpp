@@ -36,7 +36,7 @@ struct State {
       std::string name = path;
       for (std::size_t at; (at = name.find("%p")) != std::string::npos;)
         name.replace(at, 2, std::to_string(::getpid()));
-      const int opened = ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+      const int opened = ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
       if (opened >= 0) {
         descriptor = opened;
       } else {

@@ -19,7 +19,8 @@ struct Context;
 
 struct Region {
   enum class Kind {
-    device,       ///< cuMemAlloc
+    device,       ///< cuMemAlloc, cuMemAllocAsync
+    managed,      ///< cuMemAllocManaged
     mapped,       ///< cuMemMap
     global,       ///< a variable of a module
     host,         ///< cuMemHostAlloc
@@ -38,7 +39,9 @@ struct Region {
   CUmemoryPool pool = nullptr;   ///< of stream-ordered allocations
   bool sync_memops = false;
 
-  bool on_device() const { return kind == Kind::device || kind == Kind::mapped || kind == Kind::global || kind == Kind::alias; }
+  /// Memory of the window that DeviceMemory gave.
+  bool allocated() const { return kind == Kind::device || kind == Kind::managed; }
+  bool on_device() const { return allocated() || kind == Kind::mapped || kind == Kind::global || kind == Kind::alias; }
   bool on_host() const { return kind == Kind::host || kind == Kind::registered; }
   bool contains(std::uint64_t address, std::uint64_t length) const {
     return address >= base && address - base <= bytes && bytes - (address - base) >= length;

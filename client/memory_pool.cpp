@@ -96,10 +96,23 @@ void MemoryPools::set_current(int device, std::shared_ptr<MemoryPool> pool) {
   currents_[device] = std::move(pool);
 }
 
+std::shared_ptr<MemoryPool> MemoryPools::managed_of(int device) {
+  const std::lock_guard lock(mutex_);
+  auto& pool = managed_[device];
+  if (!pool) {
+    pool = std::make_shared<MemoryPool>();
+    pool->device = device;
+    pool->managed = true;
+    pool->alignment = 4096;  // no page of the client has two owners
+  }
+  return pool;
+}
+
 std::vector<std::shared_ptr<MemoryPool>> MemoryPools::all() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<MemoryPool>> all;
   for (const auto& [handle, pool] : pools_) all.push_back(pool);
+  for (const auto& [device, pool] : managed_) all.push_back(pool);
   return all;
 }
 

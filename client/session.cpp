@@ -2,6 +2,8 @@
 
 #include <sys/prctl.h>
 
+#include <cstdio>
+
 #include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
 #include "cuda_facts.h"
@@ -9,6 +11,7 @@
 #include "operations.capnp.h"
 #include "process.h"
 #include "protocol/errors.h"
+#include "protocol/printable.h"
 #include "remote_call.h"
 #include "threads.h"
 
@@ -21,6 +24,7 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       commands_(*channel_, [this] { return receiver_.confirmed(); }, [this] { wake_service(); }),
       device_memory_(*this, terms_.device_window.base, terms_.device_window.bytes),
       host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
+      managed_(*this, terms_.device_window.base, terms_.device_window.bytes),
       fences_(*this),
       callbacks_([this](std::uint64_t number) { function_done(number); }) {
   for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
@@ -139,14 +143,14 @@ CUresult Session::close_context(Thread& thread, Context& context) {
 CUresult Session::synchronize(Thread& thread, Context& context) {
   if (const CUresult bad = captures_.check_context(context); bad != CUDA_SUCCESS) return bad;
   const CUresult result = settle(thread, context);
-  device_memory_.synchronized(thread);
+  after_wait(thread);
   return result;
 }
 
 CUresult Session::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = captures_.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
   const CUresult result = settle(thread, stream);
-  device_memory_.synchronized(thread);
+  after_wait(thread);
   return result;
 }
 
@@ -208,22 +212,28 @@ void Session::take_credit(Thread& thread, Stream& stream) {
   receiver_.wait_until(has_room);
 }
 
-Stream* Session::thread_default_stream(Thread& thread, Context& context) {
-  if (const auto known = thread.default_streams.find(&context); known != thread.default_streams.end())
-    if (Stream* const stream = streams_.find(known->second)) return stream;
+Stream* Session::make_hidden_stream(Thread& thread, Context& context, unsigned flags) {
   const auto [handle, stream] = streams_.create();
   if (!stream) return nullptr;
   stream->handle = handle;
   stream->context = &context;
+  stream->flags = flags;
   stream->id = context.number << 32 | handle.id();
   RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
   call.in_context(&context);
   auto in = call.in();
   in.setPhStream(handle.value());
-  in.setFlags(CU_STREAM_DEFAULT);
-  if (call.post() != CUDA_SUCCESS) return nullptr;
+  in.setFlags(flags);
+  call.tell();
   streams_.publish(handle);
-  thread.default_streams[&context] = handle;
+  return stream;
+}
+
+Stream* Session::thread_default_stream(Thread& thread, Context& context) {
+  if (const auto known = thread.default_streams.find(&context); known != thread.default_streams.end())
+    if (Stream* const stream = streams_.find(known->second)) return stream;
+  Stream* const stream = make_hidden_stream(thread, context, CU_STREAM_DEFAULT);
+  if (stream) thread.default_streams[&context] = stream->handle;
   return stream;
 }
 
@@ -264,8 +274,16 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::RELEASED:
       graph_parts_.release(push.getReleased().getPart());
       return;
+    case wire::Control::PRINTED: {
+      // By the C library's streams, as the driver does, so that it comes in order with what the program prints itself.
+      const auto printed = push.getPrinted();
+      if (printed.getDescriptor() != 1 && printed.getDescriptor() != 2)
+        throw ProtocolError("a kernel's output is for neither standard output nor standard error");
+      std::fwrite(printed.getText().begin(), 1, printed.getText().size(), printed.getDescriptor() == 1 ? stdout : stderr);
+      return;
+    }
     case wire::Control::GOODBYE:
-      throw ChannelClosed(terms_.host + " ended the session: " + push.getGoodbye().getText().cStr());
+      throw ChannelClosed(terms_.host + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
     default:
       throw ProtocolError("a control message that a worker does not send");
   }
@@ -336,10 +354,10 @@ void Session::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
   }
 }
 
-// What the function wrote to memory that kernels see goes ahead of the work behind it.
+// What the function wrote to memory that the GPU sees goes ahead of the work behind it.
 void Session::function_done(std::uint64_t number) {
   try {
-    host_memory_.send_changes(Thread::current());
+    before_work(Thread::current());
   } catch (const std::exception& error) {
     process().lose_session(*this, error.what());
     return;
@@ -372,6 +390,7 @@ void Session::serve() {
   using Clock = std::chrono::steady_clock;
   constexpr auto gather = std::chrono::microseconds(50);
   constexpr auto quiet = std::chrono::milliseconds(1);
+  const auto heartbeat = terms_.silence / limits::heartbeats_per_silence;
   ::prctl(PR_SET_TIMERSLACK, 1000);
   auto busy_until = Clock::now() + quiet;
   auto heard_at = Clock::now();
@@ -379,23 +398,19 @@ void Session::serve() {
   std::uint32_t heard = 0;
   try {
     while (!ended_.load(std::memory_order_relaxed)) {
-      const bool unsent = commands_.flush_older_than(gather);
+      const CommandStream::Left left = commands_.flush_older_than(gather);
       const bool received = receiver_.serve();
       const auto now = Clock::now();
-      if (unsent || received) busy_until = now + quiet;
+      if (left == CommandStream::Left::young || received) busy_until = now + quiet;
       if (receiver_.confirmed() != heard) {
         heard = receiver_.confirmed();
         heard_at = now;
       }
-      if (now - std::max(heard_at, beat_at) >= limits::heartbeat_interval) {
-        FrameHeader header;
-        header.kind = FrameKind::heartbeat;
-        commands_.append(header, {}, {}, CommandStream::Urgency::now);
-        beat_at = now;
+      if (now - std::max(heard_at, beat_at) >= heartbeat) {
+        if (commands_.beat()) beat_at = now;
       }
-      if (now - heard_at >= limits::heartbeat_timeout) {
-        process().lose_session(*this, terms_.host + " has not answered for " +
-                               std::to_string(limits::heartbeat_timeout.count() / 1000) + " s");
+      if (now - heard_at >= terms_.silence) {
+        process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
         return;
       }
       if (now < busy_until) {
@@ -403,8 +418,8 @@ void Session::serve() {
         continue;
       }
       service_asleep_.store(true, std::memory_order_seq_cst);
-      if (!commands_.flush_older_than(gather))
-        channel_->wait({.readable = true}, limits::heartbeat_interval, &service_waker_);
+      if (const auto still = commands_.flush_older_than(gather); still != CommandStream::Left::young)
+        channel_->wait({.readable = true, .writable = still == CommandStream::Left::stuck}, heartbeat, &service_waker_);
       service_asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;
     }

@@ -23,8 +23,10 @@
 #include "handle_map.h"
 #include "host_memory.h"
 #include "image.h"
+#include "managed_memory.h"
 #include "memory_map.h"
 #include "opcodes.h"
+#include "protocol/limits.h"
 #include "receiver.h"
 #include "reply_cache.h"
 #include "stream.h"
@@ -41,6 +43,7 @@ struct Terms {
   Facts facts;
   std::bitset<opcode_max + 1> worker_opcodes;
   std::string host;  ///< for messages
+  std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the worker is taken for dead
 };
 
 /// Owns the connection and everything the client knows about the session. Lives as long as the process. Its parts are
@@ -57,6 +60,7 @@ class Session final : PushHandler {
   MemoryMap& map() { return map_; }
   DeviceMemory& device_memory() { return device_memory_; }
   HostMemory& host_memory() { return host_memory_; }
+  ManagedMemory& managed() { return managed_; }
   Functions& functions() { return functions_; }
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
@@ -109,6 +113,19 @@ class Session final : PushHandler {
   /// Waits while too much is pending on the stream.
   void take_credit(Thread& thread, Stream& stream);
 
+  /// Work is about to be submitted that may use memory of the host: what the program changed there goes first.
+  void before_work(Thread& thread) {
+    host_memory_.send_changes(thread);
+    managed_.before_work(thread);
+  }
+  /// The program has waited for work.
+  void after_wait(Thread& thread) {
+    device_memory_.synchronized(thread);
+    managed_.after_wait(thread);
+  }
+
+  /// A stream that the program does not know; null if there are too many.
+  Stream* make_hidden_stream(Thread& thread, Context& context, unsigned flags);
   /// The default stream of a thread in its current context.
   Stream* thread_default_stream(Thread& thread, Context& context);
 
@@ -148,6 +165,7 @@ class Session final : PushHandler {
   MemoryMap map_;
   DeviceMemory device_memory_;
   HostMemory host_memory_;
+  ManagedMemory managed_;
   Functions functions_;
   Captures captures_;
   Fences fences_;

@@ -23,7 +23,7 @@ Registry& registry() {
 
 }  // namespace
 
-thread_local Thread* Thread::current_ = nullptr;
+constinit thread_local Thread* Thread::current_ = nullptr;
 
 Thread& Thread::make_current() {
   static const pthread_key_t key = [] {

@@ -53,7 +53,7 @@ class Thread {
   static void end(void* thread);
 
   // Initial-exec: one pointer of static TLS, read without a call.
-  static thread_local Thread* current_ __attribute__((tls_model("initial-exec")));
+  static constinit thread_local Thread* current_ __attribute__((tls_model("initial-exec")));
 
   const std::uint32_t id_;
   std::vector<Context*> contexts_;

@@ -53,8 +53,9 @@ struct Control {
     # --- either way ---------------------------------------------------------------------------------------------
     goodbye @15 :Goodbye;
 
-    # --- worker -> client, at any time after attachAnswer ------------------------------------------------------------
-    released @16 :Released;
+    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    printed @16 :Printed;
+    released @17 :Released;
   }
 }
 
@@ -96,8 +97,8 @@ struct HelloAnswer {
 # --- lease ----------------------------------------------------------------------------------------------------------
 
 struct LeaseRequest {
-  # Asks for a session. The broker reserves a worker: a warm one if `environment` equals that with which the warm
-  # ones were started, else a new one (CUDA reads these variables once, in cuInit).
+  # Asks for a session, once a connection. The broker reserves a worker: a warm one if `environment` equals that with which the
+  # warm ones were started, else a new one (CUDA reads these variables once, in cuInit).
   environment @0 :List(Variable);
 }
 
@@ -108,7 +109,7 @@ struct Variable {
 
 struct LeaseAnswer {
   failure @0 :Failure;
-  ticket @1 :Data;            # 32 random bytes, good for one attach within `ticketSeconds`
+  ticket @1 :Data;            # 32 random bytes, good for one attach within `ticketSeconds`, while this connection is open
   ticketSeconds @2 :UInt32;
 }
 
@@ -140,6 +141,8 @@ struct AttachAnswer {
   driverBand @4 :Range;           # empty if the worker's address space is not displaced (sanitizer builds, tests)
   facts @5 :HostFacts;
   opcodes @6 :Data;               # those the worker serves
+  silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
+                                  # something several times within. 0: 30 seconds
 }
 
 struct HostFacts {
@@ -235,6 +238,13 @@ struct Released {
   part @0 :UInt64;
 }
 
+struct Printed {
+  # A kernel printed, or an assertion of one failed: the client writes the text to its own standard output (1) or standard error
+  # (2). Always sent before the reply that tells of the completion of the kernel.
+  descriptor @0 :UInt8;
+  text @1 :Data;
+}
+
 struct Goodbye {
   # The sender ends the session in good order; it sends nothing more. To a client the text says why.
   text @0 :Text;
@@ -255,6 +265,7 @@ struct Status {
   failure @9 :Failure;            # why there are no devices, if so
   sessionsMax @10 :UInt32;
   driverRelease @11 :Text;        # such as 580.95.05; empty if unknown
+  sessionsTaken @12 :UInt32;      # of sessionsMax: those that run and those promised to somebody who is on the way
 }
 
 struct DeviceStatus {

@@ -27,10 +27,12 @@ inline constexpr std::uint32_t stream_fence_interval = 256;
 
 inline constexpr std::size_t coherent_block_bytes_max = 1u << 20;  ///< host block kept coherent by copying both ways
 
-inline constexpr std::chrono::milliseconds connect_timeout{5000};     ///< also for the broker's answers that take no work
-inline constexpr std::chrono::milliseconds handshake_timeout{10000};  ///< hello to ticket; ticket to attach
-inline constexpr std::chrono::milliseconds attach_timeout{60000};     ///< a cold worker initialises its driver
-inline constexpr std::chrono::milliseconds heartbeat_interval{5000};
-inline constexpr std::chrono::milliseconds heartbeat_timeout{30000};  ///< silence after which a peer is dead
+inline constexpr std::chrono::milliseconds connect_timeout{5000};  ///< also for the broker's answers that take no work
+inline constexpr std::chrono::milliseconds lease_timeout{75000};   ///< a lease may wait for a driver to be initialised
+inline constexpr std::chrono::seconds worker_start_max{60};        ///< longest such wait at a host: clients wait a little longer
+
+/// Silence after which a session's peer is dead. The host decides (`silence_seconds` of fargpud); this where nobody has.
+inline constexpr std::chrono::milliseconds silence_timeout{30000};
+inline constexpr int heartbeats_per_silence = 6;  ///< so many are sent before silence is taken for death
 
 }  // namespace fargpu::limits

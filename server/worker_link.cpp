@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -45,15 +46,15 @@ bool send_link(int link, const std::function<void(wire::WorkerMessage::Builder)>
     std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
   }
   ssize_t sent;
-  do sent = ::sendmsg(link, &message, MSG_NOSIGNAL);
+  do sent = ::sendmsg(link, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(bytes.size());
 }
 
 std::optional<LinkPacket> receive_link(int link) {
+  static thread_local std::vector<std::byte> buffer(packet_bytes_max);
   LinkPacket packet;
-  packet.message.resize(packet_bytes_max);
-  iovec part{packet.message.data(), packet.message.size()};
+  iovec part{buffer.data(), buffer.size()};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -64,7 +65,7 @@ std::optional<LinkPacket> receive_link(int link) {
   do got = ::recvmsg(link, &message, MSG_CMSG_CLOEXEC);
   while (got < 0 && errno == EINTR);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
-  packet.message.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  packet.message.assign(buffer.begin(), buffer.begin() + std::max<ssize_t>(got, 0));
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
       std::memcpy(&packet.descriptor, CMSG_DATA(header), sizeof(int));

@@ -20,10 +20,12 @@ std::vector<PoolHost> pool_hosts(const std::string& pool) {
 
 std::filesystem::path library_folder() {
   std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path prefix = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path();
   for (const std::filesystem::path& folder :
-       {self.parent_path().parent_path() / "lib", std::filesystem::path(FARGPU_LIBDIR) / "fargpu",
-        self.parent_path().parent_path() / FARGPU_LIBDIR_NAME / "fargpu"}) {
+       {prefix / FARGPU_LIBDIR_NAME / "fargpu",            // installed, and perhaps moved since
+        prefix / "lib",                                    // the build tree
+        std::filesystem::path(FARGPU_LIBDIR) / "fargpu"})  // installed, the commands elsewhere
+  {
     if (std::filesystem::exists(folder / "libcuda.so.1", error)) return folder;
   }
   return {};

@@ -10,6 +10,7 @@
 #include "client/windows.h"
 #include "commands.h"
 #include "cuda_facts.h"
+#include "protocol/printable.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -77,7 +78,7 @@ void check_host(Report& report, const PoolHost& host) {
                 [&](wire::Control::Reader control) {
                   const auto status = control.getStatus();
                   if (status.getFailure().getReason() != wire::Failure::Reason::NONE)
-                    report.bad(std::string("its driver: ") + status.getFailure().getText().cStr(), "mend the driver on that host");
+                    report.bad("its driver: " + printable(status.getFailure().getText().cStr(), 512), "mend the driver on that host");
                   if (status.getDraining()) report.bad("it is shutting down", "wait until it is back, or name another host");
                   const auto version = static_cast<int>(status.getDriverVersion());
                   if (version < config().driver_version) {
@@ -85,7 +86,7 @@ void check_host(Report& report, const PoolHost& host) {
                                fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
                   }
                   for (const auto device : status.getDevices())
-                    report.good(fmt::format("device {}, {} GiB", device.getName().cStr(), device.getMemoryBytes() >> 30));
+                    report.good(fmt::format("device {}, {} GiB", printable(device.getName().cStr()), device.getMemoryBytes() >> 30));
                 });
   } catch (const DialError& error) {
     report.bad(error.what(), "look at the log of fargpud there");

@@ -7,6 +7,7 @@
 #include "client/control_connection.h"
 #include "client/uuid.h"
 #include "commands.h"
+#include "protocol/printable.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -15,19 +16,20 @@ using Json = nlohmann::ordered_json;
 
 Json describe(const std::string& name, wire::Status::Reader status) {
   Json host{{"host", name},
-            {"name", status.getHostName().cStr()},
-            {"version", status.getVersion().cStr()},
-            {"driver", status.getDriver().cStr()},
-            {"driver_release", status.getDriverRelease().cStr()},
+            {"name", printable(status.getHostName().cStr())},
+            {"version", printable(status.getVersion().cStr())},
+            {"driver", printable(status.getDriver().cStr())},
+            {"driver_release", printable(status.getDriverRelease().cStr())},
             {"driver_version", status.getDriverVersion()},
             {"draining", status.getDraining()},
             {"started", status.getStartedSeconds()},
             {"warm_workers", status.getWarmWorkers()},
-            {"sessions_max", status.getSessionsMax()}};
-  if (status.getFailure().getReason() != wire::Failure::Reason::NONE) host["failure"] = status.getFailure().getText().cStr();
+            {"sessions_max", status.getSessionsMax()},
+            {"sessions_taken", status.getSessionsTaken()}};
+  if (status.getFailure().getReason() != wire::Failure::Reason::NONE) host["failure"] = printable(status.getFailure().getText().cStr(), 512);
   host["devices"] = Json::array();
   for (const auto device : status.getDevices()) {
-    host["devices"].push_back({{"name", device.getName().cStr()},
+    host["devices"].push_back({{"name", printable(device.getName().cStr())},
                                {"uuid", uuid_text(read_uuid(device.getUuid()))},
                                {"compute_capability", fmt::format("{}.{}", device.getComputeCapability() / 10,
                                                                   device.getComputeCapability() % 10)},
@@ -41,8 +43,8 @@ Json describe(const std::string& name, wire::Status::Reader status) {
     Json memory = Json::array();
     for (const std::uint64_t bytes : session.getMemoryBytes()) memory.push_back(bytes);
     host["sessions"].push_back({{"id", session.getId()},
-                                {"program", session.getProgram().cStr()},
-                                {"client", session.getHostName().cStr()},
+                                {"program", printable(session.getProgram().cStr())},
+                                {"client", printable(session.getHostName().cStr())},
                                 {"pid", session.getProcessId()},
                                 {"worker", session.getWorkerId()},
                                 {"started", session.getStartedSeconds()},

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -7,6 +8,7 @@
 
 #include "client/dial.h"
 #include "commands.h"
+#include "protocol/printable.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -17,35 +19,44 @@ void prepend(const char* variable, const std::string& folder) {
   ::setenv(variable, (before && *before ? folder + ":" + before : folder).c_str(), 1);
 }
 
-/// What the pool says before a program is started for nothing: 0, or the exit code with one line said.
-int ask_pool(const std::vector<PoolHost>& hosts) {
-  std::string first;
-  int code = exit_own_error;
-  for (const PoolHost& host : hosts) {
-    try {
-      ControlConnection broker(host);
-      bool draining = false, full = false;
-      std::string failure;
-      broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-                 [&](wire::Control::Reader control) {
-                   const auto status = control.getStatus();
-                   draining = status.getDraining();
-                   full = status.getSessionsMax() > 0 && status.getSessions().size() >= status.getSessionsMax();
-                   failure = status.getFailure().getText().cStr();
-                 });
-      if (!draining && !full && failure.empty()) return 0;
-      code = failure.empty() ? exit_no_capacity : exit_own_error;
-      if (first.empty()) {
-        first = broker.name() + ": " +
-                (draining ? "the host is shutting down" : full ? "all its sessions are taken; try later" : failure);
-      }
-    } catch (const DialError& error) {
-      if (error.result == CUDA_ERROR_NOT_PERMITTED) code = exit_denied;
-      if (first.empty()) first = error.what();
-    }
+struct Refusal {
+  int code = 0;  ///< 0 for none
+  std::string text;
+};
+
+/// Why a host would not take the program now.
+Refusal ask(const PoolHost& host) {
+  try {
+    ControlConnection broker(host);
+    Refusal refusal;
+    broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+               [&](wire::Control::Reader control) {
+                 const auto status = control.getStatus();
+                 if (status.getFailure().getReason() != wire::Failure::Reason::NONE)
+                   refusal = {exit_own_error, printable(status.getFailure().getText().cStr(), 512)};
+                 else if (status.getDraining()) refusal = {exit_no_capacity, "the host is shutting down"};
+                 else if (status.getSessionsTaken() >= status.getSessionsMax())
+                   refusal = {exit_no_capacity, fmt::format("all {} sessions of this host are taken; try later", status.getSessionsMax())};
+               });
+    refusal.text = broker.name() + ": " + refusal.text;
+    return refusal;
+  } catch (const DialError& error) {
+    return {error.result == CUDA_ERROR_NOT_PERMITTED ? exit_denied : exit_own_error, error.what()};
   }
-  std::cerr << "fargpu: " << first << "\n";
-  return code;
+}
+
+/// What the pool says before a program is started for nothing: 0, or the exit code with one line said. Of several refusals the one
+/// counts that waiting mends, then one that is meant.
+int ask_pool(const std::vector<PoolHost>& hosts) {
+  Refusal worst;
+  for (const PoolHost& host : hosts) {
+    Refusal refusal = ask(host);
+    if (refusal.code == 0) return 0;
+    const auto rank = [](int code) { return code == exit_no_capacity ? 3 : code == exit_denied ? 2 : code == exit_own_error ? 1 : 0; };
+    if (rank(refusal.code) > rank(worst.code)) worst = std::move(refusal);
+  }
+  std::cerr << "fargpu: " << worst.text << "\n";
+  return worst.code;
 }
 
 }  // namespace

@@ -150,15 +150,15 @@ CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  HostMemory& host_memory = thread.session().host_memory();
-  host_memory.send_changes(thread);
-  if (!use->capture.load() && thread.session().graphs().attended(handle_of(exec))) return launch_attended(thread, exec, use);
+  Session& session = thread.session();
+  session.before_work(thread);
+  if (!use->capture.load() && session.graphs().attended(handle_of(exec))) return launch_attended(thread, exec, use);
   RemoteCall<wire::CuGraphLaunch> call(thread, Opcode::cuGraphLaunch, ContextNeed::none);
   call.in_context(use->context);
   auto in = call.in();
   in.setHGraph(handle_of(exec).value());
   in.setHStream(use.wire());
-  if (host_memory.any_mapped()) call.host_visible();
+  if (session.host_memory().any_mapped()) call.host_visible();
   return call.post(use);
 }
 

@@ -74,8 +74,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(*function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = map_argument_blocks(thread, arguments); bad != CUDA_SUCCESS) return bad;
-  HostMemory& host_memory = session.host_memory();
-  host_memory.send_changes(thread);
+  session.before_work(thread);
 
   RemoteCall<wire::Launch> call(thread, Opcode::launch, ContextNeed::none);
   call.in_context(stream->context);
@@ -98,7 +97,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
       return bad;
   }
   const std::uint64_t fingerprint = fingerprint_of(launch, *stream->context);
-  if (host_memory.any_mapped()) call.host_visible();
+  if (session.host_memory().any_mapped()) call.host_visible();
   if (config().launch_blocking && !stream->capture.load()) {
     if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
     return session.settle(thread, *stream);

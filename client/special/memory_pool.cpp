@@ -42,7 +42,7 @@ CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const st
   if (use->capture) return refuse_use("stream-ordered allocation during capture");
   if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
-  const CUresult result = memory_of(thread).allocate(thread, pool, *use, bytes, address);
+  const CUresult result = memory_of(thread).allocate(thread, *use->context, bytes, address, pool, &*use);
   if (result == CUDA_SUCCESS) *dptr = address;
   return result;
 }

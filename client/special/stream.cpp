@@ -261,7 +261,7 @@ CUresult cuEventQuery(Thread& thread, CUevent event) {
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventSynchronize, Opcode::cuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
     if (Stream* const stream = found.recorded_on()) raise(stream->completed, record);  // what came before it is done too
-    thread.session().device_memory().synchronized(thread);
+    thread.session().after_wait(thread);
     return thread.take_late_error();
   });
 }

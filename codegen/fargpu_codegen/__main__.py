@@ -30,19 +30,18 @@ def check_abi(header: header_module.Header, folder: Path, accept: bool) -> None:
                              f"({len(changed)} lines do); if the change is right, run: codegen/register --toolkit")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fargpu_codegen", description=__doc__)
     parser.add_argument("command", choices=["generate", "register"])
     parser.add_argument("--include", type=Path, default=Path("/usr/local/cuda/include"),
                         help="include folder of the CUDA toolkit (default: %(default)s)")
     parser.add_argument("--spec", type=Path, default=HERE / "spec", help="folder of the spec (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="generate: folder to write to")
-    parser.add_argument("--depfile", type=Path, help="generate: write a dependency file for the build here")
     parser.add_argument("--renew", action="append", default=[], metavar="CALL",
                         help="register: give this call, whose shape changed, a new opcode")
     parser.add_argument("--toolkit", action="store_true",
                         help="register: accept the installed toolkit's functions as they are")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     try:
         header = header_module.read(options.include)
         check_abi(header, options.spec, accept=options.command == "register" and options.toolkit)
@@ -52,11 +51,7 @@ def main() -> int:
             return 0
         if not options.out:
             parser.error("generate needs --out")
-        written = render.write(spec.load(header, options.spec), HERE / "templates", options.out)
-        if options.depfile:
-            sources = sorted([*options.spec.rglob("*.toml"), *options.spec.rglob("*.txt"), *(HERE / "templates").glob("*"),
-                              *(HERE / "fargpu_codegen").glob("*.py"), options.include / "cuda.h"])
-            options.depfile.write_text(f"{written[0]}: " + " ".join(map(str, sources)) + "\n")
+        render.write(spec.load(header, options.spec), HERE / "templates", options.out)
     except (header_module.HeaderError, spec.SpecError) as error:
         print(f"fargpu codegen stopped:\n{error}", file=sys.stderr)
         return 1

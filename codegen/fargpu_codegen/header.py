@@ -149,9 +149,13 @@ def read(include: Path) -> Header:
             if c.kind in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL):  # extern "C"
                 visit(c)
             elif c.kind == CursorKind.FUNCTION_DECL and re.match(r"cu[A-Z]", c.spelling):
-                parameters = [Parameter(a.spelling, _classify(a.type)) for a in c.get_arguments()]
-                header.functions[c.spelling] = Function(c.spelling, parameters, Path(c.location.file.name).name,
-                                                        c.location.line)
+                file, line, parameters = Path(c.location.file.name).name, c.location.line, []
+                for a in c.get_arguments():
+                    try:
+                        parameters.append(Parameter(a.spelling, _classify(a.type)))
+                    except HeaderError as error:
+                        raise HeaderError(f"{file}:{line}: {c.spelling}, parameter {a.spelling}: {error}") from error
+                header.functions[c.spelling] = Function(c.spelling, parameters, file, line)
             elif c.kind == CursorKind.TYPEDEF_DECL:
                 if c.spelling.startswith("PFN_cu"):
                     typedefs[c.spelling] = c.underlying_typedef_type.get_canonical().get_pointee().spelling

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 from .header import Header
-from .spec import Loader
+from .spec import Loader, SpecError, read_toml
 
 HEAD = """# Opcodes: append-only. Written by codegen/register; a number once given keeps its meaning and its shape for ever.
 # `shape` is a fingerprint of what travels. An entry named "name~N" is a shape given up in favour of a later one.
@@ -17,10 +16,11 @@ HEAD = """# Opcodes: append-only. Written by codegen/register; a number once giv
 def update(header: Header, folder: Path, renew: set[str]) -> list[str]:
     """Returns the names that got a number."""
     path = folder / "opcodes.toml"
-    entries = tomllib.loads(path.read_text())["opcodes"] if path.exists() else {}
+    entries = read_toml(path).get("opcodes", {}) if path.exists() else {}
     for name in sorted(renew):
-        if name in entries:
-            entries = {(f"{n}~{e['number']}" if n == name else n): e for n, e in entries.items()}
+        if name not in entries:
+            raise SpecError(f"{path.name}: {name}: [opcode] has no opcode that could be renewed; correct the name given to --renew")
+        entries = {(f"{n}~{e['number']}" if n == name else n): e for n, e in entries.items()}
     loader = Loader(header, folder)
     loader.number_opcodes = lambda: None  # it is this function's result that the rule checks
     spec = loader.load()

@@ -21,6 +21,7 @@ OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside
 PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "ordinal"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
+DIRECTIONS = ("in", "out", "inout")
 
 
 class SpecError(Exception):
@@ -78,6 +79,7 @@ class Call:
     records: str = ""  # event that this call records
     forgotten_by: list[str] = field(default_factory=list)
     arguments: list[Argument] = field(default_factory=list)
+    shape: str = ""  # a fingerprint that changes whenever what travels changes; an opcode keeps its shape for ever
     opcode: int = 0
 
     @property
@@ -117,12 +119,6 @@ class Call:
     def after_held(self) -> bool:
         """It must not overtake work that the worker still holds back: it destroys what that work may need."""
         return self.after_held_wanted or any(a.destroys for a in self.arguments)
-
-    @property
-    def shape(self) -> str:
-        """Changes whenever what travels changes; an opcode keeps its shape for ever."""
-        text = ";".join(f"{a.name}:{a.direction}:{a.form}:{wire_type(a.value)}:{a.kind}" for a in self.arguments)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass
@@ -202,6 +198,33 @@ def wire_type(t: Type) -> str:
     raise SpecError(f"a value of kind {t.kind} ({t.spelling}) cannot travel; make the call special or refused")
 
 
+def shape(call: Call, structs: dict[str, Struct]) -> str:
+    parts = []
+    for a in call.arguments:
+        part = f"{a.name}:{a.direction}:{a.form}:{wire_type(a.value)}:{a.kind}"
+        if a.form == "array" and a.optional:
+            part += ":optional"
+        if a in call.minted:
+            part += ":minted"
+        if a.value.kind == "struct":
+            part += ":" + ",".join(f"{path} {wire_type(t)}" for path, t in structs[a.value.name].leaves)
+        parts.append(part)
+    return hashlib.sha256(";".join(parts).encode()).hexdigest()[:8]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SpecError(f"{path.name}: {error}; it must be there and be TOML") from error
+
+
+def launch_attribute_members(header: Header) -> dict[str, Type]:
+    """The members of the union CUlaunchAttributeValue."""
+    function = header.functions["cuStreamSetAttribute"]
+    return {m.name: m.type for m in function.parameters[2].type.element.members}
+
+
 class Loader:
     def __init__(self, header: Header, folder: Path):
         self.header = header
@@ -210,7 +233,7 @@ class Loader:
         self.plain = {f.plain: header.functions[f.plain] for f in header.functions.values()}
         self.calls: dict[str, Call] = {}
         self.operations: dict[str, Operation] = {}
-        self.struct_keys: dict[str, dict[str, Any]] = {}
+        self.struct_keys: dict[str, tuple[str, dict[str, str]]] = {}  # file, what is skipped
         self.kinds: dict[str, Kind] = {}
         self.kind_by_type: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
@@ -220,14 +243,16 @@ class Loader:
     def complain(self, file: str, where: str, rule: str, text: str) -> None:
         self.complaints.append(f"{file}: {where}: [{rule}] {text}")
 
+    def check_keys(self, file: str, where: str, entry: dict[str, Any], known: set[str]) -> None:
+        for key in sorted(entry.keys() - known):
+            self.complain(file, where, "unknown-key", f"'{key}' means nothing here; known are {', '.join(sorted(known))}")
+
+    def check_value(self, file: str, where: str, rule: str, value: str, known: tuple[str, ...]) -> None:
+        if value not in known:
+            self.complain(file, where, rule, f"{rule} must be one of {', '.join(known)}")
+
     def load(self) -> Spec:
-        handles = tomllib.loads((self.folder / "handles.toml").read_text())
-        for name, entry in handles["kinds"].items():
-            self.kinds[name] = Kind(name, entry["number"], entry["type"], entry["owner"])
-            self.kind_by_type[entry["type"]] = name
-        numbers = [k.number for k in self.kinds.values()]
-        if len(set(numbers)) != len(numbers) or max(numbers) > 63 or min(numbers) < 1:
-            self.complain("handles.toml", "kinds", "kind-number", "numbers must be unique and within 1..63")
+        self.read_kinds()
         groups = []
         for path in sorted(self.folder.glob("*.toml")):
             if path.name in ("handles.toml", "opcodes.toml"):
@@ -245,23 +270,40 @@ class Loader:
                 self.complain(file, f"capture, {name}", "unknown-name", "the toolkit exports no such symbol; remove or correct it")
         structs = self.collect_structs()
         self.check_creates()
+        self.stop()  # what is not right yet has no shape
+        for call in self.calls.values():
+            call.shape = shape(call, structs)
         self.number_opcodes()
-        if self.complaints:
-            raise SpecError("\n".join(self.complaints))
+        self.stop()
         return Spec(self.header, groups, self.calls, self.operations, self.kinds, structs, self.attributes,
                     self.launch_attributes, self.fingerprint())
 
+    def stop(self) -> None:
+        if self.complaints:
+            raise SpecError("\n".join(self.complaints))
+
     # --- reading ----------------------------------------------------------------------------------------------
 
+    def read_kinds(self) -> None:
+        file = "handles.toml"
+        by_number: dict[int, str] = {}
+        for name, entry in read_toml(self.folder / file).get("kinds", {}).items():
+            self.check_keys(file, name, entry, {"number", "type", "owner"})
+            kind = Kind(name, entry.get("number", 0), entry.get("type", ""), entry.get("owner", ""))
+            if not 1 <= kind.number <= 63:
+                self.complain(file, name, "kind-number", "needs a number within 1..63")
+            elif kind.number in by_number:
+                self.complain(file, name, "kind-number", f"has the number of {by_number[kind.number]}; give it the next free one")
+            self.check_value(file, name, "owner", kind.owner, ("client", "worker"))
+            by_number[kind.number] = name
+            self.kinds[name] = kind
+            self.kind_by_type[kind.type] = name
+
     def read_group(self, path: Path) -> None:
-        try:
-            data = tomllib.loads(path.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise SpecError(f"{path.name}: {error}") from error
+        data = read_toml(path)
         group = path.stem
         known = {"local", "special", "refused", "calls", "operations", "structs", "attributes", "launch_attributes", "capture"}
-        for key in data.keys() - known:
-            self.complain(path.name, key, "unknown-key", f"no such section; known are {', '.join(sorted(known))}")
+        self.check_keys(path.name, "sections", data, known)
         for how in ("local", "special", "refused"):
             for entry in data.get(how, []):
                 self.read_list(path.name, group, how, entry)
@@ -269,15 +311,27 @@ class Loader:
             self.read_call(path.name, group, name, entry)
         for name, entry in data.get("operations", {}).items():
             self.read_operation(path.name, group, name, entry)
-        self.struct_keys |= data.get("structs", {})
+        for name, entry in data.get("structs", {}).items():
+            self.check_keys(path.name, f"struct {name}", entry, {"skip"})
+            self.struct_keys[name] = (path.name, entry.get("skip", {}))
+        self.check_keys(path.name, "capture", data.get("capture", {}), {"unsafe"})
         self.unsafe_in_capture += [(path.name, name) for name in data.get("capture", {}).get("unsafe", [])]
         for name, entry in data.get("attributes", {}).items():
+            self.check_keys(path.name, name, entry, {"value", "why"})
             if name not in self.header.enums["CUdevice_attribute"]:
-                self.complain(path.name, name, "unknown-name", "is no device attribute of this toolkit")
+                self.complain(path.name, name, "unknown-name", "is no device attribute of this toolkit; remove or correct it")
+            if not entry.get("why"):
+                self.complain(path.name, name, "reason", "a value of our own needs a reason: add why = \"...\"")
             self.attributes[name] = entry
         for name, entry in data.get("launch_attributes", {}).items():
+            self.check_keys(path.name, name, entry, {"member", "handle"})
             if name not in self.header.enums["CUlaunchAttributeID"]:
-                self.complain(path.name, name, "unknown-name", "is no launch attribute of this toolkit")
+                self.complain(path.name, name, "unknown-name", "is no launch attribute of this toolkit; remove or correct it")
+            member = entry.get("member")
+            if member is None:
+                self.complain(path.name, name, "member", "name the member of CUlaunchAttributeValue that it uses, or \"\"")
+            elif member and member not in launch_attribute_members(self.header):
+                self.complain(path.name, name, "unknown-name", f"CUlaunchAttributeValue has no member '{member}'")
             self.launch_attributes[name] = entry
 
     def add(self, file: str, call: Call) -> None:
@@ -288,8 +342,7 @@ class Loader:
 
     def read_list(self, file: str, group: str, how: str, entry: dict[str, Any]) -> None:
         where = f"[[{how}]] {', '.join(entry.get('symbols', [])[:2])}"
-        for key in entry.keys() - LIST_KEYS:
-            self.complain(file, where, "unknown-key", f"'{key}' means nothing here; known are {sorted(LIST_KEYS)}")
+        self.check_keys(file, where, entry, LIST_KEYS)
         why = entry.get("why", "")
         if how in ("special", "refused") and not why:
             self.complain(file, where, "reason", f"{how} calls need a reason: add why = \"...\"")
@@ -309,8 +362,7 @@ class Loader:
         if name not in self.plain:
             self.complain(file, name, "unknown-name", "the toolkit exports no such symbol; remove or correct it")
             return
-        for key in entry.keys() - CALL_KEYS:
-            self.complain(file, name, "unknown-key", f"'{key}' means nothing here; known are {sorted(CALL_KEYS)}")
+        self.check_keys(file, name, entry, CALL_KEYS)
         by_hand = entry.get("client", "generated") != "generated" or entry.get("server", "generated") != "generated"
         call = Call(self.plain[name], group, "special" if by_hand else "generated", mode=entry.get("mode", ""),
                     why=entry.get("why", ""), context=entry.get("context", "current"), stream=entry.get("stream", ""),
@@ -322,24 +374,27 @@ class Loader:
         self.add(file, call)
         if call.travels_as:
             return  # its twin is checked
-        if call.mode not in MODES:
-            self.complain(file, name, "mode", f"mode must be one of {', '.join(MODES)}")
+        self.check_value(file, name, "mode", call.mode, MODES)
+        self.check_value(file, name, "context", call.context, CONTEXTS)
+        self.check_value(file, name, "client", call.client, ("generated", "hand"))
+        self.check_value(file, name, "server", call.server, ("generated", "hand", "none"))
         if by_hand and not call.why:
             self.complain(file, name, "reason", "is served by hand and needs a reason: add why = \"...\"")
-        if call.context not in CONTEXTS:
-            self.complain(file, name, "context", f"context must be one of {', '.join(CONTEXTS)}")
         names = {p.name for p in call.function.parameters}
         for key in ("stream", "waits_for", "records"):
             if getattr(call, key) and getattr(call, key) not in names:
                 self.complain(file, name, "unknown-name", f"{key} '{getattr(call, key)}' is no parameter")
         annotations = entry.get("params", {})
-        for parameter in annotations.keys() - names:
-            self.complain(file, f"{name}, parameter {parameter}", "unknown-name", "there is no such parameter")
+        for parameter in sorted(annotations.keys() - names):
+            self.complain(file, f"{name}, parameter {parameter}", "unknown-name", "there is no such parameter; remove or correct it")
         if call.server == "none":
             return  # travels under another opcode, through hand-written code
         counts = {notes["count_inout"] for notes in annotations.values() if "count_inout" in notes}
         for p in call.function.parameters:
-            if p.name in counts:  # says how much there is room for, then how much there was
+            if p.name in counts and p.type.kind != "pointer":
+                self.complain(file, f"{name}, parameter {p.name} ({p.type.spelling})", "count", "cannot be told how many there were, "
+                              "as it is no pointer; use count instead of count_inout")
+            elif p.name in counts:  # says how much there is room for, then how much there was
                 counted = [n for n, notes in annotations.items() if notes.get("count_inout") == p.name]
                 call.arguments.append(Argument(p.name, p.type, "inout", "status", counts=counted))
             else:
@@ -350,15 +405,21 @@ class Loader:
 
     def read_parameter(self, file: str, call: Call, p: Parameter, notes: dict[str, Any], names: set[str]) -> None:
         where = f"{call.name}, parameter {p.name} ({p.type.spelling})"
-        for key in notes.keys() - PARAMETER_KEYS:
-            self.complain(file, where, "unknown-key", f"'{key}' means nothing; known are {sorted(PARAMETER_KEYS)}")
-        for key in ("count", "count_inout"):
+        self.check_keys(file, where, notes, PARAMETER_KEYS)
+        for key in ("count", "count_inout", "extent"):
             for word in re.findall(r"[A-Za-z_]\w*", notes.get(key, "")):
                 if word not in names:
                     self.complain(file, where, "unknown-name", f"{key} names '{word}', which is no parameter")
         t = p.type
-        a = Argument(p.name, t, notes.get("dir", "in"), "scalar",
-                     **{k: notes[k] for k in PARAMETER_KEYS - {"dir"} if k in notes})
+        direction = notes.get("dir", "in")
+        self.check_value(file, where, "direction", direction, DIRECTIONS)
+        if direction != "in" and (t.kind != "pointer" or t.element.const):
+            self.complain(file, where, "direction", f"nothing can come {direction} of a value or by a pointer to const; "
+                          "leave dir away")
+            direction = "in"
+        a = Argument(p.name, t, direction, "scalar", **{k: notes[k] for k in PARAMETER_KEYS - {"dir"} if k in notes})
+        if a.device:
+            self.check_value(file, where, "device", a.device, ("use", "value"))
         if notes.get("device") == "use" and not notes.get("extent"):
             self.complain(file, where, "extent", "an address that is used needs its extent in bytes")
         if t.kind in ("integer", "enum", "float"):
@@ -395,12 +456,13 @@ class Loader:
         return self.kind_by_type.get(t.name, "")
 
     def read_operation(self, file: str, group: str, name: str, entry: dict[str, Any]) -> None:
-        for key in entry.keys() - OPERATION_KEYS:
-            self.complain(file, name, "unknown-key", f"'{key}' means nothing; known are {sorted(OPERATION_KEYS)}")
+        self.check_keys(file, name, entry, OPERATION_KEYS)
         if not entry.get("why"):
             self.complain(file, name, "reason", "an operation is hand-written and needs a reason: add why = \"...\"")
-        if entry.get("mode") not in MODES:
-            self.complain(file, name, "mode", f"mode must be one of {', '.join(MODES)}")
+        if not entry.get("request"):
+            self.complain(file, name, "request", "name its struct of protocol/operations.capnp: add request = \"...\"")
+        self.check_value(file, name, "mode", entry.get("mode", ""), MODES)
+        self.check_value(file, name, "context", entry.get("context", "current"), CONTEXTS)
         self.operations[name] = Operation(name, group, entry.get("request", ""), entry.get("reply", ""),
                                           entry.get("mode", ""), entry.get("why", ""), entry.get("stream", ""),
                                           entry.get("context", "current"), entry.get("aside", False),
@@ -414,23 +476,31 @@ class Loader:
             for a in call.arguments:
                 t = a.value
                 if t.kind == "struct" and t.name not in structs:
-                    skip = self.struct_keys.get(t.name, {}).get("skip", {})
-                    structs[t.name] = Struct(t.name, self.leaves(t, "", skip))
+                    file, skip = self.struct_keys.get(t.name, (f"{call.group}.toml", {}))
+                    unused = set(skip)
+                    structs[t.name] = Struct(t.name, self.leaves(file, t, t, "", skip, unused))
+                    for path in sorted(unused):
+                        self.complain(file, f"struct {t.name}, field {path}", "unknown-name", "there is no such field to skip; "
+                                      "remove or correct it")
+        for name in sorted(self.struct_keys.keys() - structs):
+            self.complain(self.struct_keys[name][0], f"struct {name}", "unknown-name", "no call carries such a struct; "
+                          "remove or correct it")
         return structs
 
-    def leaves(self, t: Type, prefix: str, skip: dict[str, str]) -> list[tuple[str, Type]]:
+    def leaves(self, file: str, struct: Type, t: Type, prefix: str, skip: dict[str, str],
+               unused: set[str]) -> list[tuple[str, Type]]:
         found: list[tuple[str, Type]] = []
         for m in t.members:
             path = prefix + m.name
             if path in skip:
-                continue
-            if m.type.kind == "struct":
-                found += self.leaves(m.type, path + ".", skip)
+                unused.discard(path)
+            elif m.type.kind == "struct":
+                found += self.leaves(file, struct, m.type, path + ".", skip, unused)
             elif m.type.kind in ("integer", "enum", "float", "address") or \
                     (m.type.kind == "array" and m.type.element.kind == "integer"):
                 found.append((path, m.type))
             else:
-                self.complain("vmm.toml", f"struct {t.name}, field {path} ({m.type.spelling})", "kind",
+                self.complain(file, f"struct {struct.name}, field {path} ({m.type.spelling})", "kind",
                               "cannot travel by itself; add it to skip, with the reason, or serve the call by hand")
         return found
 
@@ -448,18 +518,18 @@ class Loader:
         for call in self.calls.values():
             if call.travels_as and call.travels_as not in self.calls:
                 self.complain(f"{call.group}.toml", call.name, "unknown-name", f"as = '{call.travels_as}' is no call")
-            for name in call.forgotten_by:
+        for one in [*self.calls.values(), *self.operations.values()]:
+            for name in one.forgotten_by:
                 if name not in self.calls and name not in self.operations:
-                    self.complain(f"{call.group}.toml", call.name, "unknown-name",
+                    self.complain(f"{one.group}.toml", one.name, "unknown-name",
                                   f"forgotten_by names '{name}', which is neither call nor operation")
 
     def number_opcodes(self) -> None:
         file = "opcodes.toml"
-        register = tomllib.loads((self.folder / file).read_text()) if (self.folder / file).exists() else {}
-        entries = register.get("opcodes", {})
+        entries = read_toml(self.folder / file).get("opcodes", {})
         for expected, (name, entry) in enumerate(entries.items(), 1):
-            if entry["number"] != expected:
-                self.complain(file, name, "opcode", f"has number {entry['number']} where {expected} belongs; opcodes are "
+            if entry.get("number") != expected or "shape" not in entry:
+                self.complain(file, name, "opcode", f"is {entry} where number {expected} and a shape belong; opcodes are "
                               "appended, never moved, removed or reused: restore the register")
                 return
         for name, call in self.calls.items():

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <netinet/tcp.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -15,11 +16,13 @@
 #include "protocol/frame.h"
 #include "protocol/limits.h"
 #include "protocol/message.h"
+#include "protocol/printable.h"
 
 namespace fargpu::server {
 namespace {
 
-constexpr std::size_t connections_max = 1024;
+constexpr std::size_t callers_wanted = 1024;
+constexpr auto accept_pause = std::chrono::milliseconds(100);
 constexpr auto control_idle_max = std::chrono::seconds(60);
 constexpr auto stop_patience = std::chrono::seconds(5);
 constexpr unsigned environment_max = 64;
@@ -44,11 +47,17 @@ void keep_alive(asio::ip::tcp::socket& socket) {
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
-std::string printable(kj::StringPtr text) {
-  std::string result(text.cStr(), std::min<std::size_t>(text.size(), 128));
-  for (char& c : result)
-    if (static_cast<unsigned char>(c) < 0x20) c = '?';
-  return result;
+// As many descriptors as the system allows, up to what can be of use. Returns how many callers there may be at once, so that
+// sessions never lack descriptors for them.
+std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return callers_wanted / 4;
+  const rlim_t useful = 4 * callers_wanted + 4 * sessions_max;
+  if (limit.rlim_cur < useful) {
+    limit.rlim_cur = std::min(limit.rlim_max, useful);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return std::min<std::size_t>(callers_wanted, limit.rlim_cur / 4 + 1);
 }
 
 }  // namespace
@@ -61,19 +70,35 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     asio::error_code error;
     const auto endpoint = socket_.remote_endpoint(error);
     client_.peer = error ? "?" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
-    ++broker_.connections_;
+    place_ = broker_.callers_.insert(broker_.callers_.end(), this);
+    calling_ = true;
   }
-  ~Connection() { --broker_.connections_; }
+  ~Connection() {
+    stop_calling();
+    if (ticket_) broker_.withdraw(*ticket_);
+  }
+
+  void cut(const std::string& why) {
+    EventLog::warn("connection cut", {{"peer", client_.peer}, {"reason", why}});
+    stop_calling();
+    asio::error_code ignored;
+    socket_.close(ignored);
+  }
 
   void start() {
     asio::co_spawn(broker_.io_, [self = shared_from_this()] { return self->serve(); }, asio::detached);
   }
 
  private:
+  void stop_calling() {
+    if (calling_) broker_.callers_.erase(place_);
+    calling_ = false;
+  }
+
   asio::awaitable<void> serve() {
     try {
       keep_alive(socket_);
-      expire_after(limits::handshake_timeout);
+      expire_after(handshake_time());
       bool welcome = false;
       while (co_await read_frame()) {
         MessageReader reader(message_);
@@ -84,7 +109,8 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
             if (!welcome) co_return;
             break;
           case wire::Control::LEASE_REQUEST:
-            if (!welcome) throw ProtocolError("a request before hello");
+            if (!welcome || !calling_) throw ProtocolError(welcome ? "a second request for a session" : "a request before hello");
+            stop_calling();
             if (!co_await on_lease(control.getLeaseRequest())) co_return;
             break;
           case wire::Control::STATUS_REQUEST:
@@ -97,7 +123,8 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
           default:
             throw ProtocolError("a control message that a client does not send here");
         }
-        expire_after(control_idle_max);
+        expire_after(ticket_ ? handshake_time() : control_idle_max);
+        if (calling_) broker_.callers_.splice(broker_.callers_.end(), broker_.callers_, place_);
       }
     } catch (const kj::Exception& error) {
       EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", error.getDescription().cStr()}});
@@ -109,11 +136,14 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
+  std::chrono::seconds handshake_time() const { return std::chrono::seconds(broker_.settings_.handshake_seconds); }
+
   void expire_after(std::chrono::milliseconds time) {
     deadline_.expires_after(time);
     deadline_.async_wait([weak = weak_from_this()](const asio::error_code& error) {
       const auto self = weak.lock();
-      if (!error && self) self->socket_.close();
+      asio::error_code ignored;
+      if (!error && self) self->socket_.close(ignored);
     });
   }
 
@@ -125,6 +155,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     if (error) co_return false;
     check_frame_header(header, limits::open_message_bytes_max);
     if (header.kind != FrameKind::control || header.bulk_bytes != 0) throw ProtocolError("something else than a control message");
+    if (header.sequence != ++received_) throw ProtocolError("a frame out of its turn");
     message_.resize(header.message_bytes);
     co_await asio::async_read(socket_, asio::buffer(message_), asio::use_awaitable);
     co_return true;
@@ -144,8 +175,8 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   asio::awaitable<bool> on_hello(wire::Hello::Reader hello) {
-    client_.program = printable(hello.getProgram());
-    client_.host_name = printable(hello.getHostName());
+    client_.program = printable(hello.getProgram().cStr());
+    client_.host_name = printable(hello.getHostName().cStr());
     client_.process_id = hello.getProcessId();
     const bool same = hello.getProtocolVersion() == wire::PROTOCOL_VERSION;
     if (!same) {
@@ -182,7 +213,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
 
   asio::awaitable<bool> on_lease(wire::LeaseRequest::Reader request) {
     if (broker_.draining_) co_return co_await refuse_lease(wire::Failure::Reason::DRAINING, "this host is shutting down");
-    if (broker_.workers_.sessions() + broker_.reservations_.size() >= broker_.settings_.sessions_max) {
+    if (broker_.workers_.taken() >= broker_.settings_.sessions_max) {
       co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY,
                                       fmt::format("all {} sessions of this host are taken; try later", broker_.settings_.sessions_max));
     }
@@ -192,44 +223,32 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     for (const auto variable : request.getEnvironment()) {
       const std::string name = variable.getName().cStr(), value = variable.getValue().cStr();
       if (!environment_allowed(name, value))
-        co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "environment variable " + printable(variable.getName()) +
+        co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "environment variable " + printable(name) +
                                                                                 " is not one that this host takes");
       environment[name] = value;
     }
-    // Waits for the worker through a timer that whoever has news cancels.
-    struct News {
-      Worker* worker = nullptr;
-      std::string failure;
-      bool there = false;
-    };
-    const auto news = std::make_shared<News>();
-    const auto wake = std::make_shared<asio::steady_timer>(broker_.io_, limits::attach_timeout);
-    expire_after(limits::attach_timeout + limits::handshake_timeout);
-    broker_.workers_.reserve(environment, [news, wake, &workers = broker_.workers_, alive = weak_from_this()](
-                                              Worker* worker, const std::string& failure) {
-      if (worker && alive.expired()) {  // the client did not wait
-        workers.release(*worker);
-        return;
-      }
-      news->worker = worker;
-      news->failure = failure;
-      news->there = true;
-      wake->cancel();
+    // There is news in any case: a worker becomes ready in its time, or fails. It is waited for by a timer that the news cancels.
+    std::string failure;
+    bool news = false;
+    asio::steady_timer wake(broker_.io_, asio::steady_timer::time_point::max());
+    deadline_.cancel();
+    broker_.workers_.reserve(environment, [&](Worker* worker, const std::string& why) {
+      // Promised before anything else can happen to the worker: then its end ends the promise too.
+      if (worker) ticket_ = broker_.issue(*worker, client_);
+      failure = why;
+      news = true;
+      wake.cancel();
     });
-    if (!news->there) {
+    if (!news) {
       asio::error_code ignored;
-      co_await wake->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+      co_await wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     }
-    if (!news->worker) {
-      // Not chosen within the call: GCC 12 destroys such a temporary of a coroutine twice.
-      const std::string why = news->there ? news->failure : "no worker became ready in time";
-      co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, why);
-    }
-    const Ticket ticket = broker_.issue(*news->worker, client_);
+    expire_after(handshake_time());
+    if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initLeaseAnswer();
-      answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
-      answer.setTicketSeconds(static_cast<std::uint32_t>(limits::handshake_timeout.count() / 1000));
+      answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket_->data()), ticket_->size()));
+      answer.setTicketSeconds(static_cast<std::uint32_t>(broker_.settings_.handshake_seconds));
     });
     co_return true;
   }
@@ -259,12 +278,16 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   asio::ip::tcp::socket socket_;
   asio::steady_timer deadline_;
   ClientFacts client_;
+  std::list<Connection*>::iterator place_;  // among the callers
+  bool calling_ = false;
+  std::optional<Ticket> ticket_;  // what this connection was promised
   std::uint32_t sequence_ = 0;
+  std::uint32_t received_ = 0;
   std::vector<std::byte> message_;
 };
 
 Broker::Broker(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), workers_(io, settings), signals_(io), drain_timer_(io) {
+    : io_(io), settings_(settings), workers_(io, settings), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)) {
   signals_.add(SIGCHLD);
   workers_.on_end = [this] {
     if (draining_ && workers_.all().empty()) finish_drain("every session has ended");
@@ -321,14 +344,23 @@ void Broker::accept(asio::ip::tcp::acceptor& acceptor) {
   acceptor.async_accept([this, &acceptor](const asio::error_code& error, asio::ip::tcp::socket socket) {
     if (!acceptor.is_open()) return;
     if (error) {
+      // Most likely descriptors or memory ran out, which does not change at once.
       EventLog::warn("cannot accept", {{"reason", error.message()}});
-    } else if (connections_ >= connections_max) {
-      EventLog::warn("too many connections", {{"limit", connections_max}});
-    } else {
-      std::make_shared<Connection>(*this, std::move(socket))->start();
+      make_room();
+      accept_timer_.expires_after(accept_pause);
+      accept_timer_.async_wait([this, &acceptor](const asio::error_code& stopped) {
+        if (!stopped) accept(acceptor);
+      });
+      return;
     }
+    if (callers_.size() >= callers_max_) make_room();
+    std::make_shared<Connection>(*this, std::move(socket))->start();
     accept(acceptor);
   });
+}
+
+void Broker::make_room() {
+  if (!callers_.empty()) callers_.front()->cut("room was needed for others");
 }
 
 Broker::Ticket Broker::issue(Worker& worker, const ClientFacts& client) {
@@ -338,16 +370,19 @@ Broker::Ticket Broker::issue(Worker& worker, const ClientFacts& client) {
   Reservation& reservation = reservations_[ticket];
   reservation.worker = &worker;
   reservation.client = client;
-  reservation.expiry = std::make_unique<asio::steady_timer>(io_, limits::handshake_timeout);
+  reservation.expiry = std::make_unique<asio::steady_timer>(io_, std::chrono::seconds(settings_.handshake_seconds));
   reservation.expiry->async_wait([this, ticket](const asio::error_code& error) {
-    if (error) return;
-    const auto found = reservations_.find(ticket);
-    if (found == reservations_.end()) return;
-    EventLog::info("ticket expired", {{"program", found->second.client.program}});
-    workers_.release(*found->second.worker);
-    reservations_.erase(found);
+    if (!error) withdraw(ticket);
   });
   return ticket;
+}
+
+void Broker::withdraw(const Ticket& ticket) {
+  const auto found = reservations_.find(ticket);
+  if (found == reservations_.end()) return;  // used, or its worker is gone
+  EventLog::info("ticket unused", {{"program", found->second.client.program}, {"worker", found->second.worker->process}});
+  workers_.release(*found->second.worker);
+  reservations_.erase(found);
 }
 
 Worker* Broker::redeem(std::span<const std::byte> bytes, ClientFacts& client) {
@@ -383,6 +418,7 @@ void Broker::write_status(wire::Status::Builder status) const {
   }
   status.setWarmWorkers(warm);
   status.setSessionsMax(static_cast<std::uint32_t>(settings_.sessions_max));
+  status.setSessionsTaken(static_cast<std::uint32_t>(workers_.taken()));
   if (facts) {
     status.setDriverVersion(facts->getDriverVersion());
     status.setDriverRelease(facts->getDriverRelease());

@@ -37,7 +37,11 @@ class Broker {
   };
 
   void accept(asio::ip::tcp::acceptor& acceptor);
+  /// The caller who has said nothing for the longest is cut off.
+  void make_room();
   Ticket issue(Worker& worker, const ClientFacts& client);
+  /// The reservation of a ticket is not wanted any more.
+  void withdraw(const Ticket& ticket);
   /// Takes the reservation of a ticket; null if there is none (any more).
   Worker* redeem(std::span<const std::byte> ticket, ClientFacts& client);
   void write_status(wire::Status::Builder status) const;
@@ -49,8 +53,10 @@ class Broker {
   std::list<asio::ip::tcp::acceptor> acceptors_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
+  asio::steady_timer accept_timer_;
   std::map<Ticket, Reservation> reservations_;
-  std::size_t connections_ = 0;
+  const std::size_t callers_max_;
+  std::list<Connection*> callers_;  // connections that have asked for no session yet; who spoke last is last
   std::uint64_t next_session_ = 1;
   bool draining_ = false;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();

@@ -3,6 +3,7 @@
 #include <asio.hpp>
 
 #include <csignal>
+#include <cstdlib>
 #include <iostream>
 
 #include "broker.h"
@@ -62,7 +63,8 @@ int main(int argc, char** argv) {
     });
     io.run();
     broker.workers().kill_all();
-    return status;
+    // What still waits in `io` refers to the broker, and the broker to `io`: neither can go first.
+    std::_Exit(status);
   } catch (const SettingsError& error) {
     std::cerr << "fargpud: " << error.what() << "\n";
     return 2;

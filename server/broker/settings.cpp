@@ -12,6 +12,8 @@
 #include <set>
 #include <variant>
 
+#include "protocol/limits.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -56,6 +58,10 @@ const std::vector<Entry>& entries() {
       {"image_folder", &Settings::image_folder, default_image_folder(), "Folder for GPU code by content; empty for none"},
       {"image_bytes_max", &Settings::image_bytes_max, "8589934592", "Bytes kept in that folder"},
       {"spin_us", &Settings::spin_us, "200", "Microseconds that a worker polls before it sleeps, while its client is active"},
+      {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},
+      {"start_seconds", &Settings::start_seconds, "60", "Seconds that a worker may take to initialise the driver; at most 60"},
+      {"silence_seconds", &Settings::silence_seconds, "30",
+       "Seconds of silence after which a session's client is taken for dead, and its host by the client"},
       {"drain_seconds", &Settings::drain_seconds, "30", "On SIGTERM: seconds that running sessions may go on"},
       {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker"},
       {"log_level", &Settings::log_level, "info", "error, warn, info or debug"},
@@ -126,7 +132,19 @@ void check(const Settings& settings) {
     throw SettingsError("log_level is '" + settings.log_level + "'; use error, warn, info or debug");
   if (settings.log_format != "text" && settings.log_format != "json")
     throw SettingsError("log_format is '" + settings.log_format + "'; use text or json");
-  if (settings.sessions_max == 0) throw SettingsError("sessions_max is 0; then nobody could be served");
+  const auto require = [](const char* name, std::uint64_t value, std::uint64_t least, std::uint64_t most) {
+    if (value < least || value > most) {
+      throw SettingsError(std::string(name) + " is " + std::to_string(value) + "; give a number from " + std::to_string(least) + " to " +
+                          std::to_string(most));
+    }
+  };
+  require("sessions_max", settings.sessions_max, 1, 100'000);
+  require("warm_workers", settings.warm_workers, 0, 1000);
+  require("spin_us", settings.spin_us, 0, 1'000'000);
+  require("handshake_seconds", settings.handshake_seconds, 1, 3600);
+  require("start_seconds", settings.start_seconds, 1, static_cast<std::uint64_t>(limits::worker_start_max.count()));
+  require("silence_seconds", settings.silence_seconds, 1, 86'400);
+  require("drain_seconds", settings.drain_seconds, 0, 86'400);
   parse_listen(settings.listen);
   parse_devices(settings.devices);
 }

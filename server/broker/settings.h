@@ -19,6 +19,9 @@ struct Settings {
   std::string image_folder;
   std::uint64_t image_bytes_max = 0;
   std::uint64_t spin_us = 0;
+  std::uint64_t handshake_seconds = 0;
+  std::uint64_t start_seconds = 0;
+  std::uint64_t silence_seconds = 0;
   std::uint64_t drain_seconds = 0;
   std::string worker;            ///< path of fargpu-worker
   std::string log_level;

@@ -11,6 +11,7 @@
 
 #include "event_log.h"
 #include "protocol/errors.h"
+#include "protocol/limits.h"
 
 extern char** environ;
 
@@ -53,7 +54,8 @@ Worker& Workers::start(const Environment& environment, bool warm) {
                                      "--driver", settings_.driver,
                                      "--link", std::to_string(link_descriptor),
                                      "--image-bytes-max", std::to_string(settings_.image_bytes_max),
-                                     "--spin-us", std::to_string(settings_.spin_us)};
+                                     "--spin-us", std::to_string(settings_.spin_us),
+                                     "--silence-seconds", std::to_string(settings_.silence_seconds)};
   if (!settings_.image_folder.empty()) arguments.insert(arguments.end(), {"--image-folder", settings_.image_folder});
   if (!settings_.devices.empty()) arguments.insert(arguments.end(), {"--devices", settings_.devices});
   if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
@@ -90,6 +92,13 @@ Worker& Workers::start(const Environment& environment, bool warm) {
   worker.warm = warm;
   worker.environment = environment;
   worker.link = std::make_unique<asio::posix::stream_descriptor>(io_, ours);
+  worker.start_deadline = std::make_unique<asio::steady_timer>(io_, std::chrono::seconds(settings_.start_seconds));
+  worker.start_deadline->async_wait([this, process](const asio::error_code& error) {
+    const auto late = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    if (error || late == workers_.end() || late->state != Worker::State::starting) return;
+    fail(*late, fmt::format("the worker was not ready within {} s", settings_.start_seconds));
+    kill(*late);
+  });
   EventLog::debug("worker started", {{"worker", process}, {"warm", warm}});
   listen(worker);
   return worker;
@@ -99,16 +108,16 @@ void Workers::listen(Worker& worker) {
   worker.link->async_wait(asio::posix::stream_descriptor::wait_read, [this, process = worker.process](const asio::error_code& error) {
     const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     if (error || found == workers_.end()) return;
-    while (true) {
-      const auto packet = receive_link(found->link->native_handle());
-      if (!packet) break;
+    // One packet at a time: a worker that never stops talking keeps nobody else waiting.
+    if (const auto packet = receive_link(found->link->native_handle())) {
       if (packet->message.empty()) return;  // it ended; reap() hears of it
       if (packet->descriptor >= 0) ::close(packet->descriptor);
-      if (take(*found, packet->message)) continue;
-      ::kill(found->process, SIGKILL);
-      return;
+      if (!take(*found, packet->message)) {
+        kill(*found);
+        return;
+      }
     }
-    listen(*found);
+    if (found->link->is_open()) listen(*found);
   });
 }
 
@@ -120,8 +129,21 @@ bool Workers::take(Worker& worker, std::span<const std::byte> packet) {
     return true;
   } catch (const kj::Exception& error) {
     fail(worker, std::string("what the worker says cannot be understood: ") + error.getDescription().cStr());
-    return false;
+  } catch (const ProtocolError& error) {
+    fail(worker, error.what());
   }
+  return false;
+}
+
+// A worker without a session ends when its link does.
+void Workers::end(Worker& worker) {
+  worker.state = Worker::State::ending;
+  worker.link->close();
+}
+
+void Workers::kill(Worker& worker) {
+  worker.state = Worker::State::ending;
+  ::kill(worker.process, SIGKILL);
 }
 
 // It does not become what it was meant to be. What happens in the environment that a client asked for is that client's affair.
@@ -129,13 +151,20 @@ void Workers::fail(Worker& worker, const std::string& why) {
   EventLog::error("worker failed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
   const bool never_ready = worker.state == Worker::State::starting;
   worker.state = Worker::State::ending;
+  worker.start_deadline->cancel();
   if (never_ready && worker.environment.empty()) rest(why);
   if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
 }
 
 void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
+  const auto require = [&](Worker::State state, std::size_t devices = 0) {
+    if (worker.state != state || devices > limits::devices_max) throw ProtocolError("the worker says what makes no sense now");
+  };
+  if (worker.state == Worker::State::ending) return;  // of no interest any more
   switch (message.which()) {
     case wire::WorkerMessage::READY: {
+      require(Worker::State::starting, message.getReady().getFacts().getDevices().size());
+      worker.start_deadline->cancel();
       failure_.clear();
       facts_ = std::make_unique<capnp::MallocMessageBuilder>();
       facts_->setRoot(message.getReady().getFacts());
@@ -148,15 +177,18 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
       return;
     }
     case wire::WorkerMessage::FAILED:
+      require(Worker::State::starting);
       fail(worker, message.getFailed().cStr());
       return;
     case wire::WorkerMessage::USAGE: {
+      require(Worker::State::session, message.getUsage().getMemoryBytes().size());
       worker.memory_bytes.clear();
       for (const std::uint64_t bytes : message.getUsage().getMemoryBytes()) worker.memory_bytes.push_back(bytes);
       worker.calls = message.getUsage().getCalls();
       return;
     }
     case wire::WorkerMessage::ENDED:
+      require(Worker::State::session);
       worker.state = Worker::State::ending;
       EventLog::info("session ended", {{"session", worker.session},
                                        {"worker", worker.process},
@@ -164,7 +196,7 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
                                        {"reason", message.getEnded().cStr()}});
       return;
     default:
-      return;
+      throw ProtocolError("the worker says what only the broker may");
   }
 }
 
@@ -191,12 +223,10 @@ void Workers::reserve(const Environment& environment, std::function<void(Worker*
 }
 
 void Workers::release(Worker& worker) {
-  if (worker.state == Worker::State::reserved) worker.state = Worker::State::ready;
-  // A worker for a rare environment is not worth keeping.
-  if (!worker.environment.empty()) {
-    worker.state = Worker::State::ending;
-    worker.link->close();
-  }
+  if (worker.state != Worker::State::reserved) return;
+  worker.state = Worker::State::ready;
+  // One for a rare environment is not worth keeping, and each costs device memory.
+  if (!worker.environment.empty() || waiting() > settings_.warm_workers) end(worker);
 }
 
 bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, int descriptor,
@@ -211,7 +241,10 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
       },
       descriptor);
   ::close(descriptor);
-  if (!sent) return false;
+  if (!sent) {
+    kill(worker);  // if it is there at all
+    return false;
+  }
   worker.state = Worker::State::session;
   worker.session = id;
   worker.client = client;
@@ -229,17 +262,19 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
 void Workers::warm_up() {
   if (stopping_) return;
   if (!failure_.empty() && std::chrono::steady_clock::now() < retry_.expiry()) return;
-  std::size_t ready = 0;
-  for (const Worker& worker : workers_)
-    if (worker.environment.empty() && !worker.when_ready &&
-        (worker.state == Worker::State::ready || worker.state == Worker::State::starting))
-      ++ready;
   try {
-    for (; ready < settings_.warm_workers; ++ready) start({}, true);
+    while (waiting() < settings_.warm_workers) start({}, true);
   } catch (const SystemError& error) {
     EventLog::error("no worker", {{"reason", error.what()}});
     rest(error.what());
   }
+}
+
+// Those of the standard environment that nobody has yet.
+std::size_t Workers::waiting() const {
+  return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
+    return w.environment.empty() && !w.when_ready && (w.state == Worker::State::ready || w.state == Worker::State::starting);
+  }));
 }
 
 // A driver that does not start is tried again only now and then.
@@ -257,10 +292,11 @@ void Workers::stop_all(const std::string& why) {
   for (Worker& worker : workers_) {
     if (worker.state == Worker::State::session) {
       send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder message) { message.setStop(why); });
-    } else {
-      worker.state = Worker::State::ending;
-      worker.link->close();  // its wait for a session ends, and so does it
-      ::kill(worker.process, SIGTERM);
+    } else if (worker.state != Worker::State::ending) {
+      worker.start_deadline->cancel();
+      end(worker);
+      ::kill(worker.process, SIGTERM);  // it may be in the driver
+      if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
     }
   }
 }
@@ -295,6 +331,12 @@ void Workers::reap() {
 std::size_t Workers::sessions() const {
   return static_cast<std::size_t>(
       std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.state == Worker::State::session; }));
+}
+
+std::size_t Workers::taken() const {
+  return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
+    return w.state == Worker::State::session || w.state == Worker::State::reserved || w.when_ready;
+  }));
 }
 
 std::optional<wire::HostFacts::Reader> Workers::facts() const {

@@ -52,6 +52,8 @@ struct Worker {
 
   /// Called once when it becomes ready, or fails (with the reason).
   std::function<void(Worker*, const std::string& failure)> when_ready;
+  /// Runs until it is ready.
+  std::unique_ptr<asio::steady_timer> start_deadline;
 };
 
 /// Everything runs on the broker's one thread.
@@ -61,7 +63,7 @@ class Workers {
 
   /// A worker with this environment, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it, or why not.
   void reserve(const Environment& environment, std::function<void(Worker*, const std::string& failure)> got);
-  /// The reservation was not used.
+  /// The reservation was not used. The worker waits for another one, or ends if enough do.
   void release(Worker& worker);
   /// Gives a reserved worker its session. Takes the descriptor. False if the worker is gone.
   bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, int descriptor,
@@ -77,6 +79,8 @@ class Workers {
 
   const std::list<Worker>& all() const { return workers_; }
   std::size_t sessions() const;
+  /// Sessions, and workers promised to somebody.
+  std::size_t taken() const;
   /// Facts as the last worker told them; null before the first.
   std::optional<wire::HostFacts::Reader> facts() const;
   /// Why the last worker with the standard environment could not start; empty if it could.
@@ -89,6 +93,9 @@ class Workers {
   Worker& start(const Environment& environment, bool warm);
   void listen(Worker& worker);
   bool take(Worker& worker, std::span<const std::byte> packet);
+  std::size_t waiting() const;
+  void end(Worker& worker);
+  void kill(Worker& worker);
   void fail(Worker& worker, const std::string& why);
   void rest(const std::string& why);
   void on_message(Worker& worker, wire::WorkerMessage::Reader message);

@@ -14,8 +14,9 @@ namespace fargpu::server {
 namespace {
 
 bool plausible(wire::Range::Reader range) {
-  return range.getBytes() >= (1u << 30) && range.getBase() % (1u << 30) == 0 && range.getBytes() % (1u << 30) == 0 &&
-         range.getBase() >= (std::uint64_t{1} << 40) && range.getBase() + range.getBytes() < (std::uint64_t{1} << 47);
+  constexpr std::uint64_t unit = std::uint64_t{1} << 30, least = std::uint64_t{1} << 40, end = std::uint64_t{1} << 47;
+  return range.getBytes() >= unit && range.getBytes() < end && range.getBase() >= least && range.getBase() < end - range.getBytes() &&
+         range.getBase() % unit == 0 && range.getBytes() % unit == 0;
 }
 
 // The first of the client's ranges that can be had here too.
@@ -81,6 +82,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
 
     send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
       answer.setSessionId(options.session_id);
+      answer.setSilenceMs(static_cast<std::uint32_t>(options.silence.count()));
       const auto write = [](const Window& window, wire::Range::Builder range) {
         range.setBase(window.base);
         range.setBytes(window.bytes);
@@ -104,13 +106,15 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.image_folder = options.image_folder;
     session_options.image_bytes_max = options.image_bytes_max;
     session_options.spin = options.spin;
+    session_options.printed = options.printed;
+    session_options.silence = options.silence;
     session_options.report = options.report;
     std::string why;
     {
-      Session session(channel, driver, session_options);
-      if (options.running) options.running(&session);
+      auto session = std::make_unique<Session>(channel, driver, session_options);
+      if (options.running) options.running(session.get());
       try {
-        why = session.run();
+        why = session->run();
       } catch (const kj::Exception& error) {
         why = std::string("protocol error: ") + error.getDescription().cStr();
       } catch (const ProtocolError& error) {
@@ -118,6 +122,8 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
       }
       if (options.running) options.running(nullptr);
       channel.close();
+      // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never end.
+      if (!options.one_process) (void)session.release();
     }
     if (options.one_process) driver.cuMemAddressFree(device_window.base, device_window.bytes);
     return why;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "protocol/channel.h"
+#include "protocol/limits.h"
 #include "session.h"
 
 namespace fargpu::server {
@@ -17,10 +18,12 @@ struct AttachOptions {
   std::filesystem::path image_folder;
   std::uint64_t image_bytes_max = 8ull << 30;
   std::chrono::nanoseconds spin{0};
+  std::chrono::milliseconds silence = limits::silence_timeout;
   /// Addresses where the driver places what it places by itself; empty if that is nowhere in particular.
   Window driver_band;
   /// Client and worker are in one process and share its reservations (tests).
   bool one_process = false;
+  PrintedByKernels* printed = nullptr;
   std::function<void(const std::vector<std::uint64_t>&, std::uint64_t)> report;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;

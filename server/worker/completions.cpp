@@ -43,6 +43,7 @@ bool Completions::sweep(Kind last_wanted, std::vector<Ready>& signals) {
       if (entry.kind == Kind::signal && last_wanted == Kind::delivery) break;
       const CUresult result = driver_.cuEventQuery(entry.event);
       if (result == CUDA_ERROR_NOT_READY) break;
+      passed_(entry.event);
       stream->context->free_events.push_back(entry.event);
       stream->passed = std::max(stream->passed, entry.submitted);
       (entry.kind == Kind::delivery ? deliveries : signals).push_back({result, std::move(entry.done)});
@@ -65,6 +66,7 @@ bool Completions::poll() {
       ++i;
       continue;
     }
+    passed_(events_[i].event);
     signals.push_back({result, std::move(events_[i].done)});
     events_[i] = std::move(events_.back());
     events_.pop_back();

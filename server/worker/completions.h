@@ -23,7 +23,8 @@ class Completions {
   /// every delivery that is complete at that time, so that a client that was told finds its bytes.
   enum class Kind { delivery, signal };
 
-  explicit Completions(DriverTable& driver) : driver_(driver) {}
+  /// `passed` hears of every event of ours that has fired, before what it stands for is called back.
+  Completions(DriverTable& driver, std::function<void(CUevent)> passed) : driver_(driver), passed_(std::move(passed)) {}
 
   /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be capturing, and its
   /// context must be current.
@@ -62,6 +63,7 @@ class Completions {
   bool sweep(Kind wanted, std::vector<Ready>& ready);
 
   DriverTable& driver_;
+  const std::function<void(CUevent)> passed_;
   std::unordered_map<StreamState*, std::deque<Entry>> queues_;  // streams with something to wait for
   std::vector<EventEntry> events_;
   std::vector<std::pair<Kind, Ready>> soon_;

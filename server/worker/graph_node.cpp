@@ -116,7 +116,7 @@ CUresult NodeParameters::read_memset(const Call& call, wire::MemsetNode::Reader 
   params_.type = CU_GRAPH_NODE_TYPE_MEMSET;
   const auto target = in.getTarget();
   const auto row = static_cast<unsigned __int128>(in.getWidth()) * in.getElementBytes();
-  if (row > extent_max || !holds_rows(session_, target.getAddress(), 0, target.getPitch(), 0, static_cast<std::uint64_t>(row), in.getHeight(), 1))
+  if (in.getElementBytes() > 4 || row > extent_max || !holds_rows(session_, target.getAddress(), 0, target.getPitch(), 0, static_cast<std::uint64_t>(row), in.getHeight(), 1))
     return CUDA_ERROR_INVALID_VALUE;
   auto& memset = params_.memset;
   memset.dst = target.getAddress();

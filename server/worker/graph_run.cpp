@@ -26,7 +26,6 @@ void GraphRun::begin() {
     return;
   }
   held_ = session_.order().hold(*target);
-  session_.catch_up(*target);
   next();
 }
 
@@ -71,6 +70,7 @@ void GraphRun::fetch(const GraphPlan::Step& step) {
 void GraphRun::submit(const GraphPlan::Step& step) {
   StreamState* const target = stream();
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
+  session_.catch_up(*target);
   const CUresult result = session_.driver().cuGraphLaunch(step.piece, target->cuda);
   if (result != CUDA_SUCCESS) return end(result);
   session_.submitted(*target);

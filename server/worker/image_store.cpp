@@ -25,6 +25,13 @@ const std::byte* map_copy(std::span<const std::byte> bytes) {
   return static_cast<const std::byte*>(memory);
 }
 
+// What else lies in the folder is nobody's business here.
+bool named_as_image(const std::filesystem::path& path) {
+  const std::string name = path.filename();
+  const std::size_t digits = std::min(name.find_first_not_of("0123456789abcdef"), name.size());
+  return digits == 2 * std::tuple_size_v<ImageHash> && (digits == name.size() || name.ends_with(".part"));
+}
+
 }  // namespace
 
 ImageStore::ImageStore(std::filesystem::path folder, std::uint64_t bytes_max) : folder_(std::move(folder)), bytes_max_(bytes_max) {}
@@ -38,8 +45,13 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
     return known->second.bytes == bytes ? std::span(known->second.data, bytes) : std::span<const std::byte>{};
   if (folder_.empty() || bytes == 0 || bytes > limits::image_bytes_max) return {};
   const std::filesystem::path path = path_of(hash);
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // a pipe there holds nobody up
   if (file < 0) return {};
+  struct stat status{};
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != bytes) {
+    ::close(file);
+    return {};
+  }
   std::vector<std::byte> contents(bytes);
   std::size_t have = 0;
   while (have < bytes) {
@@ -92,7 +104,8 @@ std::filesystem::path ImageStore::path_of(const ImageHash& hash) const {
 void ImageStore::keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes) {
   if (folder_.empty()) return;
   std::error_code ignored;
-  std::filesystem::create_directories(folder_, ignored);
+  if (std::filesystem::create_directories(folder_, ignored))  // ours alone; one that was there is as its owner wants it
+    std::filesystem::permissions(folder_, std::filesystem::perms::owner_all, ignored);
   const std::filesystem::path path = path_of(hash);
   std::filesystem::path beside = path;
   beside += "." + std::to_string(::getpid()) + ".part";
@@ -120,6 +133,7 @@ void ImageStore::evict() {
   std::vector<File> files;
   std::uint64_t total = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    if (!named_as_image(entry.path())) continue;
     const std::uint64_t bytes = entry.file_size(error);
     if (error) continue;
     files.push_back({entry.last_write_time(error), bytes, entry.path()});

@@ -62,6 +62,7 @@ struct Options {
   std::string image_folder;
   std::uint64_t image_bytes_max = 8ull << 30;
   long spin_us = 0;
+  unsigned silence_seconds = 30;
 };
 
 int fail(int link, const std::string& text) {
@@ -99,6 +100,7 @@ int run(const Options& options) {
       }))
     return 1;
 
+  PrintedByKernels printed;
   // The session, or the word to end.
   AttachOptions attach;
   std::unique_ptr<Channel> channel;
@@ -115,9 +117,11 @@ int run(const Options& options) {
     channel = make_socket_channel(packet->descriptor, message.getSession().getPeer().cStr());
   }
   attach.devices = devices;
+  attach.printed = &printed;
   attach.image_folder = options.image_folder;
   attach.image_bytes_max = options.image_bytes_max;
   attach.spin = std::chrono::microseconds(options.spin_us);
+  attach.silence = std::chrono::seconds(options.silence_seconds);
   attach.driver_band = displaced_band();
   attach.report = [&](const std::vector<std::uint64_t>& bytes, std::uint64_t calls) {
     send_link(options.link, [&](wire::WorkerMessage::Builder message) {
@@ -173,6 +177,7 @@ int main(int argc, char** argv) {
   app.add_option("--image-folder", options.image_folder, "Folder of images by content, shared with other workers");
   app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
+  app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);
   options.all_devices = options.devices.empty();
   const int status = run(options);

@@ -28,9 +28,10 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       host_blocks_(driver, options_.host_window.base, options_.host_window.bytes),
       images_(options_.image_folder, options_.image_bytes_max),
-      completions_(driver),
+      completions_(driver, [this](CUevent event) { flush_prints(event); }),
       lent_driver_(&driver, [](DriverTable*) {}),
       heard_at_(Clock::now()),
+      sent_at_(Clock::now()),
       told_at_(Clock::now()),
       told_bytes_(options_.memory_limits.size()),
       busy_until_(Clock::now()),
@@ -57,15 +58,13 @@ std::string Session::run() {
       if (stopping_.exchange(false)) {
         const std::lock_guard lock(stop_mutex_);
         output_.control([&](wire::Control::Builder control) { control.initGoodbye().setText(stop_why_); });
-        while (!output_.empty()) {
-          if (!output_.pump()) channel_.wait({.writable = true}, limits::handshake_timeout);
-        }
+        send_rest();
         return stop_why_;
       }
       if (!turn()) rest();
     }
   } catch (const ChannelClosed& closed) {
-    ended_why_ = closed.what();
+    if (!ended_) ended_why_ = closed.what();  // goodbye and the end of the connection may come together
   }
   tell_usage(true);
   return ended_why_;
@@ -82,8 +81,8 @@ void Session::stop(const std::string& why) {
 
 // One round: read and execute, collect, look for completions, send. Returns whether anything happened.
 bool Session::turn() {
-  bool progress = reader_.pump();
-  if (progress) heard_at_ = Clock::now();
+  const bool heard = reading() && reader_.pump();
+  bool progress = heard;
   progress |= aside_.collect();
   progress |= collect_parts();
   progress |= completions_.poll();
@@ -98,9 +97,26 @@ bool Session::turn() {
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
   if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
   if (!output_.empty()) confirmed_at_ = reader_.frames();
-  progress |= output_.pump();
-  if (progress) busy_until_ = Clock::now() + options_.spin;
+  const bool sent = output_.pump();
+  progress |= sent;
+  const auto now = progress || reader_.blocked() ? Clock::now() : Clock::time_point();
+  if (sent) sent_at_ = now;
+  // A client whose bytes find no room here is not silent, and one that takes its answers lives.
+  if (heard || sent || reader_.blocked()) heard_at_ = now;
+  if (progress) busy_until_ = now + options_.spin;
   return progress;
+}
+
+// Sends what has gathered, for as long as the client takes it. False if it does not.
+bool Session::send_rest() {
+  auto deadline = Clock::now() + options_.silence;
+  while (!output_.empty()) {
+    const auto now = Clock::now();
+    if (output_.pump()) deadline = now + options_.silence;
+    else if (now >= deadline) return false;
+    else channel_.wait({.writable = true}, deadline - now);
+  }
+  return true;
 }
 
 // Nothing to do now: poll on for a moment, then sleep. While the GPU is being waited for, sleep briefly, and longer the longer it
@@ -109,18 +125,45 @@ void Session::rest() {
   const auto now = Clock::now();
   if (now < busy_until_) return;
   const bool told = tell_usage(false);
-  if (now - heard_at_ >= limits::heartbeat_timeout) {
+  if (now - heard_at_ >= options_.silence) {
     ended_ = true;
-    ended_why_ = "the client has been silent for " + std::to_string(limits::heartbeat_timeout.count() / 1000) + " s";
+    ended_why_ = "the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s";
     return;
   }
-  Channel::Timeout timeout = told ? Channel::Timeout(limits::heartbeat_interval) : usage_interval;
+  const auto heartbeat = options_.silence / limits::heartbeats_per_silence;
+  // The client's heartbeats are stuck behind what finds no room: so that it knows that we live, it hears from us unasked.
+  if (reader_.blocked() && now - sent_at_ >= heartbeat) output_.confirm();
+  Channel::Timeout timeout = told ? Channel::Timeout(heartbeat) : usage_interval;
   if (!completions_.empty() || !retries_.empty() || reader_.blocked()) {
     const auto waited = now - busy_until_;
     timeout = std::clamp<Channel::Timeout>(waited / 16, std::chrono::microseconds(20), std::chrono::microseconds(500));
   }
   // A blocked reader is woken by completions, not by more bytes.
-  channel_.wait({.readable = !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
+  channel_.wait({.readable = reading() && !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
+}
+
+// The driver writes what kernels print when somebody waits; events are only asked about here, so this waits for one that has fired.
+// CUDA C++ Programming Guide, "Formatted Output".
+void Session::flush_prints(CUevent passed) {
+  if (!options_.printed) return;
+  driver_.cuEventSynchronize(passed);
+  tell_prints();
+}
+
+void Session::tell_prints() {
+  if (!options_.printed) return;
+  std::fflush(stdout);
+  const auto send_as = [&](std::uint8_t descriptor) {
+    return [this, descriptor](std::span<const std::byte> text) {
+      output_.control([&](wire::Control::Builder control) {
+        auto printed = control.initPrinted();
+        printed.setDescriptor(descriptor);
+        printed.setText(capnp::Data::Reader(reinterpret_cast<const capnp::byte*>(text.data()), text.size()));
+      });
+    };
+  };
+  options_.printed->output.collect(send_as(1));
+  options_.printed->errors.collect(send_as(2));
 }
 
 bool Session::tell_usage(bool now) {
@@ -380,6 +423,7 @@ CUresult Session::close_context(ContextState& context) {
   } else {
     result = driver_.cuCtxDestroy_v2(context.cuda);
   }
+  tell_prints();
   current_ = nullptr;
   contexts_.erase(context.id);
   return result;
@@ -410,13 +454,13 @@ bool Session::capturing(const StreamState& stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// A synchronous copy in was given to one stream; work that a non-blocking stream is given later must find its bytes.
+// A copy in was given to one stream; work that another is given later must find its bytes.
 void Session::catch_up(StreamState& stream) {
   ContextState& context = *stream.context;
   if (stream.overtake_seen == context.overtake) return;
+  if (capturing(stream)) return;
   stream.overtake_seen = context.overtake;
-  if (stream.blocking || capturing(stream)) return;
-  driver_.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
+  if (!stream.blocking || !context.overtake_on_legacy) driver_.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
 }
 
 // --- handles -------------------------------------------------------------------------------------------------------------------
@@ -721,12 +765,7 @@ bool Session::make_staging() {
 // Pinned memory dies with the context it was made in. Whatever still passes through it is of no use any more.
 void Session::drop_staging(ContextState& context) {
   if (staging_context_ != &context) return;
-  const auto deadline = Clock::now() + limits::heartbeat_timeout;
-  while (!ended_ && !output_.empty()) {
-    if (output_.pump()) continue;
-    if (Clock::now() >= deadline) throw ChannelClosed("the client does not read");
-    channel_.wait({.writable = true}, limits::heartbeat_interval);
-  }
+  if (!ended_ && !send_rest()) throw ChannelClosed("the client does not read");
   driver_.cuMemFreeHost(staging_memory_);
   staging_memory_ = nullptr;
   staging_context_ = nullptr;

@@ -26,9 +26,11 @@
 #include "image_store.h"
 #include "opcodes.h"
 #include "output.h"
+#include "printed.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/handle_results.h"
+#include "protocol/limits.h"
 #include "staging.h"
 #include "stream_order.h"
 #include "streams.h"
@@ -49,6 +51,9 @@ struct SessionOptions {
   std::filesystem::path image_folder;           ///< empty: images are kept for the session only
   std::uint64_t image_bytes_max = 8ull << 30;   ///< of that folder
   std::chrono::nanoseconds spin{0};             ///< how long to poll before sleeping, while somebody waits
+  PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
+  std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
+  std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   /// Hears of memory and calls, now and then.
   std::function<void(const std::vector<std::uint64_t>& memory_bytes, std::uint64_t calls)> report;
 };
@@ -213,9 +218,14 @@ class Session final : FrameHandler {
   bool enter_context(const Service& service, const Call& call);
   bool make_staging();
   void drop_staging(ContextState& context);
+  void flush_prints(CUevent passed);
+  void tell_prints();
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
   void rest();
+  bool send_rest();
+  /// A client that does not take its answers gets no more of them.
+  bool reading() const { return output_.waiting_bytes() < options_.output_bytes_max; }
 
   Channel& channel_;
   DriverTable& driver_;
@@ -272,6 +282,7 @@ class Session final : FrameHandler {
   std::uint64_t calls_ = 0;
   std::uint64_t confirmed_at_ = 0;
   std::chrono::steady_clock::time_point heard_at_;
+  std::chrono::steady_clock::time_point sent_at_;
   std::chrono::steady_clock::time_point told_at_;
   std::vector<std::uint64_t> told_bytes_;
   std::uint64_t told_calls_ = 0;

@@ -36,9 +36,11 @@ struct ContextState {
   std::unique_ptr<StreamState> legacy;
   std::vector<StreamState*> streams;  ///< all of it, the legacy one first
   std::vector<CUevent> free_events;   ///< for completions
-  /// A synchronous copy in must not be overtaken by later work on non-blocking streams: its number, and the event behind it.
+  /// A copy in after which the client goes on as if it were done must not be overtaken by later work on any stream: its number, the
+  /// event behind it, and whether it was on the legacy stream, which blocking streams do not overtake anyway.
   std::uint64_t overtake = 0;
   CUevent overtake_event = nullptr;
+  bool overtake_on_legacy = false;
 };
 
 }  // namespace fargpu::server

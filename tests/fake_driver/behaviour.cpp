@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 #include <cudaProfiler.h>
+#include <unistd.h>
 
 #include <cctype>
 #include <cstdio>
@@ -74,6 +75,7 @@ struct State {
   std::map<std::string, std::deque<CUresult>> scripts;
   std::vector<Launch> launches;
   bool paused = false;
+  bool hung = false;  // paused for ever
   std::uint64_t round = 1;  // grows with each pause; an event recorded in this round waits while paused
 
   Context primary[4];
@@ -167,6 +169,10 @@ const std::vector<std::pair<std::size_t, std::size_t>>& parameters_of(CUfunction
 void run_launch(const Launch& launch) {
   state().launches.push_back(launch);
   if (launch.kernel == "crash" && current) current->failure = CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (launch.kernel == "hang") {
+    state().hung = state().paused = true;
+    ++state().round;
+  }
   if (launch.kernel == "fill32") {
     std::uint64_t address;
     std::uint32_t count, value;
@@ -486,7 +492,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
   *out = reinterpret_cast<CUcontext>(&context);
   return CUDA_SUCCESS;
 }
+void wait_for_gpu() {
+  while (state().hung) ::pause();
+}
+
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  wait_for_gpu();
   const Lock lock(state().mutex);
   state().primary[device].retained = 0;
   state().primary[device].failure = CUDA_SUCCESS;
@@ -507,6 +518,7 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned flags, CUde
   return CUDA_SUCCESS;
 }
 CUresult cuCtxDestroy_v2(CUcontext context) {
+  wait_for_gpu();
   const Lock lock(state().mutex);
   if (current == reinterpret_cast<Context*>(context)) current = nullptr;
   return destroy<Context>(context);

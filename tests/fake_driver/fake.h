@@ -9,6 +9,7 @@
 //
 //   fill32(u64 address, u32 count, u32 value)    writes words to device or mapped host memory
 //   crash()                                      the context fails with CUDA_ERROR_ILLEGAL_ADDRESS from now on
+//   hang()                                       never ends: whatever waits for the GPU waits for ever, the end of a context as well
 
 #include <cuda.h>
 

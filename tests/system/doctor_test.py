@@ -69,7 +69,7 @@ class Doctor(SystemTest):
 
     def test_another_version_of_the_protocol(self):
         failure = '(reason = versionMismatch, text = "this host speaks protocol 2, the client 1; install the same fargpu on both")'
-        with fake_broker(f"(helloAnswer = (protocolVersion = 2, failure = {failure}))") as pool:
+        with fake_broker(hello=f"(helloAnswer = (protocolVersion = 2, failure = {failure}))") as pool:
             self.findings(pool, "this host speaks protocol 2", "install the same version of fargpu on both machines")
 
     def test_older_driver(self):

@@ -81,17 +81,13 @@ class Descriptors(SystemTest):
         connection.say("(hello = (protocolVersion = 1))")
         connection.hear()
         client = self.client(host, "init")  # its worker was there before; the next one is started now
-        host.log("worker ready", start=self.place_of(host, "session started"))
+        wait_until(lambda: len(host.logged("worker ready")) == 2, "the next warm worker")
         connection.send(bytes(64))
         self.assertTrue(connection.is_closed())
         for worker in host.workers():
             links = [os.readlink(f"/proc/{worker}/fd/{fd}") for fd in os.listdir(f"/proc/{worker}/fd")]
             session = worker == self.worker_of(host, client)
             self.assertEqual(sum(link.startswith("socket:") for link in links), 2 if session else 1, links)
-
-    def place_of(self, host, event):
-        host.log(event)
-        return next(i for i, line in enumerate(host.process.err.seen) if f" {event} " in line)
 
 
 if __name__ == "__main__":

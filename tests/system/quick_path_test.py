@@ -81,6 +81,10 @@ class ExitCodes(SystemTest):
     def test_death_by_signal(self):
         self.assertEqual(self.run_code("sh", "-c", "kill -SEGV $$"), (-11, ""))
 
+    def test_death_by_signal_as_shells_tell_it(self):
+        done = run(["sh", "-c", f"{paths.FARGPU} run -- sh -c 'kill -9 $$'; exit $?"], env={"FARGPU_POOL": self.host.pool})
+        self.assertEqual(done.code, 128 + 9)
+
     def test_arguments_arrive_as_they_are(self):
         done = fargpu("run", "--", "printf", "%s,", "--pool", "-h", "a b", "", pool=self.host.pool)
         self.assertEqual((done.code, done.out), (0, "--pool,-h,a b,,"))
@@ -113,7 +117,7 @@ class ExitCodes(SystemTest):
         self.assertEqual(self.run_code("sh", "-c", "exit 3", options=["--no-check"], pool="127.0.0.1:1"), (3, ""))
 
     def test_denied(self):
-        with fake_broker("(helloAnswer = (failure = (reason = denied, text = \"no such tenant\")))") as pool:
+        with fake_broker(hello='(helloAnswer = (failure = (reason = denied, text = "no such tenant")))') as pool:
             code, said = self.run_code("true", pool=pool)
         self.assertEqual(code, 126)
         self.assertIn("no such tenant", said)

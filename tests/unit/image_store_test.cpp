@@ -231,3 +231,49 @@ TEST_CASE("a folder that cannot be written costs nothing but a transfer") {
   CHECK(receive(store, image));
   CHECK(found(store, image) == image);
 }
+
+TEST_CASE("what lies in the folder under an image's name is read only if it can be one") {
+  Folder folder;
+  const Bytes image = pattern(5000);
+  {
+    ImageStore store(folder.path, plenty);
+    CHECK(receive(store, image));
+  }
+  const fs::path file = folder.only_file();
+  SECTION("a pipe, which would hold up whoever opens it") {
+    fs::remove(file);
+    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  }
+  SECTION("a folder") {
+    fs::remove(file);
+    fs::create_directory(file);
+  }
+  SECTION("a longer file") { std::ofstream(file, std::ios::app) << "more"; }
+  ImageStore store(folder.path, plenty);
+  CHECK(found(store, image).empty());
+}
+
+TEST_CASE("only images are evicted") {
+  Folder folder;
+  const auto put = [&](const std::string& name) { std::ofstream(folder.path / name) << std::string(5000, 'x'); };
+  put("thesis.tex");
+  put("0123456789abcdef");
+  put(std::string(64, 'g'));
+  put(std::string(64, 'a') + ".tex");
+  put(std::string(64, 'b'));
+  put(std::string(64, 'c') + ".17.part");
+  ImageStore store(folder.path, 1000);
+  CHECK(receive(store, pattern(900)));
+  CHECK(folder.files() == 5);
+  for (const std::string& name : {std::string("thesis.tex"), std::string("0123456789abcdef"), std::string(64, 'g'), std::string(64, 'a') + ".tex"})
+    CHECK(fs::exists(folder.path / name));
+}
+
+TEST_CASE("nobody else looks into a folder of our making") {
+  Folder folder;
+  const auto rights = [](const fs::path& path) { return fs::status(path).permissions(); };
+  ImageStore store(folder.path / "images", plenty);
+  CHECK(receive(store, pattern(100)));
+  CHECK(rights(folder.path / "images") == fs::perms::owner_all);
+  CHECK(rights(fs::directory_iterator(folder.path / "images")->path()) == (fs::perms::owner_read | fs::perms::owner_write));
+}

@@ -125,7 +125,7 @@ TEST_CASE("every setting says where it came from, once") {
   Told told;
   const Settings settings = told.read({"--show-config"});
   CHECK(told.wish == Wish::show_config);
-  CHECK(settings.origins.size() == 14);
+  CHECK(settings.origins.size() == 17);
   for (const Settings::Origin& one : settings.origins) {
     unsigned times = 0;
     for (const Settings::Origin& other : settings.origins) times += other.name == one.name;
@@ -144,7 +144,9 @@ TEST_CASE("a value that cannot be is named, with where it came from and what wou
         "insecure is 'maybe' (environment variable FARGPUD_INSECURE); true or false is wanted");
   CHECK(Told().complaint({"--log-level=loud"}) == "log_level is 'loud'; use error, warn, info or debug");
   CHECK(Told().complaint({"--log-format=xml"}) == "log_format is 'xml'; use text or json");
-  CHECK(Told().complaint({"--sessions-max=0"}) == "sessions_max is 0; then nobody could be served");
+  CHECK(Told().complaint({"--sessions-max=0"}) == "sessions_max is 0; give a number from 1 to 100000");
+  CHECK(Told().complaint({"--start-seconds=61"}) == "start_seconds is 61; give a number from 1 to 60");
+  CHECK(Told().complaint({"--silence-seconds", "0"}) == "silence_seconds is 0; give a number from 1 to 86400");
   CHECK(Told().complaint({"--devices=0,x"}) == "devices is '0,x': 'x' is no device number");
   CHECK(Told().complaint({"--devices=-1"}) == "devices is '-1': '-1' is no device number");
 }

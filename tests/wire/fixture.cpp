@@ -22,7 +22,7 @@ Remote::Remote(client::Config config) {
   worker_ = std::thread([this, far = std::move(far)]() mutable {
     std::vector<std::byte> attach;
     try {
-      attach = receive_control(*far, limits::handshake_timeout);
+      attach = receive_control(*far, limits::lease_timeout);
     } catch (const std::exception& error) {
       why_ = error.what();
       return;

@@ -39,7 +39,7 @@ class HandMadeClient {
       options.session_id = 5;
       options.devices = {0};
       options.one_process = true;
-      const auto attach = receive_control(*far, limits::handshake_timeout);
+      const auto attach = receive_control(*far, limits::lease_timeout);
       why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });
     send_control(*channel_, 1, [](wire::Control::Builder control) {
@@ -53,7 +53,7 @@ class HandMadeClient {
       range(attach.initDeviceWindows(1)[0], 0x1000'0000'0000);
       range(attach.initHostWindows(1)[0], 0x2b5d'4000'0000);
     });
-    const auto answer = receive_control(*channel_, limits::attach_timeout);
+    const auto answer = receive_control(*channel_, limits::lease_timeout);
     MessageReader reader(answer);
     REQUIRE(reader.root<wire::Control>().getAttachAnswer().getFailure().getReason() == wire::Failure::Reason::NONE);
   }
@@ -350,7 +350,7 @@ class HandMadeWorker {
 
  private:
   void answer_attach() {
-    const auto message = receive_control(*channel_, limits::attach_timeout);
+    const auto message = receive_control(*channel_, limits::lease_timeout);
     MessageReader reader(message);
     const auto attach = reader.root<wire::Control>().getAttach();
     send_control(*channel_, 1, [&](wire::Control::Builder control) {

@@ -67,6 +67,9 @@ void let_nothing_overtake(Session& session, StreamState& stream) {
   ContextState& context = *stream.context;
   DriverTable& driver = session.driver();
   if (!context.overtake_event && driver.cuEventCreate(&context.overtake_event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+  // One event stands for all such copies, so each comes behind the one before.
+  if (stream.overtake_seen != context.overtake) driver.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
+  context.overtake_on_legacy = &stream == context.legacy.get();
   if (driver.cuEventRecord(context.overtake_event, stream.cuda) == CUDA_SUCCESS) stream.overtake_seen = ++context.overtake;
 }
 

@@ -78,6 +78,7 @@ struct Load {
           wall_at = jit.size();
           break;
         default:
+          if (kind >= CU_JIT_NUM_OPTIONS) return false;  // who knows what it points to
           jit.push_back(kind);
           jit_values.push_back(reinterpret_cast<void*>(option.getValue()));
       }
@@ -85,7 +86,8 @@ struct Load {
     if (wants_info) add_log(info_log, info_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_size_at);
     if (wants_error) add_log(error_log, error_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_size_at);
     for (const auto option : in.getLibrary()) {
-      if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) return false;
+      if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE || option.getOption() >= CU_LIBRARY_NUM_OPTIONS)
+        return false;
       library.push_back(static_cast<CUlibraryOption>(option.getOption()));
       library_values.push_back(reinterpret_cast<void*>(option.getValue()));
     }

@@ -20,6 +20,7 @@ const char* const kernels = R"(.version 7.0
 .address_size 64
 .visible .entry fill32(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
 .visible .entry crash(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
+.visible .entry hang(.param .u64 address, .param .u32 count, .param .u32 value) { ret; }
 )";
 
 struct Block {
@@ -30,6 +31,7 @@ struct Block {
 std::map<std::string, Block> blocks;
 CUfunction fill = nullptr;   // writes to the block
 CUfunction crash = nullptr;  // accesses what is not there
+CUfunction hang = nullptr;   // never ends
 
 std::string name_of(CUresult result) {
   const char* name = nullptr;
@@ -50,7 +52,8 @@ CUresult load() {
   CUmodule module;
   if (const CUresult bad = cuModuleLoadData(&module, kernels); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = cuModuleGetFunction(&fill, module, "fill32"); bad != CUDA_SUCCESS) return bad;
-  return cuModuleGetFunction(&crash, module, "crash");
+  if (const CUresult bad = cuModuleGetFunction(&crash, module, "crash"); bad != CUDA_SUCCESS) return bad;
+  return cuModuleGetFunction(&hang, module, "hang");
 }
 
 CUresult launch(CUfunction kernel, Block& block) {
@@ -64,6 +67,21 @@ CUresult write(Block& block) { return cuMemcpyHtoD(block.address, block.bytes.da
 CUresult read(Block& block, std::vector<unsigned char>& into) {
   into.resize(block.bytes.size());
   return cuMemcpyDtoH(into.data(), block.address, into.size());
+}
+
+// A bit of everything, with the outcome looked at.
+CUresult work(Block& block) {
+  std::vector<unsigned char> now;
+  CUdeviceptr more = 0;
+  if (const CUresult bad = write(block); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuMemAlloc(&more, 1 << 16); bad != CUDA_SUCCESS) return bad;
+  for (int i = 0; i < 8; ++i)
+    if (const CUresult bad = launch(fill, block); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read(block, now); bad != CUDA_SUCCESS) return bad;
+  // The kernel changes the first 64 bytes.
+  if (!std::equal(now.begin() + 64, now.end(), block.bytes.begin() + 64)) return CUDA_ERROR_UNKNOWN;
+  if (const CUresult bad = cuMemFree(more); bad != CUDA_SUCCESS) return bad;
+  return cuCtxSynchronize();
 }
 
 void say(const std::string& line) { std::cout << line << std::endl; }
@@ -98,6 +116,11 @@ std::string perform(std::istream& rest) {
     const CUresult result = cuMemGetInfo(&free, &total);
     return name_of(result) + " " + std::to_string(free);
   }
+  if (command == "device") {
+    char device[64] = "";
+    const CUresult result = cuDeviceGetName(device, sizeof(device), std::atoi(name.c_str()));
+    return name_of(result) + " " + device;
+  }
   Block& block = blocks[name];
   if (command == "alloc") {
     std::size_t bytes = 0;
@@ -120,11 +143,13 @@ std::string perform(std::istream& rest) {
   if (command == "address") return "SUCCESS " + std::to_string(block.address);
   if (command == "launch") return name_of(launch(fill, block));
   if (command == "crash") return name_of(launch(crash, block));
+  if (command == "hang") return name_of(launch(hang, block));
   if (command == "write_forever") return name_of(forever([&] { return write(block); }));
   if (command == "read_forever") {
     std::vector<unsigned char> now;
     return name_of(forever([&] { return read(block, now); }));
   }
+  if (command == "work_forever") return name_of(forever([&] { return work(block); }));
   if (command == "launch_forever") return name_of(forever([&] { return launch(fill, block); }));
   return "no such command";
 }

@@ -101,7 +101,7 @@ def listener(serve):
     server = socket.create_server(("127.0.0.1", 0))
 
     def one(connection):
-        with connection, contextlib.suppress(OSError):
+        with connection, contextlib.suppress(OSError, struct.error, subprocess.CalledProcessError):
             serve(connection)
 
     def accept():
@@ -119,15 +119,19 @@ def listener(serve):
         thread.join(PATIENCE)
 
 
-def fake_broker(*answers):
-    """A listener that answers each frame with the next of these control messages, then closes."""
-    frames = [frame(control(text), sequence=i + 1) for i, text in enumerate(answers)]
+def fake_broker(**answers):
+    """A listener that answers each request by its name (hello=, leaseRequest=, statusRequest=, attach=) with this control message, or
+    with these bytes; where it has none it closes."""
+    ready = {name: answer if isinstance(answer, bytes) else control(answer) for name, answer in answers.items()}
 
     def serve(connection):
-        for answer in frames:
-            header = connection.recv(_HEADER.size, socket.MSG_WAITALL)
-            connection.recv(_HEADER.unpack(header)[0], socket.MSG_WAITALL)
-            connection.sendall(answer)
-        connection.recv(1)
+        sent = 0
+        while header := connection.recv(_HEADER.size, socket.MSG_WAITALL):
+            request = control_text(connection.recv(_HEADER.unpack(header)[0], socket.MSG_WAITALL))
+            name = request.removeprefix("(").split()[0]
+            if name not in ready:
+                return
+            sent += 1
+            connection.sendall(frame(ready[name], sequence=sent))
 
     return listener(serve)

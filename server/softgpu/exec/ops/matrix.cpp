@@ -1,0 +1,369 @@
+#include "exec/ops/matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "exec/float_format.h"
+#include "exec/memory_access.h"
+#include "exec/routine.h"
+#include "exec/warp.h"
+
+namespace fargpu::softgpu::ops {
+namespace {
+
+constexpr int extent_max = 32;
+
+/// Position of one element within the registers of a warp.
+struct Place {
+  int lane;
+  int reg;
+  int part;  // within the register, lowest first
+};
+
+/// Which matrix of an instruction; a row of `a` is as long as the product is deep.
+enum class Role { a, b, result };
+
+/// Where mma.sync keeps an element (PTX ISA, figures of the matrix fragments). Lanes form groups of
+/// four; `per_register` elements share a register.
+Place place_in_registers(Role role, int row, int column, int rows, int per_register) {
+  int group, in_group, reg, part;
+  if (role == Role::b) {
+    int block = 4 * per_register;
+    group = column;
+    in_group = row % block / per_register;
+    part = row % per_register;
+    reg = row / block;
+  } else if (role == Role::a) {
+    int block = 4 * per_register;
+    group = row % 8;
+    in_group = column % block / per_register;
+    part = column % per_register;
+    int half_count = rows / 8;
+    reg = column / block * half_count + row / 8;
+  } else {
+    group = row % 8;
+    in_group = column / 2;
+    int index = row / 8 * 2 + column % 2;
+    reg = index / per_register;
+    part = index % per_register;
+  }
+  return {group * 4 + in_group, reg, part};
+}
+
+/// Where wmma keeps an element: one after the other over the lanes.
+Place place_in_fragment(int row, int column, int columns, int per_register) {
+  int index = row * columns + column;
+  int slot = index / warp_size;
+  return {index % warp_size, slot / per_register, slot % per_register};
+}
+
+template <class Wide>
+Wide decode(Element element, uint64_t bits) {
+  switch (element) {
+    case Element::f16:
+      return static_cast<Wide>(to_double(Half{static_cast<uint16_t>(bits)}));
+    case Element::bf16:
+      return static_cast<Wide>(to_double(Bfloat{static_cast<uint16_t>(bits)}));
+    case Element::tf32:
+      // The low bits of the register are not looked at.
+      return static_cast<Wide>(std::bit_cast<float>(static_cast<uint32_t>(bits) & ~0x1fffu));
+    case Element::f32:
+      return static_cast<Wide>(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+    case Element::f64:
+      return static_cast<Wide>(std::bit_cast<double>(bits));
+    case Element::s8:
+      return static_cast<Wide>(static_cast<int8_t>(bits));
+    case Element::u8:
+      return static_cast<Wide>(static_cast<uint8_t>(bits));
+    case Element::s32:
+      return static_cast<Wide>(static_cast<int32_t>(bits));
+  }
+  return 0;
+}
+
+template <class Wide>
+uint64_t encode(Element element, Wide value) {
+  switch (element) {
+    case Element::f16:
+      return round_to<Half>(static_cast<double>(value)).bits;
+    case Element::bf16:
+      return round_to<Bfloat>(static_cast<double>(value)).bits;
+    case Element::tf32:
+    case Element::f32:
+      return std::bit_cast<uint32_t>(static_cast<float>(value));
+    case Element::f64:
+      return std::bit_cast<uint64_t>(static_cast<double>(value));
+    default:
+      return static_cast<uint32_t>(static_cast<int32_t>(value));
+  }
+}
+
+uint32_t register_bits(Element element) { return std::max(32u, bits_of(element)); }
+int per_register(Element element) {
+  return static_cast<int>(register_bits(element) / bits_of(element));
+}
+
+uint64_t read_part(Warp& warp, OperandRef operand, Element element, int lane, int part) {
+  if (element == Element::f64) return warp.lanes<uint64_t>(operand)[lane];
+  uint32_t bits = warp.lanes<uint32_t>(operand)[lane];
+  uint32_t width = bits_of(element);
+  if (width == 32) return bits;
+  return (bits >> (part * static_cast<int>(width))) & ((1u << width) - 1);
+}
+
+void write_part(Warp& warp, OperandRef operand, Element element, int lane, int part,
+                uint64_t value) {
+  if (element == Element::f64) {
+    warp.lanes<uint64_t>(operand)[lane] = value;
+    return;
+  }
+  uint32_t& bits = warp.lanes<uint32_t>(operand)[lane];
+  uint32_t width = bits_of(element);
+  if (width == 32) {
+    bits = static_cast<uint32_t>(value);
+    return;
+  }
+  int shift = part * static_cast<int>(width);
+  uint32_t mask = ((1u << width) - 1) << shift;
+  bits = (bits & ~mask) | (static_cast<uint32_t>(value) << shift & mask);
+}
+
+// ---- multiplication ----
+
+template <class Wide>
+using Matrix = std::array<std::array<Wide, extent_max>, extent_max>;
+
+Place place_of(const MultiplyForm& form, Role role, Element element, int row, int column) {
+  int rows = role == Role::b ? form.k : form.m;
+  int columns = role == Role::a ? form.k : form.n;
+  return form.is_fragment ? place_in_fragment(row, column, columns, per_register(element))
+                          : place_in_registers(role, row, column, rows, per_register(element));
+}
+
+template <class Wide>
+void read_matrix(Warp& warp, const MultiplyForm& form, const OperandRef* registers, Role role,
+                 Element element, Matrix<Wide>& matrix) {
+  int rows = role == Role::b ? form.k : form.m;
+  int columns = role == Role::a ? form.k : form.n;
+  for (int row = 0; row < rows; ++row)
+    for (int column = 0; column < columns; ++column) {
+      Place place = place_of(form, role, element, row, column);
+      matrix[row][column] = decode<Wide>(
+          element, read_part(warp, registers[place.reg], element, place.lane, place.part));
+    }
+}
+
+/// Products are exact; they are added in the order of k.
+template <class Wide>
+void multiply(Warp& warp, const MultiplyForm& form, const MoreOperands& more) {
+  const OperandRef* d = more.operands.data();
+  const OperandRef* a = d + form.d_registers;
+  const OperandRef* b = a + form.a_registers;
+  const OperandRef* c = b + form.b_registers;
+  Matrix<Wide> left, right, sum;
+  read_matrix(warp, form, a, Role::a, form.a, left);
+  read_matrix(warp, form, b, Role::b, form.b, right);
+  read_matrix(warp, form, c, Role::result, form.c, sum);
+  for (int row = 0; row < form.m; ++row)
+    for (int k = 0; k < form.k; ++k) {
+      Wide factor = left[row][k];
+      for (int column = 0; column < form.n; ++column) {
+        if constexpr (std::is_same_v<Wide, double>)
+          sum[row][column] = std::fma(factor, right[k][column], sum[row][column]);
+        else
+          sum[row][column] += factor * right[k][column];
+      }
+    }
+  for (int row = 0; row < form.m; ++row)
+    for (int column = 0; column < form.n; ++column) {
+      Wide value = sum[row][column];
+      if constexpr (std::is_same_v<Wide, int64_t>)
+        if (form.saturate)
+          value = std::clamp<int64_t>(value, std::numeric_limits<int32_t>::min(),
+                                      std::numeric_limits<int32_t>::max());
+      Place place = place_of(form, Role::result, form.d, row, column);
+      write_part(warp, d[place.reg], form.d, place.lane, place.part, encode(form.d, value));
+    }
+}
+
+void execute_multiply(Warp& warp, const Instruction& instruction, LaneMask, Exchange&) {
+  auto& more = *static_cast<const MoreOperands*>(instruction.details);
+  auto& form = *static_cast<const MultiplyForm*>(more.details.get());
+  if (form.d == Element::f64)
+    multiply<double>(warp, form, more);
+  else if (form.d == Element::s32)
+    multiply<int64_t>(warp, form, more);
+  else
+    multiply<float>(warp, form, more);
+}
+
+// ---- fragments in memory ----
+
+/// Address of the first element of a line: rows in row-major order, else columns.
+uint64_t line_address(const FragmentForm& form, uint64_t base, uint32_t stride, int line) {
+  return base + uint64_t{stride} * static_cast<uint64_t>(line) * (bits_of(form.element) / 8);
+}
+
+void execute_load_fragment(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange&) {
+  auto& more = *static_cast<const MoreOperands*>(instruction.details);
+  auto& form = *static_cast<const FragmentForm*>(more.details.get());
+  int leader = first_lane(lanes);
+  uint64_t base = warp.lanes<uint64_t>(more.operands[form.register_count])[leader];
+  uint32_t stride = warp.lanes<uint32_t>(more.operands[form.register_count + 1])[leader];
+  uint32_t bytes = bits_of(form.element) / 8;
+  int lines = form.is_row_major ? form.rows : form.columns;
+  int length = form.is_row_major ? form.columns : form.rows;
+  int slots = form.rows * form.columns / warp_size;
+  int slots_in_registers = form.register_count * per_register(form.element);
+  std::array<std::byte, extent_max * 8> line_bytes;
+  for (int line = 0; line < lines; ++line) {
+    if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line),
+                      line_bytes.data(), static_cast<uint64_t>(length) * bytes))
+      return;
+    for (int i = 0; i < length; ++i) {
+      uint64_t bits = 0;
+      std::memcpy(&bits, line_bytes.data() + static_cast<size_t>(i) * bytes, bytes);
+      int row = form.is_row_major ? line : i, column = form.is_row_major ? i : line;
+      Place place = place_in_fragment(row, column, form.columns, per_register(form.element));
+      // Some fragments have room for each element twice.
+      int slot = place.reg * per_register(form.element) + place.part;
+      for (; slot < slots_in_registers; slot += slots)
+        write_part(warp, more.operands[slot / per_register(form.element)], form.element, place.lane,
+                   slot % per_register(form.element), bits);
+    }
+  }
+}
+
+void execute_store_fragment(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange&) {
+  auto& more = *static_cast<const MoreOperands*>(instruction.details);
+  auto& form = *static_cast<const FragmentForm*>(more.details.get());
+  int leader = first_lane(lanes);
+  uint64_t base = warp.lanes<uint64_t>(more.operands[0])[leader];
+  uint32_t stride = warp.lanes<uint32_t>(more.operands[1])[leader];
+  uint32_t bytes = bits_of(form.element) / 8;
+  int lines = form.is_row_major ? form.rows : form.columns;
+  int length = form.is_row_major ? form.columns : form.rows;
+  std::array<std::byte, extent_max * 8> line_bytes;
+  for (int line = 0; line < lines; ++line) {
+    for (int i = 0; i < length; ++i) {
+      int row = form.is_row_major ? line : i, column = form.is_row_major ? i : line;
+      Place place = place_in_fragment(row, column, form.columns, per_register(form.element));
+      uint64_t bits =
+          read_part(warp, more.operands[2 + place.reg], form.element, place.lane, place.part);
+      std::memcpy(line_bytes.data() + static_cast<size_t>(i) * bytes, &bits, bytes);
+    }
+    if (!write_generic(warp, instruction, leader, line_address(form, base, stride, line),
+                       line_bytes.data(), static_cast<uint64_t>(length) * bytes))
+      return;
+  }
+}
+
+// ---- 8 x 8 tiles ----
+
+using Tile = std::array<std::array<uint16_t, 8>, 8>;
+
+/// Each lane holds two neighbouring elements of a row.
+uint32_t tile_register(const Tile& tile, int lane, bool is_transposed) {
+  int row = lane / 4, column = lane % 4 * 2;
+  uint32_t low = is_transposed ? tile[column][row] : tile[row][column];
+  uint32_t high = is_transposed ? tile[column + 1][row] : tile[row][column + 1];
+  return low | high << 16;
+}
+
+Tile tile_of_registers(const uint32_t* registers, bool is_transposed) {
+  Tile tile;
+  for (int lane = 0; lane < warp_size; ++lane) {
+    int row = lane / 4, column = lane % 4 * 2;
+    auto low = static_cast<uint16_t>(registers[lane]);
+    auto high = static_cast<uint16_t>(registers[lane] >> 16);
+    (is_transposed ? tile[column][row] : tile[row][column]) = low;
+    (is_transposed ? tile[column + 1][row] : tile[row][column + 1]) = high;
+  }
+  return tile;
+}
+
+void execute_load_tiles(Warp& warp, const Instruction& instruction, LaneMask, Exchange&) {
+  auto& more = *static_cast<const MoreOperands*>(instruction.details);
+  auto& form = *static_cast<const TileForm*>(more.details.get());
+  // The lanes 8 i to 8 i + 7 give the addresses of the rows of the i-th matrix.
+  Lanes<uint64_t> address;
+  std::memcpy(&address, warp.lanes<uint64_t>(more.operands[form.count]), sizeof address);
+  for (int i = 0; i < form.count; ++i) {
+    Tile tile;
+    for (int row = 0; row < 8; ++row) {
+      uint64_t from = address.lane[8 * i + row];
+      if (from % 16 != 0) {
+        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row,
+                   "row of a matrix that is not aligned to 16 bytes");
+        return;
+      }
+      if (!read_generic(warp, instruction, 8 * i + row, from, tile[row].data(), 16)) return;
+    }
+    uint32_t* result = warp.lanes<uint32_t>(more.operands[i]);
+    for (int lane = 0; lane < warp_size; ++lane)
+      result[lane] = tile_register(tile, lane, form.is_transposed);
+  }
+}
+
+void execute_store_tiles(Warp& warp, const Instruction& instruction, LaneMask, Exchange&) {
+  auto& more = *static_cast<const MoreOperands*>(instruction.details);
+  auto& form = *static_cast<const TileForm*>(more.details.get());
+  const uint64_t* address = warp.lanes<uint64_t>(more.operands[0]);
+  for (int i = 0; i < form.count; ++i) {
+    Tile tile = tile_of_registers(warp.lanes<uint32_t>(more.operands[1 + i]), form.is_transposed);
+    for (int row = 0; row < 8; ++row) {
+      uint64_t to = address[8 * i + row];
+      if (to % 16 != 0) {
+        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row,
+                   "row of a matrix that is not aligned to 16 bytes");
+        return;
+      }
+      if (!write_generic(warp, instruction, 8 * i + row, to, tile[row].data(), 16)) return;
+    }
+  }
+}
+
+void execute_transpose(Warp& warp, const Instruction& instruction, LaneMask, Exchange&) {
+  auto& more = *static_cast<const MoreOperands*>(instruction.details);
+  Tile tile = tile_of_registers(warp.lanes<uint32_t>(more.operands[1]), false);
+  uint32_t* result = warp.lanes<uint32_t>(more.operands[0]);
+  for (int lane = 0; lane < warp_size; ++lane) result[lane] = tile_register(tile, lane, true);
+}
+
+template <auto execute>
+const Instruction* run_together(Warp& warp, const Instruction& instruction, LaneMask) {
+  static constexpr Collective collective = {execute, nullptr};
+  return warp.run_collective(instruction, collective, all_lanes);
+}
+
+}  // namespace
+
+uint32_t bits_of(Element element) {
+  switch (element) {
+    case Element::f16:
+    case Element::bf16:
+      return 16;
+    case Element::s8:
+    case Element::u8:
+      return 8;
+    case Element::f64:
+      return 64;
+    default:
+      return 32;
+  }
+}
+
+Handler multiply_matrices() { return &run_together<&execute_multiply>; }
+Handler load_fragment() { return &run_together<&execute_load_fragment>; }
+Handler store_fragment() { return &run_together<&execute_store_fragment>; }
+Handler load_tiles() { return &run_together<&execute_load_tiles>; }
+Handler store_tiles() { return &run_together<&execute_store_tiles>; }
+Handler transpose_tile() { return &run_together<&execute_transpose>; }
+
+}  // namespace fargpu::softgpu::ops

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace fargpu::softgpu {
+
+/// How much of a device's memory is in use.
+class MemoryAccount {
+ public:
+  explicit MemoryAccount(uint64_t total_bytes) : total_bytes_(total_bytes) {}
+  uint64_t total_bytes() const { return total_bytes_; }
+  uint64_t free_bytes() const { return total_bytes_ - used_bytes_.load(); }
+  bool try_charge(uint64_t bytes);
+  void release(uint64_t bytes) { used_bytes_.fetch_sub(bytes); }
+
+ private:
+  const uint64_t total_bytes_;
+  std::atomic<uint64_t> used_bytes_{0};
+};
+
+/// A piece of a device's memory, kept in host memory that costs nothing until it is touched.
+class PhysicalMemory {
+ public:
+  enum class Sharing : uint8_t { private_memory, file };
+
+  /// Null if the account, or the host, has no room. With Sharing::file other processes can map
+  /// it too, through file().
+  static std::shared_ptr<PhysicalMemory> create(std::shared_ptr<MemoryAccount> account,
+                                                uint64_t bytes, Sharing sharing);
+  /// Memory that another process made; the account is that of the device it counts for here.
+  /// Takes no ownership of the descriptor. Null if it is no such file.
+  static std::shared_ptr<PhysicalMemory> import(std::shared_ptr<MemoryAccount> account, int file);
+  ~PhysicalMemory();
+  PhysicalMemory(const PhysicalMemory&) = delete;
+  PhysicalMemory& operator=(const PhysicalMemory&) = delete;
+
+  std::byte* host() const { return host_; }
+  uint64_t bytes() const { return bytes_; }
+  /// A descriptor of the file behind it, or -1.
+  int file() const { return file_; }
+
+ private:
+  PhysicalMemory(std::shared_ptr<MemoryAccount> account, std::byte* host, uint64_t bytes, int file)
+      : account_(std::move(account)), host_(host), bytes_(bytes), file_(file) {}
+
+  std::shared_ptr<MemoryAccount> account_;
+  std::byte* host_;
+  uint64_t bytes_;
+  int file_;
+};
+
+}  // namespace fargpu::softgpu

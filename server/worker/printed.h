@@ -1,0 +1,36 @@
+#pragma once
+// What kernels print: the driver writes it to this process's own standard output and standard error, from where it goes to the client.
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace fargpu::server {
+
+/// Takes over a descriptor of this process: whatever is written to it gathers in memory, so that the writer never waits, and is
+/// handed on by collect(). Writing: any thread. Collecting: one.
+class Printed {
+ public:
+  /// Throws SystemError.
+  explicit Printed(int descriptor);
+  Printed(const Printed&) = delete;
+  Printed& operator=(const Printed&) = delete;
+  ~Printed();
+
+  /// Calls hand_on(text) for what was written since the last time, in pieces.
+  void collect(const std::function<void(std::span<const std::byte>)>& hand_on);
+
+ private:
+  static constexpr std::size_t piece_bytes = 64u << 10;
+
+  int memory_ = -1;
+  std::uint64_t taken_ = 0;
+};
+
+/// The two that programs look at.
+struct PrintedByKernels {
+  Printed output{1};
+  Printed errors{2};
+};
+
+}  // namespace fargpu::server

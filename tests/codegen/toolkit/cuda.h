@@ -1,0 +1,59 @@
+// A toolkit in small, with one of everything that the generator must tell apart.
+#pragma once
+#include <stddef.h>
+#define CUDA_VERSION 13000
+#define CUDAAPI
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef unsigned long long CUdeviceptr_v2;
+typedef CUdeviceptr_v2 CUdeviceptr;
+typedef int CUdevice;
+typedef struct CUstream_st* CUstream;
+typedef struct CUbox_st* CUbox;
+typedef enum cudaError_enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_NOT_SUPPORTED = 801 } CUresult;
+typedef enum CUcolour_enum { CU_COLOUR_RED = 0, CU_COLOUR_BLUE = 1 } CUcolour;
+typedef enum CUdevice_attribute_enum {
+  CU_DEVICE_ATTRIBUTE_WARP_SIZE = 10,
+  CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
+  CU_DEVICE_ATTRIBUTE_MAX
+} CUdevice_attribute;
+
+typedef struct CUboxShape_st {
+  size_t edges[3];
+  CUcolour colour;
+  struct {
+    unsigned short lid;
+    void* maker;
+  } parts;
+} CUboxShape;
+
+typedef enum CUlaunchAttributeID_enum { CU_LAUNCH_ATTRIBUTE_IGNORE = 0, CU_LAUNCH_ATTRIBUTE_PRIORITY = 8 } CUlaunchAttributeID;
+typedef union CUlaunchAttributeValue_union {
+  char pad[64];
+  int priority;
+} CUlaunchAttributeValue;
+
+CUresult CUDAAPI cuInit(unsigned int Flags);
+CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags);
+CUresult CUDAAPI cuStreamDestroy(CUstream hStream);
+CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue* value);
+CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue* value);
+
+CUresult CUDAAPI cuBoxCreate(CUbox* box, const CUboxShape* shape, const char* name, CUdevice dev);
+CUresult CUDAAPI cuBoxDestroy(CUbox box);
+CUresult CUDAAPI cuBoxGetColour(CUcolour* colour, CUbox box);
+CUresult CUDAAPI cuBoxGetSize(unsigned int* bytes, CUbox box);
+CUresult CUDAAPI cuBoxGetSize_v2(size_t* bytes, CUbox box);
+CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float* weights, unsigned int count);
+CUresult CUDAAPI cuBoxList(CUbox* boxes, size_t* count);
+CUresult CUDAAPI cuBoxOpen(CUbox box, void** contents);
+CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char value, size_t bytes);
+CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char value, size_t bytes);
+CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream);
+CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,7 @@
+#pragma once
+#include <cuda.h>
+
+#ifdef __cplusplus
+extern "C"
+#endif
+CUresult CUDAAPI cuProfilerStart(void);

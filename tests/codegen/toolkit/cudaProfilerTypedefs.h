@@ -1,0 +1,4 @@
+#pragma once
+#include <cudaProfiler.h>
+
+typedef CUresult(CUDAAPI* PFN_cuProfilerStart_v4000)(void);

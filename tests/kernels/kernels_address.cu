@@ -1,0 +1,593 @@
+// Addresses: memory mapped where the program wants it, memory of the host, copies of every kind,
+// several devices, and the ways in which code gets onto them.
+
+#include "harness.h"
+
+#ifdef __CUDACC__
+
+extern "C" __global__ void fill(unsigned* out, unsigned value, unsigned long long count) {
+  unsigned long long i = blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+  if (i < count) out[i] = value + static_cast<unsigned>(i);
+}
+
+extern "C" __global__ void sum(const unsigned* in, unsigned long long count,
+                               unsigned long long* out) {
+  unsigned long long own = 0;
+  for (unsigned long long i = threadIdx.x; i < count; i += blockDim.x) own += in[i];
+  atomicAdd(out, own);
+}
+
+extern "C" __global__ void copy(const int* from, int* to, int count) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = from[i] * 2;
+}
+
+__device__ int module_value = 3;
+extern "C" __global__ void read_module_value(int* out) { *out = module_value; }
+
+#else
+
+#include <sys/mman.h>
+
+#include <thread>
+
+namespace {
+
+constexpr size_t mebibyte = 1 << 20;
+
+CUmemAllocationProp properties_of_device(int device) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  return properties;
+}
+
+void allow_access(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags, int device = 0) {
+  CUmemAccessDesc access = {};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device;
+  access.flags = flags;
+  OK(cuMemSetAccess(address, bytes, &access, 1));
+}
+
+unsigned long long sum_of(const Kernels& kernels, CUdeviceptr address, unsigned long long count) {
+  Buffer<unsigned long long> total(1);
+  total.clear();
+  kernels.run("sum", {}, {256}, address, count, total.address());
+  return total.get()[0];
+}
+
+int devices() {
+  int count;
+  OK(cuDeviceGetCount(&count));
+  return count;
+}
+
+}  // namespace
+
+// A very large range at the address the program asks for, filled piece by piece.
+CASE(reserved_range) {
+  Kernels kernels;
+  constexpr CUdeviceptr base = 0x100000000000;
+  constexpr size_t window = size_t{16} << 40;
+  CUmemAllocationProp properties = properties_of_device(0);
+  size_t granularity;
+  OK(cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  HOLDS(granularity == 2 * mebibyte);
+  CUdeviceptr reserved;
+  OK(cuMemAddressReserve(&reserved, window, 0, base, 0));
+  HOLDS(reserved == base);
+  size_t bytes = 4 * mebibyte;
+  CUdeviceptr places[] = {base, base + bytes, base + (size_t{7} << 40), base + window - bytes};
+  CUmemGenericAllocationHandle handles[4];
+  for (int i = 0; i < 4; ++i) {
+    OK(cuMemCreate(&handles[i], bytes, &properties, 0));
+    OK(cuMemMap(places[i], bytes, 0, handles[i], 0));
+    allow_access(places[i], bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    OK(cuMemRelease(handles[i]));  // the mapping keeps it
+  }
+  unsigned long long count = bytes / 4, wanted = count * (count - 1) / 2;
+  for (unsigned i = 0; i < 4; ++i) {
+    kernels.run("fill", {static_cast<unsigned>(count / 256)}, {256}, places[i], i, count);
+    HOLDS(sum_of(kernels, places[i], count) == wanted + i * count);
+  }
+  // The first two lie side by side: copies and sets go across.
+  std::vector<unsigned> got(16);
+  OK(cuMemcpyDtoH(got.data(), places[1] - 32, 64));
+  for (unsigned i = 0; i < 8; ++i)
+    HOLDS(got[i] == count - 8 + i && got[8 + i] == 1 + i);
+  OK(cuMemsetD32(places[1] - 32, 7, 16));
+  OK(cuMemcpyDtoH(got.data(), places[1] - 32, 64));
+  expect_same(got, std::vector<unsigned>(16, 7));
+  unsigned long long access;
+  CUmemLocation location = properties.location;
+  OK(cuMemGetAccess(&access, &location, places[2]));
+  HOLDS(access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  CUmemGenericAllocationHandle retained;
+  OK(cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(places[3] + 100)));
+  CUmemAllocationProp found;
+  OK(cuMemGetAllocationPropertiesFromHandle(&found, retained));
+  HOLDS(found.location.id == 0);
+  OK(cuMemRelease(retained));
+  CUdeviceptr start;
+  size_t size;
+  OK(cuMemGetAddressRange(&start, &size, places[2] + 12345));
+  HOLDS(start == places[2] && size == bytes);
+  for (CUdeviceptr place : places) OK(cuMemUnmap(place, bytes));
+  OK(cuMemAddressFree(base, window));
+}
+
+CASE(mapping_rules) {
+  CUmemAllocationProp properties = properties_of_device(0);
+  size_t bytes = 2 * mebibyte;
+  CUmemGenericAllocationHandle handle;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, 12345, &properties, 0));
+  OK(cuMemCreate(&handle, bytes, &properties, 0));
+  CUdeviceptr range;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&range, 12345, 0, 0, 0));
+  OK(cuMemAddressReserve(&range, 4 * bytes, 0, 0, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(range + 4096, bytes, 0, handle, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(range + 4 * bytes, bytes, 0, handle, 0));
+  OK(cuMemMap(range, bytes, 0, handle, 0));
+  CUresult twice = cuMemMap(range, bytes, 0, handle, 0);
+  HOLDS(twice == CUDA_ERROR_INVALID_VALUE || twice == CUDA_ERROR_ALREADY_MAPPED);
+  allow_access(range, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  OK(cuMemsetD8(range, 1, 16));
+  // One memory at two addresses.
+  OK(cuMemMap(range + bytes, bytes, 0, handle, 0));
+  allow_access(range + bytes, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  unsigned word;
+  OK(cuMemcpyDtoH(&word, range + bytes, 4));
+  HOLDS(word == 0x01010101);
+  HOLDS(cuMemAddressFree(range, 4 * bytes) != CUDA_SUCCESS);
+  OK(cuMemUnmap(range, 2 * bytes));
+  OK(cuMemAddressFree(range, 4 * bytes));
+  OK(cuMemRelease(handle));
+}
+
+CASE(access_without_rights) {
+  Kernels kernels;
+  CUmemAllocationProp properties = properties_of_device(0);
+  size_t bytes = 2 * mebibyte;
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr range;
+  OK(cuMemCreate(&handle, bytes, &properties, 0));
+  OK(cuMemAddressReserve(&range, bytes, 0, 0, 0));
+  OK(cuMemMap(range, bytes, 0, handle, 0));
+  OK(kernels.try_launch("fill", {}, {32}, 0, nullptr, range, 1u, 32ull));
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+}
+
+CASE(shared_handles) {
+  CUmemAllocationProp properties = properties_of_device(0);
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  size_t bytes = 2 * mebibyte;
+  CUmemGenericAllocationHandle exported, imported;
+  OK(cuMemCreate(&exported, bytes, &properties, 0));
+  int descriptor = -1;
+  OK(cuMemExportToShareableHandle(&descriptor, exported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                  0));
+  HOLDS(descriptor >= 0);
+  OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(intptr_t{descriptor}),
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  CUdeviceptr first, second;
+  OK(cuMemAddressReserve(&first, bytes, 0, 0, 0));
+  OK(cuMemAddressReserve(&second, bytes, 0, 0, 0));
+  OK(cuMemMap(first, bytes, 0, exported, 0));
+  OK(cuMemMap(second, bytes, 0, imported, 0));
+  allow_access(first, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  allow_access(second, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  OK(cuMemsetD32(first, 0xabcdef, 100));
+  unsigned word;
+  OK(cuMemcpyDtoH(&word, second + 396, 4));
+  HOLDS(word == 0xabcdef);
+  OK(cuMemUnmap(first, bytes));
+  OK(cuMemUnmap(second, bytes));
+  OK(cuMemRelease(exported));
+  OK(cuMemRelease(imported));
+}
+
+CASE(allocations) {
+  size_t free_bytes, total_bytes, free_later;
+  OK(cuMemGetInfo(&free_bytes, &total_bytes));
+  HOLDS(free_bytes <= total_bytes);
+  CUdeviceptr memory;
+  OK(cuMemAlloc(&memory, 64 * mebibyte));
+  OK(cuMemGetInfo(&free_later, &total_bytes));
+  HOLDS(free_later <= free_bytes - 64 * mebibyte);
+  HOLDS(memory % 256 == 0);
+  CUdeviceptr start;
+  size_t size;
+  OK(cuMemGetAddressRange(&start, &size, memory + 1000));
+  HOLDS(start == memory && size == 64 * mebibyte);
+  OK(cuMemFree(memory));
+  OK(cuMemGetInfo(&free_later, &total_bytes));
+  HOLDS(free_later + 32 * mebibyte >= free_bytes);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(memory));
+  OK(cuMemFree(0));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&memory, 0));
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&memory, total_bytes * 2));
+  size_t pitch;
+  OK(cuMemAllocPitch(&memory, &pitch, 1001, 10, 4));
+  HOLDS(pitch >= 1001 && pitch % 256 == 0);
+  OK(cuMemFree(memory));
+}
+
+CASE(memsets) {
+  constexpr size_t count = 1000;
+  Buffer<unsigned char> buffer(count);
+  CUdeviceptr at = buffer.address();
+  buffer.clear();
+  OK(cuMemsetD8(at + 3, 0xab, 11));
+  OK(cuMemsetD16(at + 100, 0x1234, 20));
+  OK(cuMemsetD32(at + 200, 0xdeadbeef, 5));
+  OK(cuMemsetD2D8(at + 300, 50, 0x77, 10, 4));
+  OK(cuMemsetD2D16(at + 500, 64, 0x4321, 8, 3));
+  OK(cuMemsetD2D32(at + 700, 64, 0x01020304, 4, 3));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD16(at + 1, 1, 4));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(at + 2, 1, 4));
+  std::vector<unsigned char> wanted(count);
+  auto put = [&](size_t place, uint32_t value, size_t bytes, size_t times) {
+    for (size_t i = 0; i < times; ++i) std::memcpy(&wanted[place + i * bytes], &value, bytes);
+  };
+  put(3, 0xab, 1, 11);
+  put(100, 0x1234, 2, 20);
+  put(200, 0xdeadbeef, 4, 5);
+  for (size_t row = 0; row < 4; ++row) put(300 + 50 * row, 0x77, 1, 10);
+  for (size_t row = 0; row < 3; ++row) put(500 + 64 * row, 0x4321, 2, 8);
+  for (size_t row = 0; row < 3; ++row) put(700 + 64 * row, 0x01020304, 4, 4);
+  expect_same(buffer.get(), wanted);
+}
+
+CASE(copies) {
+  constexpr size_t count = 100000;
+  std::vector<int> values = random_values<int>(count, -1000000, 1000000);
+  Buffer<int> first(values), second(count);
+  second.clear();
+  OK(cuMemcpyDtoD(second.address() + 400, first.address(), 4 * (count - 100)));
+  std::vector<int> wanted(100);
+  wanted.insert(wanted.end(), values.begin(), values.end() - 100);
+  expect_same(second.get(), wanted);
+  // Whatever the direction, found out from the addresses.
+  std::vector<int> host(count);
+  OK(cuMemcpy(reinterpret_cast<CUdeviceptr>(host.data()), second.address(), 4 * count));
+  expect_same(host, wanted);
+  OK(cuMemcpy(second.address(), reinterpret_cast<CUdeviceptr>(values.data()), 4 * count));
+  expect_same(second.get(), values);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(host.data(), 0x1000, 16));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(first.address() + 4 * count - 4, host.data(), 1 << 30));
+  OK(cuMemcpyHtoD(first.address(), nullptr, 0));
+
+  // A rectangle out of one plane into another.
+  CUDA_MEMCPY2D rectangle = {};
+  rectangle.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  rectangle.srcDevice = second.address();
+  rectangle.srcPitch = 400;
+  rectangle.srcXInBytes = 40;
+  rectangle.srcY = 5;
+  rectangle.dstMemoryType = CU_MEMORYTYPE_HOST;
+  rectangle.dstHost = host.data();
+  rectangle.dstPitch = 80;
+  rectangle.dstXInBytes = 8;
+  rectangle.dstY = 1;
+  rectangle.WidthInBytes = 60;
+  rectangle.Height = 7;
+  std::fill(host.begin(), host.end(), 0);
+  OK(cuMemcpy2D(&rectangle));
+  wanted.assign(count, 0);
+  for (size_t y = 0; y < 7; ++y)
+    for (size_t x = 0; x < 15; ++x) wanted[(y + 1) * 20 + 2 + x] = values[(y + 5) * 100 + 10 + x];
+  expect_same(host, wanted);
+  rectangle.WidthInBytes = 401;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&rectangle));
+}
+
+CASE(host_memory) {
+  Kernels kernels;
+  constexpr int count = 10000;
+  // Allocated by the driver.
+  int* pinned;
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), count * 4,
+                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+  CUdeviceptr address;
+  OK(cuMemHostGetDevicePointer(&address, pinned, 0));
+  unsigned flags;
+  OK(cuMemHostGetFlags(&flags, pinned));
+  HOLDS((flags & CU_MEMHOSTALLOC_PORTABLE) != 0);
+  CUmemorytype type;
+  OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
+  HOLDS(type == CU_MEMORYTYPE_HOST);
+  for (int i = 0; i < count; ++i) pinned[i] = i;
+
+  // The program's own, registered.
+  size_t page = 4096;
+  void* mapped = mmap(nullptr, 20 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  HOLDS(mapped != MAP_FAILED);
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuMemHostGetDevicePointer(&address, static_cast<char*>(mapped), 0));
+  OK(cuMemHostRegister(mapped, 20 * page, CU_MEMHOSTREGISTER_DEVICEMAP));
+  GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+        cuMemHostRegister(mapped, 20 * page, CU_MEMHOSTREGISTER_DEVICEMAP));
+  CUdeviceptr registered;
+  OK(cuMemHostGetDevicePointer(&registered, mapped, 0));
+  OK(cuMemHostGetDevicePointer(&address, pinned, 0));
+  kernels.run("copy", {blocks_for(count)}, {block_size}, address, registered, count);
+  for (int i = 0; i < count; ++i) HOLDS(static_cast<int*>(mapped)[i] == 2 * i);
+  OK(cuMemHostUnregister(mapped));
+  GIVES(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(mapped));
+  munmap(mapped, 20 * page);
+  OK(cuMemFreeHost(pinned));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(pinned));
+}
+
+CASE(managed_memory) {
+  Kernels kernels;
+  constexpr int count = 5000;
+  CUdeviceptr from, to;
+  OK(cuMemAllocManaged(&from, count * 4, CU_MEM_ATTACH_GLOBAL));
+  OK(cuMemAllocManaged(&to, count * 4, CU_MEM_ATTACH_GLOBAL));
+  auto* values = reinterpret_cast<int*>(from);
+  for (int i = 0; i < count; ++i) values[i] = i + 3;
+  CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  OK(cuMemPrefetchAsync(from, count * 4, device, 0, nullptr));
+  OK(cuMemAdvise(from, count * 4, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
+  kernels.run("copy", {blocks_for(count)}, {block_size}, from, to, count);
+  for (int i = 0; i < count; ++i) HOLDS(reinterpret_cast<int*>(to)[i] == 2 * (i + 3));
+  unsigned is_managed = 0;
+  OK(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, from));
+  HOLDS(is_managed == 1);
+  OK(cuMemFree(from));
+  OK(cuMemFree(to));
+}
+
+CASE(pointer_attributes) {
+  Buffer<int> buffer(100);
+  CUmemorytype type;
+  OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, buffer.address() + 8));
+  HOLDS(type == CU_MEMORYTYPE_DEVICE);
+  int ordinal = -1;
+  OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, buffer.address()));
+  HOLDS(ordinal == 0);
+  CUcontext context, current;
+  OK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, buffer.address()));
+  OK(cuCtxGetCurrent(&current));
+  HOLDS(context == current);
+  CUdeviceptr start;
+  size_t size;
+  OK(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, buffer.address() + 40));
+  OK(cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, buffer.address() + 40));
+  HOLDS(start == buffer.address() && size == 400);
+  unsigned long long id, other;
+  Buffer<int> another(100);
+  OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, buffer.address()));
+  OK(cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_BUFFER_ID, another.address()));
+  HOLDS(id != other);
+  int on_host;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                        reinterpret_cast<CUdeviceptr>(&on_host)));
+  // Asked for several at once, unknown addresses are no error.
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT};
+  void* answers[] = {&type, &context};
+  OK(cuPointerGetAttributes(2, wanted, answers, reinterpret_cast<CUdeviceptr>(&on_host)));
+  HOLDS(context == nullptr);
+}
+
+CASE(two_devices) {
+  if (devices() < 2) {
+    std::printf("skipped: there is one device\n");
+    return;
+  }
+  std::vector<int> values = random_values<int>(5000, -100, 100), doubled = values, got(5000);
+  for (int& value : doubled) value *= 2;
+  Kernels kernels;
+  Buffer<int> here(values);
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&second, nullptr, 0, 1));
+  {
+    Kernels there;
+    Buffer<int> target(5000), result(5000);
+    OK(cuMemcpyPeer(target.address(), second, here.address(), first, 20000));
+    expect_same(target.get(), values);
+    int can_access;
+    OK(cuDeviceCanAccessPeer(&can_access, 1, 0));
+    if (can_access != 0) {
+      OK(cuCtxEnablePeerAccess(first, 0));
+      GIVES(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(first, 0));
+      there.run("copy", {blocks_for(5000)}, {block_size}, here.address(), result.address(), 5000);
+      expect_same(result.get(), doubled);
+      OK(cuCtxDisablePeerAccess(first));
+      GIVES(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(first));
+    }
+  }
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+}
+
+CASE(no_access_to_peers) {
+  if (devices() < 2) {
+    std::printf("skipped: there is one device\n");
+    return;
+  }
+  Buffer<int> here(100);
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&second, nullptr, 0, 1));
+  Kernels there;
+  OK(there.try_launch("fill", {}, {32}, 0, nullptr, here.address(), 1u, 32ull));
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+  cuCtxDestroy(second);
+  OK(cuCtxSetCurrent(first));
+}
+
+CASE(libraries) {
+  CUlibrary library;
+  OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  unsigned count;
+  OK(cuLibraryGetKernelCount(&count, library));
+  HOLDS(count == 4);
+  std::vector<CUkernel> kernels(count);
+  OK(cuLibraryEnumerateKernels(kernels.data(), count, library));
+  CUkernel kernel;
+  OK(cuLibraryGetKernel(&kernel, library, "read_module_value"));
+  HOLDS(std::find(kernels.begin(), kernels.end(), kernel) != kernels.end());
+  GIVES(CUDA_ERROR_NOT_FOUND, cuLibraryGetKernel(&kernel, library, "no_such_kernel"));
+  const char* name;
+  OK(cuKernelGetName(&name, kernels[0]));
+  HOLDS(name != nullptr);
+  OK(cuLibraryGetKernel(&kernel, library, "fill"));
+  size_t offset, size;
+  OK(cuKernelGetParamInfo(kernel, 2, &offset, &size));
+  HOLDS(offset == 16 && size == 8);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuKernelGetParamInfo(kernel, 3, &offset, &size));
+  int threads;
+  OK(cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, 0));
+  HOLDS(threads == 1024);
+  CUfunction function;
+  OK(cuKernelGetFunction(&function, kernel));
+  CUlibrary owner;
+  OK(cuKernelGetLibrary(&owner, kernel));
+  HOLDS(owner == library);
+
+  // A kernel may be launched as it is.
+  Buffer<int> out(1);
+  CUdeviceptr out_address = out.address(), global;
+  void* arguments[] = {&out_address};
+  OK(cuLibraryGetKernel(&kernel, library, "read_module_value"));
+  OK(cuLibraryGetGlobal(&global, &size, library, "module_value"));
+  HOLDS(size == 4);
+  OK(cuMemsetD32(global, 55, 1));
+  OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments,
+                    nullptr));
+  expect_same(out.get(), {55});
+  CUmodule module;
+  OK(cuLibraryGetModule(&module, library));
+  OK(cuModuleGetFunction(&function, module, "read_module_value"));
+  OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+  expect_same(out.get(), {55});
+  OK(cuLibraryUnload(library));
+}
+
+// A library is one for all contexts, its globals are one for each.
+CASE(library_in_two_contexts) {
+  CUlibrary library;
+  CUkernel kernel;
+  OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  OK(cuLibraryGetKernel(&kernel, library, "read_module_value"));
+  auto read = [&] {
+    Buffer<int> out(1);
+    CUdeviceptr address = out.address();
+    void* arguments[] = {&address};
+    OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments,
+                      nullptr));
+    return out.get()[0];
+  };
+  CUdeviceptr global;
+  OK(cuLibraryGetGlobal(&global, nullptr, library, "module_value"));
+  OK(cuMemsetD32(global, 8, 1));
+  HOLDS(read() == 8);
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&second, nullptr, 0, 0));
+  HOLDS(read() == 3);
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+  HOLDS(read() == 8);
+  OK(cuLibraryUnload(library));
+}
+
+CASE(linked_code) {
+  // Two pieces of PTX, one of which calls the other.
+  const char* caller =
+      ".version 7.0\n.target sm_75\n.address_size 64\n"
+      ".extern .func (.param .b32 result) triple(.param .b32 value);\n"
+      ".visible .entry call_triple(.param .u64 out, .param .u32 value) {\n"
+      "  .reg .b32 %r<3>; .reg .b64 %rd<3>;\n"
+      "  ld.param.u64 %rd1, [out]; ld.param.u32 %r1, [value];\n"
+      "  { .param .b32 p0; .param .b32 p1; st.param.b32 [p0], %r1;\n"
+      "    call.uni (p1), triple, (p0); ld.param.b32 %r2, [p1]; }\n"
+      "  cvta.to.global.u64 %rd2, %rd1; st.global.u32 [%rd2], %r2; ret; }\n";
+  const char* callee =
+      ".version 7.0\n.target sm_75\n.address_size 64\n"
+      ".visible .func (.param .b32 result) triple(.param .b32 value) {\n"
+      "  .reg .b32 %r<3>; ld.param.b32 %r1, [value]; mul.lo.s32 %r2, %r1, 3;\n"
+      "  st.param.b32 [result], %r2; ret; }\n";
+  char errors[1000] = "";
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {errors, reinterpret_cast<void*>(sizeof errors)};
+  CUlinkState state;
+  OK(cuLinkCreate(2, options, values, &state));
+  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(caller), std::strlen(caller) + 1,
+                   "caller", 0, nullptr, nullptr));
+  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(callee), std::strlen(callee) + 1,
+                   "callee", 0, nullptr, nullptr));
+  void* image;
+  size_t bytes;
+  OK(cuLinkComplete(state, &image, &bytes));
+  CUmodule module;
+  OK(cuModuleLoadData(&module, image));
+  OK(cuLinkDestroy(state));
+  CUfunction function;
+  OK(cuModuleGetFunction(&function, module, "call_triple"));
+  Buffer<int> out(1);
+  CUdeviceptr address = out.address();
+  int value = 14;
+  void* arguments[] = {&address, &value};
+  OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+  expect_same(out.get(), {42});
+  OK(cuModuleUnload(module));
+}
+
+CASE(bad_code) {
+  CUmodule module;
+  GIVES(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&module, "no code at all, but long enough"));
+  const char* broken =
+      ".version 7.0\n.target sm_75\n.address_size 64\n"
+      ".visible .entry k() {\n  .reg .b32 %r<3>;\n  frobnicate.b32 %r1, %r2;\n  ret;\n}\n";
+  char errors[2000] = "";
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {errors, reinterpret_cast<void*>(sizeof errors)};
+  GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadDataEx(&module, broken, 2, options, values));
+  HOLDS(std::strstr(errors, "line 6") != nullptr);
+}
+
+CASE(contexts) {
+  CUcontext current, another, popped;
+  OK(cuCtxGetCurrent(&current));
+  OK(cuCtxCreate(&another, nullptr, 0, 0));
+  OK(cuCtxGetCurrent(&popped));
+  HOLDS(popped == another);
+  OK(cuCtxPopCurrent(&popped));
+  HOLDS(popped == another);
+  OK(cuCtxGetCurrent(&popped));
+  HOLDS(popped == current);
+  OK(cuCtxPushCurrent(another));
+  OK(cuCtxDestroy(another));
+  OK(cuCtxGetCurrent(&popped));
+  HOLDS(popped == current);
+  // A thread starts without one.
+  CUresult result = CUDA_SUCCESS;
+  std::thread([&] {
+    CUdeviceptr memory;
+    result = cuMemAlloc(&memory, 16);
+  }).join();
+  GIVES(CUDA_ERROR_INVALID_CONTEXT, result);
+
+  CUcontext primary, again;
+  unsigned flags;
+  int is_active;
+  OK(cuDevicePrimaryCtxGetState(0, &flags, &is_active));
+  HOLDS(is_active == 0);
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuDevicePrimaryCtxRetain(&again, 0));
+  HOLDS(primary == again);
+  OK(cuDevicePrimaryCtxRelease(0));
+  OK(cuDevicePrimaryCtxGetState(0, &flags, &is_active));
+  HOLDS(is_active == 1);
+  OK(cuDevicePrimaryCtxRelease(0));
+  OK(cuDevicePrimaryCtxGetState(0, &flags, &is_active));
+  HOLDS(is_active == 0);
+}
+
+#endif

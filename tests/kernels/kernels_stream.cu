@@ -1,0 +1,739 @@
+// The order of work: streams, events, host functions, captures and graphs.
+
+#include "harness.h"
+
+#ifdef __CUDACC__
+
+extern "C" __global__ void set(int* out, int value) { *out = value; }
+extern "C" __global__ void add(int* out, int value) { *out += value; }
+extern "C" __global__ void scale_and_add(int* out, int factor, int value) {
+  *out = *out * factor + value;
+}
+extern "C" __global__ void copy_value(const int* from, int* to) { *to = *from; }
+
+extern "C" __global__ void wait_for(volatile int* flag, int value) {
+  while (*flag != value) {
+  }
+}
+
+// Takes at least the time given.
+extern "C" __global__ void wait_microseconds(long long microseconds) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (static_cast<long long>(now - start) < microseconds * 1000);
+}
+
+extern "C" __global__ void fill(int* out, int value, int count) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = value + i;
+}
+
+#else
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace {
+
+class Stream {
+ public:
+  explicit Stream(unsigned flags = CU_STREAM_DEFAULT) { OK(cuStreamCreate(&stream_, flags)); }
+  ~Stream() { cuStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator CUstream() const { return stream_; }
+
+ private:
+  CUstream stream_ = nullptr;
+};
+
+class Event {
+ public:
+  explicit Event(unsigned flags = CU_EVENT_DEFAULT) { OK(cuEventCreate(&event_, flags)); }
+  ~Event() { cuEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator CUevent() const { return event_; }
+
+ private:
+  CUevent event_ = nullptr;
+};
+
+/// A number that host and kernels see.
+class Flag {
+ public:
+  Flag() {
+    OK(cuMemHostAlloc(reinterpret_cast<void**>(&value_), sizeof(int), CU_MEMHOSTALLOC_DEVICEMAP));
+    OK(cuMemHostGetDevicePointer(&address_, value_, 0));
+    *value_ = 0;
+  }
+  ~Flag() { cuMemFreeHost(value_); }
+  Flag(const Flag&) = delete;
+  Flag& operator=(const Flag&) = delete;
+  CUdeviceptr address() const { return address_; }
+  void set(int value) { __atomic_store_n(value_, value, __ATOMIC_SEQ_CST); }
+  int get() const { return __atomic_load_n(value_, __ATOMIC_SEQ_CST); }
+
+ private:
+  int* value_ = nullptr;
+  CUdeviceptr address_ = 0;
+};
+
+int value_at(CUdeviceptr address) {
+  int value;
+  OK(cuMemcpyDtoH(&value, address, sizeof value));
+  return value;
+}
+
+/// A kernel node's parameters, with the arguments they point to.
+template <class... Arguments>
+class KernelCall {
+ public:
+  KernelCall(CUfunction function, Arguments... arguments) : arguments_(arguments...) {
+    std::apply([&](auto&... each) { ((pointers_[count_++] = &each), ...); }, arguments_);
+    params.func = function;
+    params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+    params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+    params.kernelParams = pointers_;
+  }
+  CUDA_KERNEL_NODE_PARAMS params = {};
+
+ private:
+  std::tuple<Arguments...> arguments_;
+  void* pointers_[sizeof...(Arguments)];
+  size_t count_ = 0;
+};
+
+class Graph {
+ public:
+  Graph() { OK(cuGraphCreate(&graph_, 0)); }
+  explicit Graph(CUgraph graph) : graph_(graph) {}
+  ~Graph() {
+    if (executable_ != nullptr) cuGraphExecDestroy(executable_);
+    cuGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  operator CUgraph() const { return graph_; }
+  CUgraphExec executable() {
+    if (executable_ == nullptr) OK(cuGraphInstantiateWithFlags(&executable_, graph_, 0));
+    return executable_;
+  }
+  void launch(CUstream stream) {
+    OK(cuGraphLaunch(executable(), stream));
+    OK(cuStreamSynchronize(stream));
+  }
+  template <class Call>
+  CUgraphNode add_kernel(Call&& call, std::vector<CUgraphNode> after = {}) {
+    CUgraphNode node;
+    OK(cuGraphAddKernelNode(&node, graph_, after.data(), after.size(), &call.params));
+    return node;
+  }
+
+ private:
+  CUgraph graph_ = nullptr;
+  CUgraphExec executable_ = nullptr;
+};
+
+size_t count_nodes(CUgraph graph) {
+  size_t count = 0;
+  OK(cuGraphGetNodes(graph, nullptr, &count));
+  return count;
+}
+
+}  // namespace
+
+// Work of one stream is done in order.
+CASE(order) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  Stream stream;
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 1));
+  int wanted = 1;
+  for (int i = 0; i < 200; ++i) {
+    OK(kernels.try_launch("scale_and_add", {}, {1}, 0, stream, value.address(), 3, i));
+    wanted = static_cast<int>(static_cast<unsigned>(wanted) * 3 + static_cast<unsigned>(i));
+  }
+  OK(cuStreamSynchronize(stream));
+  HOLDS(value_at(value.address()) == wanted);
+}
+
+CASE(asynchronous) {
+  Kernels kernels;
+  Flag flag;
+  Buffer<int> value(1);
+  Stream stream(CU_STREAM_NON_BLOCKING);
+  OK(kernels.try_launch("wait_for", {}, {1}, 0, stream, flag.address(), 1));
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 5));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+  flag.set(1);
+  OK(cuStreamSynchronize(stream));
+  OK(cuStreamQuery(stream));
+  HOLDS(value_at(value.address()) == 5);
+}
+
+// The legacy default stream waits for all blocking streams, and they for it.
+CASE(default_stream) {
+  Kernels kernels;
+  Flag flag;
+  Buffer<int> value(1);
+  Stream first, second, independent(CU_STREAM_NON_BLOCKING);
+  OK(kernels.try_launch("wait_for", {}, {1}, 0, first, flag.address(), 1));
+  OK(kernels.try_launch("set", {}, {1}, 0, first, value.address(), 10));
+  OK(kernels.try_launch("scale_and_add", {}, {1}, 0, nullptr, value.address(), 2, 1));
+  OK(kernels.try_launch("scale_and_add", {}, {1}, 0, second, value.address(), 2, 3));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(second));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(nullptr));
+  OK(cuStreamQuery(independent));
+  flag.set(1);
+  OK(cuStreamSynchronize(second));
+  HOLDS(value_at(value.address()) == 45);
+}
+
+CASE(per_thread_streams) {
+  Kernels kernels;
+  Flag flag;
+  Buffer<int> value(1);
+  CUfunction wait = kernels.get("wait_for"), set = kernels.get("set");
+  CUdeviceptr flag_address = flag.address(), value_address = value.address();
+  int one = 1;
+  void* wait_arguments[] = {&flag_address, &one};
+  OK(cuLaunchKernel(wait, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, wait_arguments, nullptr));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(CU_STREAM_PER_THREAD));
+  // Another thread's stream is another one.
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  std::thread([&] {
+    int seven = 7;
+    void* arguments[] = {&value_address, &seven};
+    result = cuCtxSetCurrent(context);
+    if (result == CUDA_SUCCESS)
+      result = cuLaunchKernel(set, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, arguments, nullptr);
+    if (result == CUDA_SUCCESS) result = cuStreamSynchronize(CU_STREAM_PER_THREAD);
+  }).join();
+  OK(result);
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(CU_STREAM_PER_THREAD));
+  flag.set(1);
+  OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+  HOLDS(value_at(value.address()) == 7);
+}
+
+CASE(events) {
+  Kernels kernels;
+  Flag flag;
+  Stream stream;
+  Event start, end, unrecorded, without_time(CU_EVENT_DISABLE_TIMING);
+  OK(cuEventQuery(unrecorded));
+  OK(cuEventSynchronize(unrecorded));
+  OK(cuEventRecord(start, stream));
+  OK(kernels.try_launch("wait_for", {}, {1}, 0, stream, flag.address(), 1));
+  OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, stream, 5000ll));
+  OK(cuEventRecord(end, stream));
+  OK(cuEventRecord(without_time, stream));
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(end));
+  float milliseconds = -1;
+  GIVES(CUDA_ERROR_NOT_READY, cuEventElapsedTime(&milliseconds, start, end));
+  flag.set(1);
+  OK(cuEventSynchronize(end));
+  OK(cuEventElapsedTime(&milliseconds, start, end));
+  HOLDS(milliseconds >= 4.9f && milliseconds < 5000);
+  OK(cuEventSynchronize(without_time));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&milliseconds, start, without_time));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&milliseconds, start, unrecorded));
+}
+
+CASE(waiting_for_events) {
+  Kernels kernels;
+  Flag flag;
+  Buffer<int> value(1);
+  Stream producer(CU_STREAM_NON_BLOCKING), consumer(CU_STREAM_NON_BLOCKING);
+  Event event(CU_EVENT_DISABLE_TIMING);
+  OK(kernels.try_launch("wait_for", {}, {1}, 0, producer, flag.address(), 1));
+  OK(kernels.try_launch("set", {}, {1}, 0, producer, value.address(), 20));
+  OK(cuEventRecord(event, producer));
+  OK(cuStreamWaitEvent(consumer, event, 0));
+  // What is recorded later does not count.
+  OK(kernels.try_launch("wait_for", {}, {1}, 0, producer, flag.address(), 2));
+  OK(cuEventRecord(event, producer));
+  OK(kernels.try_launch("add", {}, {1}, 0, consumer, value.address(), 3));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(consumer));
+  flag.set(1);
+  OK(cuStreamSynchronize(consumer));
+  HOLDS(value_at(value.address()) == 23);
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(producer));
+  flag.set(2);
+  OK(cuStreamSynchronize(producer));
+}
+
+CASE(host_functions) {
+  Kernels kernels;
+  Stream stream;
+  Buffer<int> value(1);
+  struct Log {
+    std::vector<int> entries;
+    int copied = 0;
+  } log;
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 9));
+  OK(cuMemcpyDtoHAsync(&log.copied, value.address(), 4, stream));
+  OK(cuLaunchHostFunc(
+      stream,
+      [](void* data) {
+        auto* seen = static_cast<Log*>(data);
+        seen->entries.push_back(seen->copied);
+      },
+      &log));
+  OK(cuStreamAddCallback(
+      stream,
+      [](CUstream, CUresult status, void* data) {
+        static_cast<Log*>(data)->entries.push_back(100 + status);
+      },
+      &log, 0));
+  OK(cuStreamSynchronize(stream));
+  HOLDS((log.entries == std::vector<int>{9, 100}));
+}
+
+CASE(memory_operations) {
+  Kernels kernels;
+  Buffer<int> words(4), value(1);
+  words.clear();
+  Stream waiting(CU_STREAM_NON_BLOCKING), writing(CU_STREAM_NON_BLOCKING);
+  OK(cuStreamWaitValue32(waiting, words.address(), 5, CU_STREAM_WAIT_VALUE_GEQ));
+  OK(kernels.try_launch("set", {}, {1}, 0, waiting, value.address(), 31));
+  OK(cuStreamWriteValue32(waiting, words.address() + 8, 77, 0));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+  OK(cuStreamWriteValue32(writing, words.address(), 6, 0));
+  OK(cuStreamSynchronize(writing));
+  OK(cuStreamSynchronize(waiting));
+  HOLDS(value_at(value.address()) == 31);
+  HOLDS(value_at(words.address() + 8) == 77);
+  // A kernel's write wakes a waiting stream, too.
+  OK(cuStreamWaitValue32(waiting, words.address() + 4, 1, CU_STREAM_WAIT_VALUE_EQ));
+  kernels.run("set", {}, {1}, words.address() + 4, 1);
+  OK(cuStreamSynchronize(waiting));
+}
+
+CASE(priorities) {
+  int least, greatest, priority;
+  unsigned flags;
+  OK(cuCtxGetStreamPriorityRange(&least, &greatest));
+  HOLDS(greatest <= least);
+  CUstream stream;
+  OK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest));
+  OK(cuStreamGetPriority(stream, &priority));
+  OK(cuStreamGetFlags(stream, &flags));
+  HOLDS(priority == greatest);
+  HOLDS(flags == CU_STREAM_NON_BLOCKING);
+  unsigned long long id, other;
+  OK(cuStreamGetId(stream, &id));
+  OK(cuStreamGetId(nullptr, &other));
+  HOLDS(id != other);
+  OK(cuStreamDestroy(stream));
+}
+
+CASE(many_streams) {
+  Kernels kernels;
+  constexpr int streams = 16, rounds = 25;
+  Buffer<int> values(streams);
+  values.clear();
+  std::vector<std::unique_ptr<Stream>> all;
+  for (int i = 0; i < streams; ++i)
+    all.push_back(std::make_unique<Stream>(i % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+  for (int round = 0; round < rounds; ++round)
+    for (int i = 0; i < streams; ++i)
+      OK(kernels.try_launch("scale_and_add", {}, {1}, 0, *all[i],
+                            values.address() + 4 * static_cast<unsigned>(i), 3, i));
+  OK(cuCtxSynchronize());
+  std::vector<int> wanted(streams);
+  for (int round = 0; round < rounds; ++round)
+    for (int i = 0; i < streams; ++i)
+      wanted[i] = static_cast<int>(static_cast<unsigned>(wanted[i]) * 3 + static_cast<unsigned>(i));
+  expect_same(values.get(), wanted);
+}
+
+CASE(many_threads) {
+  Kernels kernels;
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  constexpr int threads = 8, rounds = 30;
+  std::vector<CUresult> results(threads, CUDA_SUCCESS);
+  std::vector<int> sums(threads);
+  std::vector<std::thread> all;
+  for (int t = 0; t < threads; ++t) {
+    all.emplace_back([&, t] {
+      auto note = [&](CUresult result) {
+        if (results[t] == CUDA_SUCCESS) results[t] = result;
+      };
+      note(cuCtxSetCurrent(context));
+      CUstream stream;
+      CUdeviceptr memory;
+      note(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      note(cuMemAlloc(&memory, 4));
+      note(cuMemsetD32Async(memory, 0, 1, stream));
+      for (int round = 0; round < rounds; ++round)
+        note(kernels.try_launch("add", {}, {1}, 0, stream, memory, t + round));
+      note(cuMemcpyDtoHAsync(&sums[t], memory, 4, stream));
+      note(cuStreamSynchronize(stream));
+      note(cuMemFree(memory));
+      note(cuStreamDestroy(stream));
+    });
+  }
+  for (std::thread& thread : all) thread.join();
+  for (int t = 0; t < threads; ++t) {
+    OK(results[t]);
+    HOLDS(sums[t] == rounds * t + rounds * (rounds - 1) / 2);
+  }
+}
+
+CASE(destroyed_while_busy) {
+  Kernels kernels;
+  Flag flag;
+  Buffer<int> value(1);
+  CUstream stream;
+  CUevent event;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, 0));
+  OK(kernels.try_launch("wait_for", {}, {1}, 0, stream, flag.address(), 1));
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 4));
+  OK(cuEventRecord(event, stream));
+  OK(cuEventDestroy(event));
+  OK(cuStreamDestroy(stream));  // its work goes on
+  flag.set(1);
+  OK(cuCtxSynchronize());
+  HOLDS(value_at(value.address()) == 4);
+}
+
+CASE(graph_of_kernels) {
+  Kernels kernels;
+  Buffer<int> value(1), other(1);
+  CUfunction scale = kernels.get("scale_and_add"), copy = kernels.get("copy_value");
+  Graph graph;
+  CUgraphNode first = graph.add_kernel(KernelCall(kernels.get("set"), value.address(), 1));
+  CUgraphNode second = graph.add_kernel(KernelCall(scale, value.address(), 10, 2), {first});
+  CUgraphNode third = graph.add_kernel(KernelCall(copy, value.address(), other.address()), {second});
+  CUgraphNode fourth = graph.add_kernel(KernelCall(scale, value.address(), 10, 3), {third});
+  CUgraphNode fifth = graph.add_kernel(KernelCall(scale, other.address(), 2, 0), {third});
+  graph.add_kernel(KernelCall(copy, other.address(), value.address() + 0), {fourth, fifth});
+  Stream stream;
+  for (int i = 0; i < 3; ++i) graph.launch(stream);
+  HOLDS(value_at(value.address()) == 24);
+  HOLDS(value_at(other.address()) == 24);
+
+  // Other arguments for one node of the instantiated graph.
+  KernelCall changed(scale, other.address(), 5, 1);
+  OK(cuGraphExecKernelNodeSetParams(graph.executable(), fifth, &changed.params));
+  graph.launch(stream);
+  HOLDS(value_at(value.address()) == 61);
+  // The graph itself still has the old ones, and a node can be switched off.
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  OK(cuGraphKernelNodeGetParams(fifth, &params));
+  HOLDS(*static_cast<int*>(params.kernelParams[1]) == 2);
+  OK(cuGraphNodeSetEnabled(graph.executable(), fifth, 0));
+  graph.launch(stream);
+  HOLDS(value_at(value.address()) == 12);
+
+  size_t count = 0;
+  OK(cuGraphGetRootNodes(graph, nullptr, &count));
+  HOLDS(count == 1);
+  OK(cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &count));
+  HOLDS(count == 6);
+  CUgraphNode from[6], to[6];
+  OK(cuGraphGetEdges(graph, from, to, nullptr, &count));
+  OK(cuGraphNodeGetDependentNodes(third, nullptr, nullptr, &count));
+  HOLDS(count == 2);
+  CUgraphNodeType type;
+  OK(cuGraphNodeGetType(third, &type));
+  HOLDS(type == CU_GRAPH_NODE_TYPE_KERNEL);
+}
+
+CASE(graph_of_all_kinds) {
+  Kernels kernels;
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  constexpr int count = 100;
+  Buffer<int> values(count), copies(count);
+  std::vector<int> host(count);
+  Stream stream, recording;
+  Event event, before;
+  int called = 0;
+
+  Graph child;
+  child.add_kernel(KernelCall(kernels.get("fill"), values.address(), 7, 1));
+  Graph graph;
+  CUgraphNode empty, memset, fill, nested, copy, function, record, wait;
+  OK(cuGraphAddEmptyNode(&empty, graph, nullptr, 0));
+  OK(cuEventRecord(before, recording));
+  OK(cuGraphAddEventWaitNode(&wait, graph, &empty, 1, before));
+  CUDA_MEMSET_NODE_PARAMS set = {};
+  set.dst = values.address();
+  set.value = 5;
+  set.elementSize = 4;
+  set.width = count;
+  set.height = 1;
+  OK(cuGraphAddMemsetNode(&memset, graph, &wait, 1, &set, context));
+  KernelCall add(kernels.get("add"), values.address() + 4, 3);
+  OK(cuGraphAddKernelNode(&fill, graph, &memset, 1, &add.params));
+  OK(cuGraphAddChildGraphNode(&nested, graph, &fill, 1, child));
+  CUDA_MEMCPY3D transfer = {};
+  transfer.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  transfer.srcDevice = values.address();
+  transfer.dstMemoryType = CU_MEMORYTYPE_HOST;
+  transfer.dstHost = host.data();
+  transfer.WidthInBytes = count * 4;
+  transfer.Height = transfer.Depth = 1;
+  OK(cuGraphAddMemcpyNode(&copy, graph, &nested, 1, &transfer, context));
+  CUDA_HOST_NODE_PARAMS host_params = {};
+  host_params.fn = [](void* data) { ++*static_cast<int*>(data); };
+  host_params.userData = &called;
+  OK(cuGraphAddHostNode(&function, graph, &copy, 1, &host_params));
+  OK(cuGraphAddEventRecordNode(&record, graph, &function, 1, event));
+  HOLDS(count_nodes(graph) == 8);
+  graph.launch(stream);
+  OK(cuEventSynchronize(event));
+  HOLDS(called == 1);
+  std::vector<int> wanted(count, 5);
+  wanted[0] = 7;
+  wanted[1] = 8;
+  expect_same(host, wanted);
+
+  // A clone lives on its own.
+  CUgraph clone_handle;
+  OK(cuGraphClone(&clone_handle, graph));
+  Graph clone(clone_handle);
+  CUgraphNode cloned;
+  OK(cuGraphNodeFindInClone(&cloned, function, clone));
+  OK(cuGraphDestroyNode(cloned));
+  HOLDS(count_nodes(clone) == 7);
+  HOLDS(count_nodes(graph) == 8);
+  clone.launch(stream);
+  HOLDS(called == 1);
+  graph.launch(stream);
+  HOLDS(called == 2);
+}
+
+CASE(graph_cycles) {
+  Graph graph;
+  CUgraphNode a, b, c;
+  OK(cuGraphAddEmptyNode(&a, graph, nullptr, 0));
+  OK(cuGraphAddEmptyNode(&b, graph, &a, 1));
+  OK(cuGraphAddEmptyNode(&c, graph, &b, 1));
+  OK(cuGraphAddDependencies(graph, &a, &c, nullptr, 1));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddDependencies(graph, &a, &c, nullptr, 1));
+  OK(cuGraphRemoveDependencies(graph, &a, &c, nullptr, 1));
+  OK(cuGraphAddDependencies(graph, &c, &a, nullptr, 1));
+  CUgraphExec executable;
+  CUresult result = cuGraphInstantiateWithFlags(&executable, graph, 0);
+  HOLDS(result == CUDA_ERROR_INVALID_VALUE);
+}
+
+CASE(graph_update) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  CUfunction scale = kernels.get("scale_and_add"), set = kernels.get("set");
+  Stream stream;
+  Graph graph, changed, different;
+  CUgraphNode node = graph.add_kernel(KernelCall(set, value.address(), 1));
+  graph.add_kernel(KernelCall(scale, value.address(), 2, 3), {node});
+  graph.launch(stream);
+  HOLDS(value_at(value.address()) == 5);
+  node = changed.add_kernel(KernelCall(set, value.address(), 10));
+  changed.add_kernel(KernelCall(scale, value.address(), 4, 1), {node});
+  CUgraphExecUpdateResultInfo info = {};
+  OK(cuGraphExecUpdate(graph.executable(), changed, &info));
+  HOLDS(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
+  graph.launch(stream);
+  HOLDS(value_at(value.address()) == 41);
+  different.add_kernel(KernelCall(set, value.address(), 10));
+  GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
+        cuGraphExecUpdate(graph.executable(), different, &info));
+  HOLDS(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+}
+
+CASE(capture) {
+  Kernels kernels;
+  Buffer<int> value(1), other(1);
+  std::vector<int> host(2);
+  Stream stream, side(CU_STREAM_NON_BLOCKING);
+  Event fork(CU_EVENT_DISABLE_TIMING), join(CU_EVENT_DISABLE_TIMING);
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  CUstreamCaptureStatus status;
+  OK(cuStreamIsCapturing(stream, &status));
+  HOLDS(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 2));
+  OK(cuEventRecord(fork, stream));
+  OK(cuStreamWaitEvent(side, fork, 0));
+  OK(cuStreamIsCapturing(side, &status));
+  HOLDS(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  OK(kernels.try_launch("scale_and_add", {}, {1}, 0, stream, value.address(), 10, 1));
+  OK(cuMemsetD32Async(other.address(), 3, 1, side));
+  OK(kernels.try_launch("add", {}, {1}, 0, side, other.address(), 4));
+  OK(cuEventRecord(join, side));
+  OK(cuStreamWaitEvent(stream, join, 0));
+  OK(cuMemcpyDtoHAsync(&host[0], value.address(), 4, stream));
+  OK(cuMemcpyDtoHAsync(&host[1], other.address(), 4, stream));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamQuery(stream));
+  CUgraph captured;
+  // That ended the capture.
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &captured));
+
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 2));
+  OK(cuEventRecord(fork, stream));
+  OK(cuStreamWaitEvent(side, fork, 0));
+  OK(kernels.try_launch("scale_and_add", {}, {1}, 0, stream, value.address(), 10, 1));
+  OK(cuMemsetD32Async(other.address(), 3, 1, side));
+  OK(kernels.try_launch("add", {}, {1}, 0, side, other.address(), 4));
+  OK(cuEventRecord(join, side));
+  OK(cuStreamWaitEvent(stream, join, 0));
+  OK(cuMemcpyDtoHAsync(&host[0], value.address(), 4, stream));
+  OK(cuMemcpyDtoHAsync(&host[1], other.address(), 4, stream));
+  OK(cuStreamEndCapture(stream, &captured));
+  HOLDS(host[0] == 0);  // nothing has run yet
+  Graph graph(captured);
+  HOLDS(count_nodes(graph) == 6);
+  graph.launch(stream);
+  expect_same(host, {21, 7});
+}
+
+CASE(capture_errors) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  Stream stream, side(CU_STREAM_NON_BLOCKING), other(CU_STREAM_NON_BLOCKING);
+  Event fork(CU_EVENT_DISABLE_TIMING);
+  CUgraph captured = nullptr;
+  GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream, &captured));
+  // A stream that was drawn in has to be joined again.
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuEventRecord(fork, stream));
+  OK(cuStreamWaitEvent(side, fork, 0));
+  OK(kernels.try_launch("set", {}, {1}, 0, side, value.address(), 2));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream, &captured));
+  // Only where a capture began can it end.
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuEventRecord(fork, stream));
+  OK(cuStreamWaitEvent(side, fork, 0));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(side, &captured));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &captured));
+  // An executable graph cannot become part of another one.
+  Graph graph;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuGraphLaunch(graph.executable(), stream));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &captured));
+  // Waiting for everything is never possible.
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &captured));
+  // The legacy stream would have to wait for the capturing one.
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+        kernels.try_launch("set", {}, {1}, 0, nullptr, value.address(), 2));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &captured));
+  // In the global mode calls that might wait are forbidden everywhere,
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CUdeviceptr memory;
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&memory, 16));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &captured));
+  // unless a thread says it knows what it does.
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  OK(cuThreadExchangeStreamCaptureMode(&mode));
+  HOLDS(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+  OK(cuMemAlloc(&memory, 16));
+  OK(cuMemFree(memory));
+  OK(cuThreadExchangeStreamCaptureMode(&mode));
+  OK(cuStreamEndCapture(stream, &captured));
+  OK(cuGraphDestroy(captured));
+  // Other streams are free to work.
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(kernels.try_launch("set", {}, {1}, 0, other, value.address(), 8));
+  OK(cuStreamEndCapture(stream, &captured));
+  OK(cuGraphDestroy(captured));
+  OK(cuStreamSynchronize(other));
+  HOLDS(value_at(value.address()) == 8);
+}
+
+CASE(capture_into_graph) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  Stream stream;
+  Graph graph;
+  CUgraphNode first = graph.add_kernel(KernelCall(kernels.get("set"), value.address(), 4));
+  OK(cuStreamBeginCaptureToGraph(stream, graph, &first, nullptr, 1,
+                                 CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(kernels.try_launch("scale_and_add", {}, {1}, 0, stream, value.address(), 3, 1));
+  CUstreamCaptureStatus status;
+  cuuint64_t id;
+  CUgraph seen;
+  const CUgraphNode* dependencies;
+  size_t count;
+  OK(cuStreamGetCaptureInfo(stream, &status, &id, &seen, &dependencies, nullptr, &count));
+  HOLDS(seen == graph && count == 1);
+  CUgraph captured;
+  OK(cuStreamEndCapture(stream, &captured));
+  HOLDS(captured == graph);
+  graph.launch(stream);
+  HOLDS(value_at(value.address()) == 13);
+}
+
+CASE(graph_memory) {
+  Kernels kernels;
+  Stream stream;
+  Buffer<int> value(1);
+  // Memory that lives for one run of the graph.
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CUdeviceptr memory;
+  OK(cuMemAllocAsync(&memory, 1024, stream));
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, memory, 12));
+  OK(kernels.try_launch("copy_value", {}, {1}, 0, stream, memory, value.address()));
+  OK(cuMemFreeAsync(memory, stream));
+  CUgraph captured;
+  OK(cuStreamEndCapture(stream, &captured));
+  Graph graph(captured);
+  HOLDS(count_nodes(graph) == 4);
+  for (int i = 0; i < 3; ++i) {
+    value.clear();
+    graph.launch(stream);
+    HOLDS(value_at(value.address()) == 12);
+  }
+}
+
+CASE(pools) {
+  Kernels kernels;
+  Stream stream(CU_STREAM_NON_BLOCKING);
+  CUdeviceptr memory;
+  OK(cuMemAllocAsync(&memory, 1 << 20, stream));
+  OK(kernels.try_launch("fill", {1024}, {256}, 0, stream, memory, 5, 1 << 18));
+  std::vector<int> got(1 << 18), wanted(1 << 18);
+  OK(cuMemcpyDtoHAsync(got.data(), memory, got.size() * 4, stream));
+  OK(cuMemFreeAsync(memory, stream));
+  OK(cuStreamSynchronize(stream));
+  for (int i = 0; i < 1 << 18; ++i) wanted[i] = 5 + i;
+  expect_same(got, wanted);
+  CUmemoryPool pool, current;
+  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  OK(cuDeviceGetMemPool(&current, 0));
+  HOLDS(pool == current);
+  cuuint64_t used = 1;
+  OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+  HOLDS(used == 0);
+  OK(cuMemPoolTrimTo(pool, 0));
+  // A pool of one's own.
+  CUmemPoolProps props = {};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  OK(cuMemPoolCreate(&current, &props));
+  OK(cuMemAllocFromPoolAsync(&memory, 100, current, stream));
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, memory, 3));
+  OK(cuStreamSynchronize(stream));
+  HOLDS(value_at(memory) == 3);
+  OK(cuMemPoolGetAttribute(current, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+  HOLDS(used >= 100);
+  OK(cuMemFreeAsync(memory, stream));
+  OK(cuStreamSynchronize(stream));
+  OK(cuMemPoolDestroy(current));
+}
+
+#endif

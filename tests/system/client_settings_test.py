@@ -1,0 +1,117 @@
+"""What users tell the client library by the environment: which devices, what to log, how much to count."""
+
+import os
+import re
+import tempfile
+import unittest
+from pathlib import Path
+
+from rig import SystemTest, wait_until
+
+FIRST, SECOND = "Fake GPU 0", "Fake GPU 1"
+
+
+class VisibleDevices(SystemTest):
+    def visible(self, host, value):
+        """The names of the devices a program sees; None if it sees none and cuInit says so."""
+        client = self.client(host, env={"CUDA_VISIBLE_DEVICES": value})
+        result = client.ask("init")
+        if result == "NO_DEVICE":
+            self.assertEqual(client.ask("count"), "NOT_INITIALIZED -1")
+            self.assertEqual(client.finish(), 0)
+            return None
+        self.assertEqual(result, "SUCCESS")
+        count = int(client.must("count").split()[1])
+        names = [client.must(f"device {n}").split(" ", 1)[1] for n in range(count)]
+        self.assertEqual(client.ask(f"device {count}"), "INVALID_DEVICE ")
+        client.must("context")
+        client.must("alloc a 4096")
+        client.must("write a 5")
+        self.assert_lives(client)
+        self.assertEqual(client.errors(), "")
+        return names
+
+    def test_filter_and_order(self):
+        host = self.broker()
+        uuids = [device["uuid"] for device in host.status()["devices"]]
+        for value, names in ((None, [FIRST, SECOND]), ("0", [FIRST]), ("1", [SECOND]), ("1,0", [SECOND, FIRST]), (" 1 , 0", [SECOND, FIRST]),
+                             (uuids[1], [SECOND]), (f"{uuids[1]},0", [SECOND, FIRST]), ("0,7,1", [FIRST]), ("0,0", None), ("", None),
+                             ("-1", None), ("7", None), ("GPU-nonsense", None), ("NoDevFiles", None)):
+            with self.subTest(value=value):
+                self.assertEqual(self.visible(host, value), names)
+
+    def test_memory_is_taken_where_it_is_asked_for(self):
+        host = self.broker()
+        client = self.client(host, "init", env={"CUDA_VISIBLE_DEVICES": "1"})
+        for command in ("context", f"alloc a {64 << 20}", "write a 1"):
+            client.must(command)
+        client.must("sync")
+        wait_until(lambda: [d["used_bytes"] >= 64 << 20 for d in host.status()["devices"]] == [False, True],
+                   "memory of the second device in use, and of no other")
+
+
+class Logs(SystemTest):
+    COMMANDS = ("init", "context", "load", "alloc a 65536", "write a 1", "launch a", "launch a", "launch a", "sync", "check a", "free a")
+
+    def log_of(self, words, *commands, code=0, **env):
+        client = self.client(self.broker(), *(commands or self.COMMANDS), env={"FARGPU_LOG": words, **env})
+        self.assertEqual(client.finish(), code)
+        return client.errors()
+
+    def test_stats(self):
+        text = self.log_of("stats")
+        self.assertTrue(text.startswith("fargpu: calls of this process\n"), text)
+        calls = {name: (int(count), served) for name, count, served in re.findall(r"(?m)^  (cu\w+) +(\d+)  (\w+)$", text)}
+        self.assertEqual(calls["cuLaunchKernel"], (3, "special"))
+        self.assertEqual(calls["cuInit"], (1, "special"))
+        self.assertEqual(calls["cuMemcpyHtoD_v2"][0], 1)
+        self.assertEqual(calls["cuMemcpyDtoH_v2"][0], 1)
+        self.assertEqual(calls["cuMemFree_v2"][0], 1)
+        sent = {name: [int(n) for n in numbers.split()]
+                for name, numbers in re.findall(r"(?m)^  (\w+) +((?:\d+ *){5})$", text)}
+        frames, trips, _, sent_bytes, waited = sent["launch"]
+        self.assertEqual(frames, 3)
+        self.assertEqual(trips, 1)  # the first of a kernel is waited for, the others are not
+        self.assertEqual(sent["copyIn"][0], 1)
+        self.assertGreater(sent["copyIn"][3], 65536)
+        self.assertEqual(sent["copyOut"][1], 1)
+        total = re.search(r"round trips (\d+), bytes sent (\d+), bytes received (\d+)", text)
+        self.assertEqual(int(total[1]), sum(row[1] for row in sent.values()))
+        self.assertGreaterEqual(int(total[2]), sum(row[3] for row in sent.values()))
+        self.assertGreater(int(total[3]), 65536)
+        self.assertGreater(waited, 0)
+
+    def test_stats_of_a_lost_session_too(self):
+        host = self.broker()
+        client = self.client(host, "init", "context", env={"FARGPU_LOG": "stats"})
+        os.kill(self.worker_of(host, client), 9)
+        client.says("the session is lost")
+        self.assertEqual(client.finish(), 0)
+        self.assertIn("fargpu: calls of this process", client.errors())
+
+    def test_silence_unless_asked(self):
+        self.assertEqual(self.log_of(""), "")
+        self.assertEqual(self.log_of("error"), "")
+        self.assertRegex(self.log_of("info"), r"^fargpu: session 1 at 127\.0\.0\.1:\d+, 2 device\(s\)$")
+
+    def test_trace(self):
+        lines = self.log_of("trace", "init", "context", "sync").splitlines()
+        calls = [line.split()[1] for line in lines if re.fullmatch(r"fargpu: cu\w+ CUDA_SUCCESS \[\d+\]", line)]
+        self.assertEqual([call for call in calls if call != "cuGetErrorName"],
+                         ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuCtxSynchronize"])
+
+    def test_a_word_that_is_none(self):
+        self.assertIn("FARGPU_LOG knows no 'verbose'; use error, warn", self.log_of("verbose", "init"))
+
+    def test_into_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.log_of("stats", FARGPU_LOG_FILE=f"{folder}/log-%p.txt"), "")
+            file = next(Path(folder).iterdir())
+            self.assertRegex(file.name, r"^log-\d+\.txt$")
+            self.assertIn("calls of this process", file.read_text(encoding="utf-8"))
+            self.assertEqual(file.stat().st_mode & 0o777, 0o600)  # addresses and names of the program are nobody else's business
+        self.assertIn("cannot be written", self.log_of("stats", FARGPU_LOG_FILE="/no/such/folder/log"))
+
+
+if __name__ == "__main__":
+    unittest.main()

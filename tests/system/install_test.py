@@ -1,0 +1,83 @@
+"""What `cmake --install` lays out works from where it lies, and from where it was moved to."""
+
+import os
+import stat
+import tempfile
+import unittest
+from pathlib import Path
+
+from rig import SystemTest, paths
+from rig.process import run
+
+
+class Installed(SystemTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.prefix = Path(folder.name, "first")
+        done = run(["cmake", "--install", paths.BUILD, "--prefix", self.prefix])
+        self.assertEqual(done.code, 0, done.err)
+
+    def only(self, pattern):
+        found = list(self.prefix.glob(pattern))
+        self.assertEqual(len(found), 1, pattern)
+        return found[0]
+
+    def assert_works(self):
+        """A session between installed parts alone."""
+        worker = self.prefix / "libexec" / "fargpu" / "fargpu-worker"
+        host = self.start([self.prefix / "bin" / "fargpud", "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", os.devnull,
+                           "--image-folder", ""])
+        port = host.err.find(lambda line: " listening " in line and line.rsplit("port=", 1)[1])[0]
+        children = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text(encoding="ascii").split()
+        self.assertEqual([os.readlink(f"/proc/{pid}/exe") for pid in children], [str(worker)])
+        fargpu = self.prefix / "bin" / "fargpu"
+        environment = {"FARGPU_POOL": f"127.0.0.1:{port}"}
+        libraries = self.only("lib*/**/fargpu/libcuda.so.1").parent
+        done = run([fargpu, "run", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"], env=environment)
+        self.assertEqual((done.code, done.out.strip(), done.err), (0, str(libraries), ""))
+        program = self.start([fargpu, "run", "--", paths.PROGRAMS / "commanded"], env=environment)
+        for command in ("init", "context", "alloc a 4096", "write a 3"):
+            program.send_line(command)
+            program.send_line("check a" if command.startswith("write") else "count")
+        program.out.find(lambda line: line == "SUCCESS same")
+        with open(f"/proc/{program.pid}/maps", encoding="utf-8") as maps:
+            self.assertIn(str(libraries / "libcuda.so"), maps.read())
+        done = run([fargpu, "doctor"], env=environment)
+        self.assertEqual(done.code, 0, done.out)
+        self.assertIn(str(libraries), done.out)
+        program.close()
+        host.close()
+
+    def test_where_it_was_put_and_elsewhere(self):
+        self.assert_works()
+        self.prefix = self.prefix.rename(self.prefix.parent / "second")
+        self.assert_works()
+
+    def test_what_is_there(self):
+        files = sorted(str(p.relative_to(self.prefix)) for p in self.prefix.rglob("*") if not p.is_dir())
+        library = str(self.only("lib*/**/fargpu/libcuda.so.1").parent.relative_to(self.prefix))
+        self.assertEqual(sorted(f for f in files if not f.endswith((".so",))), sorted([
+            "bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "share/fargpu/fargpud.toml",
+            f"{library}/libcuda.so.1", f"{library}/libnvidia-ml.so.1"]))
+        for path in self.prefix.rglob("*"):
+            self.assertFalse(path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH | stat.S_ISUID | stat.S_ISGID), path)
+
+    def test_the_sample_of_settings_is_one(self):
+        sample = self.prefix / "share" / "fargpu" / "fargpud.toml"
+        done = run([self.prefix / "bin" / "fargpud", "--config", sample, "--show-config"])
+        self.assertEqual((done.code, done.err), (0, ""))
+        uncommented = Path(self.prefix, "all.toml")
+        text = sample.read_text(encoding="utf-8")
+        lines = [line[2:] if " = " in line and line.startswith("# ") and line[2:].split(" = ")[0].replace("_", "").isalpha() else line
+                 for line in text.splitlines()]
+        uncommented.write_text("\n".join(lines), encoding="utf-8")
+        same = run([self.prefix / "bin" / "fargpud", "--config", uncommented, "--show-config"])
+        self.assertEqual((same.code, same.err), (0, ""))
+        values = [line.split("   # ")[0] for line in same.out.splitlines() if not line.startswith(("image_folder", "worker "))]
+        self.assertEqual(values, [line.split("   # ")[0] for line in done.out.splitlines() if not line.startswith(("image_folder", "worker "))])
+        self.assertNotIn("# default", same.out)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,84 @@
+"""What fargpud is told: by flags, environment, a file, or nobody; and what it refuses to be told."""
+
+import socket
+import unittest
+
+from rig import SystemTest, paths, wait_until
+from rig.broker import settings_file
+from rig.process import run
+
+
+class Settings(SystemTest):
+    def shown(self, *options, env=None):
+        done = run([paths.FARGPUD, *options, "--show-config"], env=env)
+        self.assertEqual((done.code, done.err), (0, ""))
+        lines = [line.split("   # ") for line in done.out.splitlines()]
+        return {text.split(" = ")[0]: (text.split(" = ")[1], origin) for text, origin in lines}
+
+    def refused(self, *options, env=None, driver=paths.FAKE_DRIVER, config="/dev/null"):
+        done = run([paths.FARGPUD, "--driver", driver, "--config", config, *options], env=env)
+        self.assertNotEqual(done.code, 0)
+        return done
+
+    def test_flags_over_environment_over_file_over_default(self):
+        with settings_file('sessions_max = 11\nspin_us = 12\nwarm_workers = 13\nlog_level = "debug"\n') as file:
+            shown = self.shown("--config", file, "--warm-workers", "33", env={"FARGPUD_SPIN_US": 22, "FARGPUD_WARM_WORKERS": 23})
+            self.assertEqual(shown["sessions_max"], ("11", f"file {file}"))
+            self.assertEqual(shown["spin_us"], ("22", "environment variable FARGPUD_SPIN_US"))
+            self.assertEqual(shown["warm_workers"], ("33", "flag --warm-workers"))
+            self.assertEqual(shown["drain_seconds"], ("30", "default"))
+
+    def test_they_count(self):
+        with settings_file("sessions_max = 3\nwarm_workers = 2\n") as file:
+            host = self.broker(config=file, env={"FARGPUD_WARM_WORKERS": 0, "FARGPUD_DEVICES": "1"})
+            status = host.status()
+            self.assertEqual((status["sessions_max"], [d["name"] for d in status["devices"]]), (3, ["Fake GPU 1"]))
+            client = self.client(host, "init")
+            self.assertEqual(client.ask("device 0"), "SUCCESS Fake GPU 1")
+            self.assertEqual(len(host.workers()), 1)  # none is kept warm
+
+    def test_mistakes_are_named_with_their_place(self):
+        with settings_file("session_max = 3\n") as file:
+            self.assertIn(f"{file}: there is no setting 'session_max'", self.refused(config=file).err)
+        with settings_file("sessions_max = \n") as file:
+            self.assertIn(f"{file}: ", self.refused(config=file).err)
+        self.assertIn("no-such-file.toml", self.refused(config="no-such-file.toml").err)
+        self.assertIn("sessions_max is 'x' (environment variable FARGPUD_SESSIONS_MAX)",
+                      self.refused(env={"FARGPUD_SESSIONS_MAX": "x"}).err)
+        self.assertIn("'nowhere' is not host:port", self.refused("--listen", "nowhere").err)
+
+    def test_only_the_loopback_without_a_word(self):
+        for address in ("0.0.0.0:0", "[::]:0", "192.0.2.7:0", "127.0.0.1:0,0.0.0.0:0"):
+            done = self.refused("--listen", address)
+            self.assertEqual(done.code, 2)
+            self.assertIn("--insecure", done.err)
+            self.assertIn("can be reached from other machines", done.err)
+        warned = self.broker("--insecure", listen="0.0.0.0:0")
+        self.assertIn("whoever reaches this port can use the GPUs", warned.log("insecure")["meaning"])
+
+    def test_several_addresses(self):
+        host = self.broker(listen="127.0.0.1:0,127.0.0.1:0")
+        wait_until(lambda: len(host.logged("listening")) == 2, "both")
+        for event in host.logged("listening"):
+            self.client("127.0.0.1:" + event["port"], "init")
+
+    def test_a_port_that_is_taken(self):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            done = self.refused("--listen", "127.0.0.1:{}".format(other.getsockname()[1]))
+            self.assertEqual(done.code, 2)
+            self.assertIn("is another fargpud running?", done.err)
+
+    def test_no_driver(self):
+        done = self.refused("--listen", "127.0.0.1:0", driver="/no/such/driver.so")
+        self.assertEqual(done.code, 1)
+        self.assertIn("/no/such/driver.so", done.err)
+        done = self.refused("--listen", "127.0.0.1:0", "--devices", "0,9")
+        self.assertEqual(done.code, 1)
+        self.assertIn("there is no device 9; the driver has 2", done.err)
+        done = self.refused("--listen", "127.0.0.1:0", "--worker", "/no/such/worker")
+        self.assertEqual(done.code, 1)
+        self.assertIn("/no/such/worker", done.err)
+
+
+if __name__ == "__main__":
+    unittest.main()

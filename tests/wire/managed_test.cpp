@@ -1,0 +1,260 @@
+// Managed memory: one address, contents that follow whoever uses them.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "fixture.h"
+
+using namespace fargpu;
+using test::RemoteContext;
+
+namespace {
+
+constexpr std::size_t kib = 1024;
+
+struct Managed : RemoteContext {
+  Managed() {
+    REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+    REQUIRE(cuModuleGetFunction(&fill_kernel, module, "fill32") == CUDA_SUCCESS);
+  }
+  unsigned* allocate(std::size_t bytes) {
+    CUdeviceptr address = 0;
+    REQUIRE(cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+    return reinterpret_cast<unsigned*>(address);
+  }
+  void fill(unsigned* words, unsigned count, unsigned value, CUstream stream = nullptr) {
+    CUdeviceptr address = at(words);
+    void* arguments[] = {&address, &count, &value};
+    REQUIRE(cuLaunchKernel(fill_kernel, 1, 1, 1, 32, 1, 1, 0, stream, arguments, nullptr) == CUDA_SUCCESS);
+  }
+  static CUdeviceptr at(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+  CUmodule module = nullptr;
+  CUfunction fill_kernel = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("the program and kernels see what the other wrote") {
+  Managed m;
+  const std::size_t words = GENERATE(std::size_t{100}, 300 * kib);
+  unsigned* const data = m.allocate(words * 4);
+  for (std::size_t i = 0; i < words; ++i) data[i] = static_cast<unsigned>(i);
+  for (unsigned round = 1; round < 4; ++round) {
+    m.fill(data + 10, 20, 1000 * round);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(data[9] == 9 + (round > 1 ? round - 1 : 0));
+    CHECK(data[10] == 1000 * round);
+    CHECK(data[29] == 1000 * round);
+    CHECK(data[30] == 30);
+    CHECK(data[words - 1] == words - 1);
+    data[9] += 1;
+  }
+}
+
+TEST_CASE("copies and memsets take and leave what is newest") {
+  Managed m;
+  unsigned* const data = m.allocate(256 * kib);
+  CUdeviceptr device = 0;
+  REQUIRE(cuMemAlloc_v2(&device, 64) == CUDA_SUCCESS);
+  data[0] = 1;
+  data[1] = 2;
+  REQUIRE(cuMemcpyDtoD_v2(device, Managed::at(data), 8) == CUDA_SUCCESS);
+  unsigned back[2] = {};
+  REQUIRE(cuMemcpyDtoH_v2(back, device, 8) == CUDA_SUCCESS);
+  CHECK(back[1] == 2);
+  data[0] = 7;
+  REQUIRE(cuMemcpy(Managed::at(back), Managed::at(data), 8) == CUDA_SUCCESS);
+  CHECK(back[0] == 7);
+  REQUIRE(cuMemsetD32_v2(Managed::at(data), 0xabcd, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(data[0] == 0xabcd);
+  CHECK(data[1] == 2);
+  back[0] = 99;
+  REQUIRE(cuMemcpyHtoD_v2(Managed::at(data + 1), back, 4) == CUDA_SUCCESS);
+  CHECK(data[1] == 99);
+  CHECK(data[0] == 0xabcd);
+}
+
+TEST_CASE("what neither side has touched does not travel") {
+  Managed m;
+  unsigned* const data = m.allocate(8192 * kib);
+  const auto sent = [&] { return m.driver->calls("cuMemcpyHtoDAsync_v2"); };
+  data[512 * kib] = 5;
+  m.fill(data, 4, 1);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(sent() == 1);
+  const std::size_t fetched = m.driver->calls("cuMemcpyDtoHAsync_v2");
+  m.fill(data, 4, 2);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(sent() == 1);
+  CHECK(m.driver->calls("cuMemcpyDtoHAsync_v2") == fetched);
+  CHECK(data[512 * kib] == 5);
+  CHECK(data[3] == 2);
+}
+
+TEST_CASE("reading in order costs ever fewer round trips") {
+  Managed m;
+  const std::size_t words = 1024 * kib;  // 64 granules
+  unsigned* const data = m.allocate(words * 4);
+  m.fill(data, static_cast<unsigned>(words), 3);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const std::size_t before = m.driver->calls("cuMemcpyDtoHAsync_v2");
+  std::size_t right = 0;
+  for (std::size_t i = 0; i < words; ++i) right += data[i] == 3;
+  CHECK(right == words);
+  CHECK(m.driver->calls("cuMemcpyDtoHAsync_v2") - before <= 8);
+}
+
+TEST_CASE("threads that touch the same pages at once") {
+  Managed m;
+  const std::size_t words = 256 * kib;
+  unsigned* const data = m.allocate(words * 4);
+  for (unsigned round = 0; round < 3; ++round) {
+    m.fill(data, static_cast<unsigned>(words), round);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    std::vector<std::thread> threads;
+    std::atomic<std::size_t> right{0};
+    for (unsigned t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (std::size_t i = t; i < words; i += 4) {
+          right += data[i] == round;
+          data[i] = 100 + t;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(right == words);
+    m.fill(data, 1, 55);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(data[0] == 55);
+    CHECK(data[5] == 101);
+    CHECK(data[words - 1] == 103);
+  }
+}
+
+TEST_CASE("what is touched while the GPU works is looked at again when it is done") {
+  Managed m;
+  unsigned* const data = m.allocate(64);
+  data[0] = data[1] = data[2] = 1;
+  m.fill(data, 1, 2);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  m.fill(data + 1, 1, 3);
+  data[2] = 4;  // the program has not waited: the kernel may be running
+  m.fill(data + 4, 1, 6);
+  CHECK(data[2] == 4);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(data[0] == 2);
+  CHECK(data[1] == 3);
+  CHECK(data[2] == 4);
+  CHECK(data[4] == 6);
+  m.fill(data + 3, 1, 9);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(data[2] == 4);
+  CHECK(data[3] == 9);
+}
+
+TEST_CASE("a host function may use managed memory") {
+  Managed m;
+  const CUstream stream = GENERATE_COPY(as<CUstream>{}, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD);
+  unsigned* const data = m.allocate(64);
+  data[0] = 1;
+  m.fill(data, 1, 10, stream);
+  REQUIRE(cuLaunchHostFunc(stream, [](void* words) { *static_cast<unsigned*>(words) += 5; }, data) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(data[0] == 15);
+  m.fill(data + 1, 1, 2, stream);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(data[0] == 15);
+}
+
+TEST_CASE("freed managed memory is gone, and its address holds nothing old") {
+  Managed m;
+  std::vector<unsigned*> blocks;
+  for (int i = 0; i < 10; ++i) {
+    blocks.push_back(m.allocate(5000));
+    *blocks.back() = 77;
+  }
+  for (unsigned* const block : blocks) CHECK(cuMemFree_v2(Managed::at(block)) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(Managed::at(blocks[0])) == CUDA_ERROR_INVALID_VALUE);
+  unsigned* const again = m.allocate(5000);
+  CHECK(std::find(blocks.begin(), blocks.end(), again) != blocks.end());
+  CHECK(*again == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    *const_cast<volatile unsigned*>(blocks[0] == again ? blocks[3] : blocks[0]) = 1;
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+}
+
+TEST_CASE("a fault that is not ours goes to the program's own handler") {
+  static volatile sig_atomic_t handled = 0;
+  struct sigaction mine{}, old{};
+  mine.sa_handler = [](int) {
+    handled = 1;
+    ::_exit(42);
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::sigaction(SIGSEGV, &mine, &old);
+    Managed m;
+    *m.allocate(64) = 1;
+    *reinterpret_cast<volatile int*>(16) = 1;
+    ::_exit(1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WEXITSTATUS(status) == 42);
+}
+
+TEST_CASE("pointer attributes and advice of managed memory") {
+  Managed m;
+  const CUdeviceptr data = Managed::at(m.allocate(16 * kib));
+  int managed = 0;
+  void* host = nullptr;
+  CHECK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, data) == CUDA_SUCCESS);
+  CHECK(managed == 1);
+  CHECK(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, data + 8) == CUDA_SUCCESS);
+  CHECK(Managed::at(host) == data + 8);
+
+  const auto get = [&](CUmem_range_attribute attribute, std::size_t offset, std::size_t bytes) {
+    int value = -99;
+    REQUIRE(cuMemRangeGetAttribute(&value, sizeof(value), attribute, data + offset, bytes) == CUDA_SUCCESS);
+    return value;
+  };
+  const CUmemLocation device{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  CHECK(get(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, 0, 16 * kib) == CU_DEVICE_INVALID);
+  REQUIRE(cuMemAdvise_v2(data, 8 * kib, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, device) == CUDA_SUCCESS);
+  REQUIRE(cuMemAdvise_v2(data + 4 * kib, 8 * kib, CU_MEM_ADVISE_SET_READ_MOSTLY, device) == CUDA_SUCCESS);
+  CHECK(get(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, 0, 8 * kib) == 0);
+  CHECK(get(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, 0, 16 * kib) == CU_DEVICE_INVALID);
+  CHECK(get(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 4 * kib, 8 * kib) == 1);
+  CHECK(get(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0, 16 * kib) == 0);
+  REQUIRE(cuMemAdvise_v2(data, 16 * kib, CU_MEM_ADVISE_SET_ACCESSED_BY, device) == CUDA_SUCCESS);
+  int accessed[2] = {};
+  REQUIRE(cuMemRangeGetAttribute(accessed, sizeof(accessed), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, data, 16 * kib) == CUDA_SUCCESS);
+  CHECK(accessed[0] == 0);
+  CHECK(accessed[1] == CU_DEVICE_INVALID);
+  REQUIRE(cuMemPrefetchAsync_v2(data, 16 * kib, device, 0, nullptr) == CUDA_SUCCESS);
+  CHECK(get(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, 0, 16 * kib) == 0);
+
+  CUdeviceptr plain = 0;
+  REQUIRE(cuMemAlloc_v2(&plain, 64) == CUDA_SUCCESS);
+  CHECK(cuMemAdvise_v2(plain, 64, CU_MEM_ADVISE_SET_READ_MOSTLY, device) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemPrefetchAsync_v2(data, 17 * kib, device, 0, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAllocManaged(&plain, 0, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAllocManaged(&plain, 64, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamAttachMemAsync(nullptr, data, 0, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuStreamAttachMemAsync(nullptr, data + 8, 0, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_INVALID_VALUE);
+}
