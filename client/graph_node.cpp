@@ -94,13 +94,14 @@ CUresult check_context(Thread& thread, CUcontext context) {
 }
 
 CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire::KernelNode::Builder node) {
-  const Function* const function = thread.session().functions().find(p.func ? p.func : reinterpret_cast<CUfunction>(p.kern));
+  const Function* const function = p.func ? thread.session().functions().find(p.func) : thread.session().functions().find_kernel(p.kern);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(*function, p.kernelParams, p.extra, arguments); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = map_argument_blocks(thread, arguments); bad != CUDA_SUCCESS) return bad;
   node.setFunction(function->handle.value());
+  node.setAsKernel(!p.func);
   node.setGridX(p.gridDimX);
   node.setGridY(p.gridDimY);
   node.setGridZ(p.gridDimZ);
@@ -299,7 +300,7 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
   given.argument_pointers.clear();
   for (const Parameter& parameter : function->parameters) given.argument_pointers.push_back(given.arguments.data() + parameter.offset);
   std::memset(&p, 0, sizeof(p));
-  if (function->handle.kind() == HandleKind::kernel) p.kern = handle_cast<CUkernel>(function->handle);
+  if (in.getAsKernel()) p.kern = handle_cast<CUkernel>(function->handle);
   else p.func = handle_cast<CUfunction>(function->handle);
   p.gridDimX = in.getGridX();
   p.gridDimY = in.getGridY();

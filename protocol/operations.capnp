@@ -307,6 +307,7 @@ struct KernelNode {
   sharedBytes @7 :UInt32;
   parameters @8 :Data;
   context @9 :UInt64;             # 0: the current one
+  asKernel @10 :Bool;             # named by CUDA_KERNEL_NODE_PARAMS.kern, not by its func
 }
 
 struct MemsetNode {

@@ -119,12 +119,12 @@ class Copier {
     copy.srcDevice = copy_.source.address;
     copy.srcHost = bytes_at(copy_.source.address);
     copy.srcPitch = copy_.source.pitch;
-    copy.srcHeight = copy_.source.pitch ? copy_.source.slice / copy_.source.pitch : 0;
+    copy.srcHeight = copy_.source.slice ? copy_.source.slice / copy_.source.pitch : copy_.height;
     copy.dstMemoryType = target == Place::device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
     copy.dstDevice = copy_.target.address;
     copy.dstHost = reinterpret_cast<void*>(copy_.target.address);
     copy.dstPitch = copy_.target.pitch;
-    copy.dstHeight = copy_.target.pitch ? copy_.target.slice / copy_.target.pitch : 0;
+    copy.dstHeight = copy_.target.slice ? copy_.target.slice / copy_.target.pitch : copy_.height;
     NewParts parts(session_.graph_parts());
     RemoteCall<wire::CaptureCopy> call(thread_, Opcode::captureCopy, ContextNeed::none);
     call.in_context(stream_.context);

@@ -101,6 +101,11 @@ CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader 
   params_.type = CU_GRAPH_NODE_TYPE_KERNEL;
   auto& kernel = params_.kernel;
   if (const CUresult bad = arguments_.read(session_, in.getFunction(), in.getParameters(), kernel.func); bad != CUDA_SUCCESS) return bad;
+  if (in.getAsKernel()) {
+    if (Handle(in.getFunction()).kind() != HandleKind::kernel) return CUDA_ERROR_INVALID_HANDLE;
+    kernel.kern = reinterpret_cast<CUkernel>(kernel.func);
+    kernel.func = nullptr;
+  }
   kernel.gridDimX = in.getGridX();
   kernel.gridDimY = in.getGridY();
   kernel.gridDimZ = in.getGridZ();
@@ -262,6 +267,7 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
     if (bytes) std::memcpy(block.data(), bytes, std::min(size, block.size()));
   }
   out.setFunction(function.value());
+  out.setAsKernel(!kernel.func);
   out.setGridX(kernel.gridDimX);
   out.setGridY(kernel.gridDimY);
   out.setGridZ(kernel.gridDimZ);

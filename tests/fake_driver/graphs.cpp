@@ -59,6 +59,7 @@ void copy_into(Graph& to, const Graph& from) {
     copies[node.get()] = copy;
     copy->origin = node.get();
     copy->function = node->function;
+    copy->as_kernel = node->as_kernel;
     copy->launch = node->launch;
     copy->copy = node->copy;
     copy->memset = node->memset;
@@ -94,8 +95,9 @@ CUresult set(Node& node, const CUgraphNodeParams& params) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
       const auto& p = params.kernel;
       const unsigned grid[] = {p.gridDimX, p.gridDimY, p.gridDimZ}, block[] = {p.blockDimX, p.blockDimY, p.blockDimZ};
-      node.function = p.func;
-      return make_launch(p.func, grid, block, p.sharedMemBytes, p.kernelParams, node.launch);
+      node.as_kernel = !p.func;
+      node.function = p.func ? p.func : reinterpret_cast<CUfunction>(p.kern);
+      return make_launch(node.function, grid, block, p.sharedMemBytes, p.kernelParams, node.launch);
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY:
       node.copy = params.memcpy.copyParams;
@@ -424,7 +426,8 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
   n->arguments.clear();
   for (const auto& [offset, bytes] : parameters_of(n->function)) n->arguments.push_back(n->launch.parameters.data() + offset);
   *out = {};
-  out->func = n->function;
+  if (n->as_kernel) out->kern = reinterpret_cast<CUkernel>(n->function);
+  else out->func = n->function;
   out->gridDimX = n->launch.grid[0];
   out->gridDimY = n->launch.grid[1];
   out->gridDimZ = n->launch.grid[2];

@@ -22,6 +22,7 @@ struct Node {
   const Node* origin = nullptr;  // of which it is a copy
   bool enabled = true;
   CUfunction function = nullptr;
+  bool as_kernel = false;
   Launch launch;
   std::vector<void*> arguments;  // given out by cuGraphKernelNodeGetParams
   CUDA_MEMCPY3D copy{};

@@ -149,6 +149,19 @@ TEST_CASE("parameters of nodes come back as they were given") {
   CHECK(cuGraphKernelNodeGetParams_v2(node, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuGraphKernelNodeGetParams_v2(nullptr, &back) == CUDA_ERROR_INVALID_VALUE);
 
+  CUlibrary library = nullptr;
+  CUkernel entry = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryGetKernel(&entry, library, "fill32") == CUDA_SUCCESS);
+  back.func = nullptr;
+  back.kern = entry;
+  REQUIRE(cuGraphAddKernelNode_v2(&other, graph, nullptr, 0, &back) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS by_kernel{};
+  REQUIRE(cuGraphKernelNodeGetParams_v2(other, &by_kernel) == CUDA_SUCCESS);
+  CHECK(by_kernel.func == nullptr);
+  CHECK(by_kernel.kern == entry);
+  CHECK(cuGraphDestroyNode(other) == CUDA_SUCCESS);
+
   CUkernelNodeAttrValue attribute{};
   attribute.priority = -3;
   CHECK(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &attribute) == CUDA_SUCCESS);
