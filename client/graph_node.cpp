@@ -154,15 +154,12 @@ CUresult write_side(Thread& thread, GraphParts::Memory memory, CUarray array, st
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::size_t given_pitch = memory.pitch;
-  if (memory.pitch == 0 && memory.rows * memory.slices == 1) memory.pitch = memory.x + memory.width;
+  if (memory.pitch == 0) memory.pitch = memory.x + memory.width;  // not specified: without gaps
+  if (memory.height == 0) memory.height = memory.y + memory.rows;
   if (memory.pitch < memory.x + memory.width) return CUDA_ERROR_INVALID_VALUE;
   if (memory.slices > 1 && memory.height < memory.y + memory.rows) return CUDA_ERROR_INVALID_VALUE;
   const auto region = session.map().find(memory.begin());
-  if (region && region->on_device()) {
-    memory.pitch = given_pitch;
-    return name([&](auto place) { place.setDevice(memory.base); });
-  }
+  if (region && region->on_device()) return name([&](auto place) { place.setDevice(memory.base); });
   if (region && !region->contains(memory.begin(), memory.end() - memory.begin())) return CUDA_ERROR_INVALID_VALUE;
   if (region && session.host_memory().mapped(memory.begin()))  // kernels see it, and the worker keeps its contents
     return name([&](auto place) { place.setDevice(memory.base - region->base + region->device_address); });

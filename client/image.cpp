@@ -69,8 +69,7 @@ std::optional<std::size_t> container_bytes(const Source& source) {
 // The end of whatever lies furthest: tables, sections or segments. Some cubins have their program headers last.
 std::optional<std::size_t> elf_bytes(const Source& source) {
   Elf64_Ehdr header;
-  if (!source.load(0, header) || header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB)
-    return std::nullopt;
+  if (!source.begins_with({ELFCLASS64, ELFDATA2LSB}, EI_CLASS) || !source.load(0, header)) return std::nullopt;
   std::uint64_t end = sizeof(header);
   const auto reach = [&](std::uint64_t offset, std::uint64_t bytes) {
     if (!source.holds(offset, bytes)) return false;

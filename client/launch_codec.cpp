@@ -11,9 +11,6 @@ namespace fargpu::client {
 
 CUresult gather_arguments(const Function& function, void** params, void** extra, std::span<const std::byte>& block) {
   if (params && extra) return CUDA_ERROR_INVALID_VALUE;
-  // One buffer per thread that launches, left behind when it ends.
-  static thread_local std::vector<std::byte>* buffer = nullptr;
-  if (!buffer) buffer = new std::vector<std::byte>(limits::kernel_parameter_bytes_max);
   if (extra) {
     const void* bytes = nullptr;
     const std::size_t* size = nullptr;
@@ -26,13 +23,15 @@ CUresult gather_arguments(const Function& function, void** params, void** extra,
     block = {static_cast<const std::byte*>(bytes), *size};
     return CUDA_SUCCESS;
   }
-  block = std::span(*buffer).first(function.parameter_bytes);
+  std::vector<std::byte>& buffer = Thread::current().launch_arguments;
+  if (buffer.empty()) buffer.resize(limits::kernel_parameter_bytes_max);
+  block = std::span(buffer).first(function.parameter_bytes);
   if (!params) return function.parameters.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   // Gaps are zero, so that no bytes of an earlier launch travel.
-  std::memset(buffer->data(), 0, function.parameter_bytes);
+  std::memset(buffer.data(), 0, function.parameter_bytes);
   for (std::size_t i = 0; i < function.parameters.size(); ++i) {
     const Parameter& parameter = function.parameters[i];
-    std::memcpy(buffer->data() + parameter.offset, params[i], parameter.bytes);
+    std::memcpy(buffer.data() + parameter.offset, params[i], parameter.bytes);
   }
   return CUDA_SUCCESS;
 }

@@ -15,6 +15,7 @@
 #include "protocol/errors.h"
 #include "remote_call.h"
 #include "session.h"
+#include "system_calls.h"
 
 namespace fargpu::client {
 namespace {
@@ -44,6 +45,7 @@ void ManagedMemory::prepare() {
     file_ = file;
   }
   watch_faults(*this);
+  watch_system_calls(*this, window_base_, window_bytes_);
 }
 
 CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address) {
@@ -213,25 +215,41 @@ bool ManagedMemory::fault(std::uint64_t address, bool writing) {
   const std::lock_guard lock(mutex_);
   Block* const block = find(address);
   if (!block) return false;
-  const std::size_t granule = (address - block->base) / granule_bytes;
-  State& state = block->states[granule];
+  open(*block, (address - block->base) / granule_bytes, writing);
+  return true;
+}
+
+void ManagedMemory::touch(std::uint64_t address, std::uint64_t bytes, bool writing) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t end = address + std::min(bytes, ~address);
+  while (address < end) {
+    Block* const block = find(address);
+    if (!block) return;
+    const std::size_t granule = (address - block->base) / granule_bytes;
+    open(*block, granule, writing);
+    address = block->base + offset_of(granule + 1, *block);
+  }
+}
+
+// Nothing is left to do where another thread met the same fault before.
+void ManagedMemory::open(Block& block, std::size_t granule, bool writing) {
+  State& state = block.states[granule];
+  if (state == State::fresh || state == State::ours) return;
   if (state == State::theirs) {
-    fetch(Thread::current(), *block, granule);
-  } else if (!writing || state != State::shared) {
-    return true;  // another thread met the same fault before
+    fetch(Thread::current(), block, granule);
+  } else if (!writing) {
+    return;
   }
   touched_ = true;
   const bool busy = !session_.idle();
   if (busy) touched_while_busy_ = true;
-  if (writing) {
-    if (busy) {
-      const std::uint64_t begin = offset_of(granule, *block);
-      block->twins[granule].assign(block->alias + begin, block->alias + offset_of(granule + 1, *block));
-    }
-    state = State::ours;
-    protect(*block, granule, granule + 1, PROT_READ | PROT_WRITE);
+  if (!writing) return;
+  if (busy) {
+    const std::uint64_t begin = offset_of(granule, block);
+    block.twins[granule].assign(block.alias + begin, block.alias + offset_of(granule + 1, block));
   }
-  return true;
+  state = State::ours;
+  protect(block, granule, granule + 1, PROT_READ | PROT_WRITE);
 }
 
 // --- advice -----------------------------------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class ManagedMemory {
 
   /// The program touched an address that it may not use at present. False if that is none of ours.
   bool fault(std::uint64_t address, bool writing);
+  /// Makes what is managed of [address, address + bytes) usable, as if the program had touched every page.
+  void touch(std::uint64_t address, std::uint64_t bytes, bool writing);
 
   /// Changes what is known of [address, address + bytes); false unless all of it is managed.
   bool advise(std::uint64_t address, std::uint64_t bytes, const std::function<void(ManagedAdvice&)>& change);
@@ -82,6 +84,7 @@ class ManagedMemory {
   void send(Thread& thread, Block& block);
   void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes);
   void fetch(Thread& thread, Block& block, std::size_t granule);
+  void open(Block& block, std::size_t granule, bool writing);  // under mutex_
   void protect(const Block& block, std::size_t first, std::size_t end, int access) const;
   std::uint64_t offset_of(std::size_t granule, const Block& block) const;
   Block* find(std::uint64_t address) const;  // under mutex_

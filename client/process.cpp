@@ -59,6 +59,7 @@ CUresult Process::initialise() {
 
 void Process::adopt(Session* session) {
   session_ = session;
+  adopted_.push_back(session);
   life_.store(Life::ready, std::memory_order_release);
 }
 
@@ -70,13 +71,13 @@ void Process::give_up() {
 }
 
 void Process::lose_session(Session& session, const std::string& why) noexcept {
-  session.lose(why);
-  if (&session != session_) return;  // given up before
-  Life expected = Life::ready;
-  if (!life_.compare_exchange_strong(expected, Life::lost)) return;
   try {
+    const std::string cause = session.lose(why);
+    if (&session != session_) return;  // given up before
+    Life expected = Life::ready;
+    if (!life_.compare_exchange_strong(expected, Life::lost)) return;
     log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again",
-               why);
+               cause);
   } catch (...) {
   }
 }

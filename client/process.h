@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace fargpu::client {
 
@@ -49,6 +50,7 @@ class Process {
   bool tried_ = false;
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
   Session* session_ = nullptr;  // never deleted: late calls and other threads may still look
+  std::vector<Session*> adopted_;  // nor are these; their threads go on
 };
 
 Process& process();

@@ -85,7 +85,7 @@ bool Receiver::serve() {
   return progress;
 }
 
-void Receiver::lose(const std::string& why) {
+std::string Receiver::lose(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (!lost_) {
     lost_ = true;
@@ -93,6 +93,7 @@ void Receiver::lose(const std::string& why) {
   }
   channel_.close();
   changed_.notify_all();
+  return lost_why_;
 }
 
 std::optional<std::span<std::byte>> Receiver::place(const FrameHeader& header,

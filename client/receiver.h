@@ -56,8 +56,8 @@ class Receiver final : FrameHandler {
   /// Waits until `ready` holds, which must become true by a push; reads meanwhile. Throws ChannelClosed.
   void wait_until(const std::function<bool()>& ready);
 
-  /// Ends all waiting; further waits throw ChannelClosed with this text.
-  void lose(const std::string& why);
+  /// Ends all waiting; further waits throw ChannelClosed with this text, or that of the first such call, which it returns.
+  std::string lose(const std::string& why);
 
   /// Number of the last frame taken from the worker, low 32 bits.
   std::uint32_t confirmed() const { return confirmed_.load(std::memory_order_relaxed); }

@@ -130,9 +130,10 @@ class Session final : PushHandler {
   Stream* thread_default_stream(Thread& thread, Context& context);
 
   /// Ends the session: nothing more is read or sent.
-  void lose(const std::string& why) {
-    receiver_.lose(why);
+  /// Returns why it ended: another thread may have noticed before, and what this one met is only the consequence.
+  std::string lose(const std::string& why) {
     end();
+    return receiver_.lose(why);
   }
   /// Sends what is left and says goodbye.
   void leave() noexcept;

@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -14,6 +15,12 @@ namespace fargpu::client {
 
 class Session;
 struct Context;
+
+/// What cuStreamGetCaptureInfo gave pointers to; stands until the thread asks again.
+struct CaptureAnswer {
+  std::vector<CUgraphNode> dependencies;
+  std::vector<CUgraphEdgeData> edges;
+};
 
 class Thread {
  public:
@@ -46,6 +53,9 @@ class Thread {
   bool in_callback = false;
   /// This thread's default stream in each context (CU_STREAM_PER_THREAD), made when first used.
   std::map<Context*, Handle> default_streams;
+  /// Where the arguments of a launch are gathered; has its size from the first one on.
+  std::vector<std::byte> launch_arguments;
+  CaptureAnswer capture_answer;
 
  private:
   explicit Thread(std::uint32_t id) : id_(id) {}

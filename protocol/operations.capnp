@@ -94,14 +94,23 @@ struct Shape {
 }
 
 struct Side {
-  # Where a shape lies on one side: row r of slice s begins at address + s * slice + r * pitch. All in bytes.
+  # Where a shape lies on one side. In memory row r of slice s begins at address + s * slice + r * pitch, all in bytes.
   address @0 :UInt64;
   pitch @1 :UInt64;
   slice @2 :UInt64;
+  array @3 :ArrayPlace;           # given: in an array, and the others mean nothing
+}
+
+struct ArrayPlace {
+  # Row r of slice s of a shape is row y + r of slice (or layer) z + s of the array, from byte x on.
+  array @0 :UInt64;
+  x @1 :UInt64;
+  y @2 :UInt64;
+  z @3 :UInt64;
 }
 
 struct CopyIn {
-  # Host to device. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
+  # Host to device memory or array. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
   # pulled from the client when the stream gets here. Deferred; a large copy is several of these.
   stream @0 :UInt64;
   shape @1 :Shape;
@@ -115,19 +124,19 @@ struct CopyIn {
 }
 
 struct CopyOut {
-  # Device to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
+  # Device memory or array to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
   # deferred, the bytes are delivered when they are there (Control.deliver).
   stream @0 :UInt64;
   shape @1 :Shape;
   source @2 :Side;
   target :union {
     reply @3 :Void;
-    block @4 :UInt64;             # address within a host block; the shape is one row
+    block @4 :UInt64;             # address within a host block, where the rows come to lie behind each other
   }
 }
 
 struct CopyDevice {
-  # Device to device. Deferred.
+  # Between device memory and arrays. Deferred.
   stream @0 :UInt64;
   shape @1 :Shape;
   target @2 :Side;
@@ -263,6 +272,12 @@ struct Launch {
     cooperative @1;               # cuLaunchCooperativeKernel
     extended @2;                  # cuLaunchKernelEx
   }
+}
+struct LaunchReply {
+  # The cluster that the kernel was compiled for, which grids must be multiples of; zeros for none.
+  clusterX @0 :UInt32;
+  clusterY @1 :UInt32;
+  clusterZ @2 :UInt32;
 }
 struct LaunchAttribute {
   # One CUlaunchAttribute. `words` is its value, as much of it as the attribute uses; a handle in it stands in `handle`.

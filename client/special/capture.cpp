@@ -19,12 +19,6 @@ bool mode_valid(CUstreamCaptureMode mode) {
          mode == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-// What cuStreamGetCaptureInfo returns by pointer belongs to the library and lasts until the thread asks again.
-struct Kept {
-  std::vector<CUgraphNode> dependencies;
-  std::vector<CUgraphEdgeData> edges;
-};
-
 CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                       const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
   if (!status) return CUDA_ERROR_INVALID_VALUE;
@@ -39,11 +33,10 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
   call.in().setStream(use.wire());
   if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
   const auto out = call.out<wire::CaptureInfoReply>();
-  static thread_local Kept* kept = nullptr;  // one per thread that captures; left behind when it ends
-  if (!kept) kept = new Kept;
-  kept->dependencies.clear();
-  kept->edges.clear();
-  for (const std::uint64_t node : out.getDependencies()) kept->dependencies.push_back(handle_cast<CUgraphNode>(Handle(node)));
+  CaptureAnswer& kept = thread.capture_answer;
+  kept.dependencies.clear();
+  kept.edges.clear();
+  for (const std::uint64_t node : out.getDependencies()) kept.dependencies.push_back(handle_cast<CUgraphNode>(Handle(node)));
   bool plain_edges = true;
   for (const auto edge : out.getEdges()) {
     CUgraphEdgeData data{};
@@ -51,14 +44,14 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
     data.to_port = edge.getToPort();
     data.type = edge.getType();
     plain_edges = plain_edges && data.from_port == 0 && data.to_port == 0 && data.type == 0;
-    kept->edges.push_back(data);
+    kept.edges.push_back(data);
   }
   // Callers that do not ask for edge data must be told when there is some.
   if (!edges && !plain_edges) return CUDA_ERROR_LOSSY_QUERY;
   if (graph) *graph = handle_cast<CUgraph>(Handle(out.getGraph()));
-  if (dependencies) *dependencies = kept->dependencies.data();
-  if (edges) *edges = kept->edges.empty() ? nullptr : kept->edges.data();
-  if (count) *count = kept->dependencies.size();
+  if (dependencies) *dependencies = kept.dependencies.data();
+  if (edges) *edges = kept.edges.empty() ? nullptr : kept.edges.data();
+  if (count) *count = kept.dependencies.size();
   return CUDA_SUCCESS;
 }
 

@@ -212,6 +212,7 @@ void Workers::reserve(const Environment& environment, std::function<void(Worker*
   for (Worker& worker : workers_) {
     if (worker.state != Worker::State::starting || worker.when_ready || worker.environment != environment) continue;
     worker.when_ready = std::move(got);
+    warm_up();  // it is nobody's warm one any more
     return;
   }
   try {
@@ -219,7 +220,9 @@ void Workers::reserve(const Environment& environment, std::function<void(Worker*
   } catch (const SystemError& error) {
     rest(error.what());
     got(nullptr, error.what());
+    return;
   }
+  warm_up();
 }
 
 void Workers::release(Worker& worker) {

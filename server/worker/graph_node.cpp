@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "protocol/extent.h"
+
 namespace fargpu::server {
 namespace {
 
@@ -162,7 +164,11 @@ CUresult NodeParameters::read_copy(const Call& call, wire::CopyNode::Reader in) 
     level = from.getLevel();
     if (place.isArray()) {
       type = CU_MEMORYTYPE_ARRAY;
-      return session_.resolve(HandleKind::array, place.getArray(), array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+      if (!session_.resolve(HandleKind::array, place.getArray(), array)) return CUDA_ERROR_INVALID_HANDLE;
+      CUDA_ARRAY3D_DESCRIPTOR description{};
+      const CUresult described = session_.driver().cuArray3DGetDescriptor_v2(&description, array);
+      if (described != CUDA_SUCCESS) return described;
+      return array_has(description, x, y, z, p.WidthInBytes, p.Height, p.Depth) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     type = CU_MEMORYTYPE_DEVICE;
     device = place.getDevice();

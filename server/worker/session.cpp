@@ -409,8 +409,8 @@ CUresult Session::close_context(ContextState& context) {
       if (entry.context == context.id) gone.push_back(handle);
     });
     for (const Handle handle : gone)
-      if (handle.kind() != HandleKind::stream) forget(handle.kind(), handle.value());
-      else handles_.forget(handle.kind(), handle);
+      if (kind != static_cast<unsigned>(HandleKind::stream)) forget(static_cast<HandleKind>(kind), handle.value());
+      else handles_.forget(HandleKind::stream, handle);
   }
   for (StreamState* stream : context.streams) {
     order_.forget(*stream);
@@ -476,6 +476,8 @@ bool Session::lives_with_context(HandleKind kind) {
     case HandleKind::surfref:
     case HandleKind::array:
     case HandleKind::mipmap:
+    case HandleKind::texobject:
+    case HandleKind::surfobject:
       return true;
     default:
       return false;
@@ -531,6 +533,7 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
   globals_.erase(first, last);
   if (kind == HandleKind::exec) attended_.erase(value);
+  charges_.erase(value);
   if (kind != HandleKind::stream) return;
   const auto found = streams_.find(value);
   if (found == streams_.end()) return;

@@ -112,6 +112,18 @@ class Session final : FrameHandler {
     handles_.forget(kind, handles_.known(kind, raw_of(object)));
     return reveal(kind, object, call);
   }
+  /// The same for handles that lie in a struct, which the driver takes or gave.
+  template <class T>
+  CUresult resolve_in_place(HandleKind kind, T& handle) {
+    return resolve(kind, raw_of(handle), handle) ? CUDA_SUCCESS : invalid(kind);
+  }
+  template <class T>
+  CUresult known_in_place(HandleKind kind, T& handle) {
+    handle = handle_cast<T>(handles_.known(kind, raw_of(handle)));
+    return CUDA_SUCCESS;
+  }
+  /// What an object took of the device's memory: charged until the object is forgotten.
+  void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()] = std::move(charge); }
   /// A variable of a module or library: the session may use it as long as its owner lives.
   void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
   void forget(HandleKind kind, std::uint64_t value);
@@ -238,6 +250,7 @@ class Session final : FrameHandler {
   HostBlocks host_blocks_;
   ImageStore images_;
   std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses
+  std::unordered_map<std::uint64_t, std::shared_ptr<Charge>> charges_;  // by handle
   Handles handles_;
   Completions completions_;
   StreamOrder order_;

@@ -16,6 +16,7 @@
 
 #include "fake.h"
 #include "graphs.h"
+#include "objects.h"
 #include "recorder.h"
 
 namespace fargpu::fake {
@@ -99,27 +100,6 @@ State& state() {
 
 thread_local Context* current = nullptr;
 
-using Lock = std::lock_guard<std::recursive_mutex>;
-
-template <class T>
-T* live(const void* handle) {
-  return state().objects.contains(const_cast<void*>(handle)) ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
-}
-template <class T>
-T* make() {
-  T* const made = new T;
-  state().objects.insert(made);
-  return made;
-}
-template <class T>
-CUresult destroy(const void* handle) {
-  T* const object = live<T>(handle);
-  if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  state().objects.erase(object);
-  delete object;
-  return CUDA_SUCCESS;
-}
-
 Stream* stream_of(CUstream stream) {
   static Stream legacy;
   return stream == nullptr || stream == CU_STREAM_LEGACY ? &legacy : live<Stream>(stream);
@@ -134,34 +114,9 @@ void read_parameter(const std::vector<std::byte>& block, std::size_t offset, T& 
 
 // --- what graphs.cpp uses too ---------------------------------------------------------------------------------------------------------
 
-std::recursive_mutex& state_mutex() { return state().mutex; }
-std::set<void*>& live_objects() { return state().objects; }
-
 Graph** capture_of(CUstream stream) {
   Stream* const s = stream_of(stream);
   return s ? &s->capture : nullptr;
-}
-
-CUresult usable() {
-  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-  return current->failure;
-}
-
-// Storage behind a device or pinned address, if all of it is there.
-std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
-  State& s = state();
-  if (auto it = s.mappings.upper_bound(address); it != s.mappings.begin()) {
-    const auto& [base, mapping] = *std::prev(it);
-    if (address - base < mapping.bytes && bytes <= mapping.bytes - (address - base))
-      return mapping.memory->bytes.data() + mapping.offset + (address - base);
-  }
-  for (const auto* ranges : {&s.host, &s.globals}) {
-    auto it = ranges->upper_bound(address);
-    if (it == ranges->begin()) continue;
-    --it;
-    if (address - it->first < it->second && bytes <= it->second - (address - it->first)) return reinterpret_cast<std::byte*>(address);
-  }
-  return nullptr;
 }
 
 const std::vector<std::pair<std::size_t, std::size_t>>& parameters_of(CUfunction function) { return live<Kernel>(function)->parameters; }
@@ -205,24 +160,6 @@ CUresult make_launch(CUfunction f, const unsigned* grid, const unsigned* block, 
   return CUDA_SUCCESS;
 }
 
-CUresult run_copy(const CUDA_MEMCPY3D& p) {
-  for (std::size_t z = 0; z < p.Depth; ++z) {
-    for (std::size_t y = 0; y < p.Height; ++y) {
-      const auto row = [&](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x, std::size_t y0, std::size_t z0,
-                           std::size_t pitch, std::size_t height) {
-        const std::size_t offset = ((z0 + z) * height + y0 + y) * pitch + x;
-        return type == CU_MEMORYTYPE_HOST ? const_cast<std::byte*>(static_cast<const std::byte*>(host)) + offset
-                                          : translate(device + offset, p.WidthInBytes);
-      };
-      std::byte* const to = row(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight);
-      const std::byte* const from = row(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight);
-      if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
-      std::memmove(to, from, p.WidthInBytes);
-    }
-  }
-  return CUDA_SUCCESS;
-}
-
 CUresult run_memset(const CUDA_MEMSET_NODE_PARAMS_v2& p) {
   for (std::size_t y = 0; y < p.height; ++y) {
     std::byte* const row = translate(p.dst + y * p.pitch, p.width * p.elementSize);
@@ -242,15 +179,7 @@ CUresult record_event(CUevent event) {
 
 namespace {
 
-// Does a copy or memset, or makes it a node of the graph into which the stream is captured.
-CUresult copy_or_capture(const CUDA_MEMCPY3D& copy, CUstream stream) {
-  if (!stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
-  Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_MEMCPY);
-  if (!node) return run_copy(copy);
-  node->copy = copy;
-  return CUDA_SUCCESS;
-}
-
+// Does a memset, or makes it a node of the graph into which the stream is captured.
 CUresult fill(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element_bytes, std::size_t width, std::size_t height,
               CUstream stream) {
   const Lock lock(state().mutex);
@@ -406,6 +335,43 @@ const Controls controls{
 
 }  // namespace
 
+// --- shared with the other parts --------------------------------------------------------------------------------------------------
+
+std::recursive_mutex& mutex() { return state().mutex; }
+std::set<void*>& objects() { return state().objects; }
+CUcontext current_context() { return reinterpret_cast<CUcontext>(current); }
+
+CUresult usable() {
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  return current->failure;
+}
+
+bool take_memory(std::uint64_t bytes) {
+  State& s = state();
+  if (bytes > s.memory_limit_bytes - s.memory_used_bytes) return false;
+  s.memory_used_bytes += bytes;
+  return true;
+}
+void give_memory(std::uint64_t bytes) { state().memory_used_bytes -= bytes; }
+
+std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
+  State& s = state();
+  if (auto it = s.mappings.upper_bound(address); it != s.mappings.begin()) {
+    const auto& [base, mapping] = *std::prev(it);
+    if (address - base < mapping.bytes && bytes <= mapping.bytes - (address - base))
+      return mapping.memory->bytes.data() + mapping.offset + (address - base);
+  }
+  for (const auto* ranges : {&s.host, &s.globals}) {
+    auto it = ranges->upper_bound(address);
+    if (it == ranges->begin()) continue;
+    --it;
+    if (address - it->first < it->second && bytes <= it->second - (address - it->first)) return reinterpret_cast<std::byte*>(address);
+  }
+  return nullptr;
+}
+
+bool stream_lives(CUstream stream) { return stream_of(stream) != nullptr; }
+
 void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
   State& s = state();
   const Lock lock(s.mutex);
@@ -501,6 +467,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   const Lock lock(state().mutex);
   state().primary[device].retained = 0;
   state().primary[device].failure = CUDA_SUCCESS;
+  drop_textures(reinterpret_cast<CUcontext>(&state().primary[device]));
+  drop_arrays(reinterpret_cast<CUcontext>(&state().primary[device]));
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
@@ -521,6 +489,8 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   wait_for_gpu();
   const Lock lock(state().mutex);
   if (current == reinterpret_cast<Context*>(context)) current = nullptr;
+  drop_textures(context);
+  drop_arrays(context);
   return destroy<Context>(context);
 }
 CUresult cuCtxSetCurrent(CUcontext context) {
@@ -570,10 +540,9 @@ CUresult cuMemAddressFree(CUdeviceptr address, std::size_t) {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop, unsigned long long) {
   State& s = state();
   const Lock lock(s.mutex);
-  if (s.memory_used_bytes + bytes > s.memory_limit_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  s.memory_used_bytes += bytes;
+  if (!take_memory(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto memory = std::shared_ptr<Memory>(new Memory, [bytes](Memory* m) {
-    state().memory_used_bytes -= bytes;
+    give_memory(bytes);
     delete m;
   });
   memory->bytes.resize(bytes);
@@ -687,26 +656,8 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t byte
   copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   copy.srcDevice = from;
   copy.dstDevice = to;
+  copy.srcPitch = copy.dstPitch = bytes;
   return copy_or_capture(copy, stream);
-}
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* p, CUstream stream) {
-  const Lock lock(state().mutex);
-  return copy_or_capture(*p, stream);
-}
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* p, CUstream stream) {
-  CUDA_MEMCPY3D copy{};
-  copy.WidthInBytes = p->WidthInBytes;
-  copy.Height = p->Height;
-  copy.Depth = 1;
-  copy.srcMemoryType = p->srcMemoryType;
-  copy.srcHost = p->srcHost;
-  copy.srcDevice = p->srcDevice;
-  copy.srcPitch = p->srcPitch;
-  copy.dstMemoryType = p->dstMemoryType;
-  copy.dstHost = p->dstHost;
-  copy.dstDevice = p->dstDevice;
-  copy.dstPitch = p->dstPitch;
-  return behaviour::cuMemcpy3DAsync_v2(&copy, stream);
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUstream stream) { return fill(to, 0, value, 1, n, 1, stream); }
 CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream stream) { return fill(to, 0, value, 2, n, 1, stream); }

@@ -17,27 +17,19 @@ struct UserObject {
 
 namespace {
 
-using Lock = std::lock_guard<std::recursive_mutex>;
-
-template <class T, class Handle>
-T* live(Handle handle) {
-  void* const object = reinterpret_cast<void*>(handle);
-  return live_objects().contains(object) ? static_cast<T*>(object) : nullptr;
-}
-
 void drop(UserObject* object, unsigned count) {
   object->references -= count;
   if (object->references > 0) return;
-  live_objects().erase(object);
+  objects().erase(object);
   object->destroy(object->object);
   delete object;
 }
 
 // What a graph holds goes; the graph itself is its owner's.
 void clear(Graph& graph) {
-  live_objects().erase(&graph);
+  objects().erase(&graph);
   for (const auto& node : graph.nodes) {
-    live_objects().erase(node.get());
+    objects().erase(node.get());
     for (const auto& inner : node->graphs) clear(*inner);
   }
   for (const auto& [object, count] : std::exchange(graph.references, {})) drop(object, count);
@@ -47,7 +39,7 @@ Node* add(Graph& graph, CUgraphNodeType type) {
   auto node = std::make_unique<Node>();
   node->type = type;
   node->graph = &graph;
-  live_objects().insert(node.get());
+  objects().insert(node.get());
   graph.nodes.push_back(std::move(node));
   return graph.nodes.back().get();
 }
@@ -210,7 +202,7 @@ Node* node_of(CUgraphNode handle, CUgraphNodeType type, Params* out) {
 
 Graph* make_graph() {
   auto* const graph = new Graph;
-  live_objects().insert(graph);
+  objects().insert(graph);
   return graph;
 }
 
@@ -224,11 +216,19 @@ Node* capture_node(CUstream stream, CUgraphNodeType type) {
   return node;
 }
 
+CUresult copy_or_capture(const CUDA_MEMCPY3D& copy, CUstream stream) {
+  if (!stream_lives(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_MEMCPY);
+  if (!node) return run_copy(copy);
+  node->copy = copy;
+  return CUDA_SUCCESS;
+}
+
 namespace behaviour {
 
 // Capture.
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;  // fargpu promises this
   Graph** const capture = capture_of(stream);
   if (!capture || *capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -237,14 +237,14 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
 }
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, std::size_t,
                                      CUstreamCaptureMode) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph** const capture = capture_of(stream);
   if (!capture || *capture || !live<Graph>(graph)) return CUDA_ERROR_ILLEGAL_STATE;
   *capture = live<Graph>(graph);
   return CUDA_SUCCESS;
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph** const capture = capture_of(stream);
   if (!capture || !*capture) return CUDA_ERROR_ILLEGAL_STATE;
   *graph = reinterpret_cast<CUgraph>(*capture);
@@ -253,14 +253,14 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph** const capture = capture_of(stream);
   *status = capture && *capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   static CUgraphNode last;
   Graph** const capture = capture_of(stream);
   if (!capture) return CUDA_ERROR_INVALID_HANDLE;
@@ -274,7 +274,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
   return CUDA_SUCCESS;
 }
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_HOST);
   if (!node) return CUDA_ERROR_NOT_SUPPORTED;  // fargpu runs these in the client
   node->host = {function, argument};
@@ -283,12 +283,12 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
 
 // Graphs.
 CUresult cuGraphCreate(CUgraph* graph, unsigned) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   *graph = reinterpret_cast<CUgraph>(make_graph());
   return CUDA_SUCCESS;
 }
 CUresult cuGraphDestroy(CUgraph graph) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
   clear(*g);
@@ -296,7 +296,7 @@ CUresult cuGraphDestroy(CUgraph graph) {
   return CUDA_SUCCESS;
 }
 CUresult cuGraphClone(CUgraph* out, CUgraph graph) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Graph* const g = live<Graph>(graph);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& node : g->nodes)
@@ -307,7 +307,7 @@ CUresult cuGraphClone(CUgraph* out, CUgraph graph) {
   return CUDA_SUCCESS;
 }
 CUresult cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode node, CUgraph clone) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(clone);
   if (!g || !live<Node>(node)) return CUDA_ERROR_INVALID_VALUE;
   Node* const found = find_copy(*g, live<Node>(node));
@@ -316,7 +316,7 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode node, CUgraph clon
 }
 CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*, std::size_t count,
                            CUgraphNodeParams* params) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i)
@@ -333,7 +333,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* b
     }
     params->conditional.phGraph_out = node->graph_handles.data();
   } else if (const CUresult bad = set(*node, *params); bad != CUDA_SUCCESS) {
-    live_objects().erase(node);
+    objects().erase(node);
     g->nodes.pop_back();
     return bad;
   }
@@ -342,18 +342,18 @@ CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* b
   return CUDA_SUCCESS;
 }
 CUresult cuGraphDestroyNode(CUgraphNode handle) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Node* const node = live<Node>(handle);
   if (!node) return CUDA_ERROR_INVALID_VALUE;
   Graph& graph = *node->graph;
   std::erase_if(graph.edges, [&](const auto& edge) { return edge.first == node || edge.second == node; });
   for (const auto& inner : node->graphs) clear(*inner);
-  live_objects().erase(node);
+  objects().erase(node);
   std::erase_if(graph.nodes, [&](const auto& one) { return one.get() == node; });
   return CUDA_SUCCESS;
 }
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUgraphNode> found;
@@ -361,7 +361,7 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) 
   return give_list(found, nodes, count);
 }
 CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, std::size_t* count) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUgraphNode> befores, afters;
@@ -375,28 +375,28 @@ CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, C
   return give_list(befores, from, count);
 }
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Node* const n = live<Node>(node);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *type = n->type;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_GRAPH, graph);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *graph = reinterpret_cast<CUgraph>(n->graphs[0].get());
   return CUDA_SUCCESS;
 }
 CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph, CUcontext, unsigned value, unsigned) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   static std::uint32_t next = 1;
   if (!live<Graph>(graph)) return CUDA_ERROR_INVALID_VALUE;
   *handle = std::uint64_t{next++} << 32 | value;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Graph* const g = live<Graph>(graph);
   std::FILE* const file = g ? std::fopen(path, "w") : nullptr;
   if (!file) return CUDA_ERROR_INVALID_VALUE;
@@ -409,18 +409,18 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned) {
 
 // Parameters.
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* params) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Node* const n = live<Node>(node);
   return n ? set(*n, *params) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(exec);
   Node* const copy = g ? find_copy(*g, live<Node>(node)) : nullptr;
   return copy ? set(*copy, *params) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* out) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_KERNEL, out);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   n->arguments.clear();
@@ -439,63 +439,63 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
   return CUDA_SUCCESS;
 }
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_MEMCPY, out);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *out = n->copy;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* out) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_MEMSET, out);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *out = {n->memset.dst, n->memset.pitch, n->memset.value, n->memset.elementSize, n->memset.width, n->memset.height};
   return CUDA_SUCCESS;
 }
 CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* out) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_HOST, out);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *out = n->host;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS* out) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, out);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *out = {nullptr, static_cast<unsigned>(n->operations.size()), n->operations.data(), 0};
   return CUDA_SUCCESS;
 }
 CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent* out) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, out);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *out = n->event;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent* out) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, out);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *out = n->event;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_KERNEL, value);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   n->attributes[id] = *value;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_KERNEL, value);
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   *value = n->attributes[id];
   return CUDA_SUCCESS;
 }
 CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   if (!live<Node>(to) || !live<Node>(from)) return CUDA_ERROR_INVALID_VALUE;
   live<Node>(to)->attributes = live<Node>(from)->attributes;
   return CUDA_SUCCESS;
@@ -503,7 +503,7 @@ CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
 
 // Executable graphs.
 CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Graph* const g = live<Graph>(graph);
   if (!g) return CUDA_ERROR_INVALID_VALUE;
   if (in_order(*g).size() != g->nodes.size()) {
@@ -518,14 +518,14 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRA
   return CUDA_SUCCESS;
 }
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const old = live<Graph>(exec);
   const Graph* const g = live<Graph>(graph);
   if (!old || !g) return CUDA_ERROR_INVALID_VALUE;
   if (!alike(*old, *g, *info)) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   clear(*old);
   *old = Graph();
-  live_objects().insert(old);
+  objects().insert(old);
   copy_into(*old, *g);
   return CUDA_SUCCESS;
 }
@@ -534,7 +534,7 @@ CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t* flags) {
   return live<Graph>(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, unsigned enabled) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(exec);
   Node* const copy = g ? find_copy(*g, live<Node>(node)) : nullptr;
   if (!copy || copy->type > CU_GRAPH_NODE_TYPE_MEMSET) return CUDA_ERROR_INVALID_VALUE;
@@ -542,7 +542,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, unsigned enab
   return CUDA_SUCCESS;
 }
 CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, unsigned* enabled) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(exec);
   const Node* const copy = g ? find_copy(*g, live<Node>(node)) : nullptr;
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
@@ -550,12 +550,12 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, unsigned* ena
   return CUDA_SUCCESS;
 }
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   return live<Graph>(exec) && live<Node>(node) && live<Graph>(child) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuGraphUpload(CUgraphExec exec, CUstream) { return live<Graph>(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   const Graph* const g = live<Graph>(exec);
   if (!g || !capture_of(stream)) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
@@ -571,29 +571,29 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) { return behaviour::cuGraphDestroy
 
 // User objects.
 CUresult cuUserObjectCreate(CUuserObject* out, void* object, CUhostFn destroy, unsigned references, unsigned flags) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   if (flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC || references == 0) return CUDA_ERROR_INVALID_VALUE;
   auto* const made = new UserObject{destroy, object, references};
-  live_objects().insert(made);
+  objects().insert(made);
   *out = reinterpret_cast<CUuserObject>(made);
   return CUDA_SUCCESS;
 }
 CUresult cuUserObjectRetain(CUuserObject object, unsigned count) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   UserObject* const o = live<UserObject>(object);
   if (!o || count == 0) return CUDA_ERROR_INVALID_VALUE;
   o->references += count;
   return CUDA_SUCCESS;
 }
 CUresult cuUserObjectRelease(CUuserObject object, unsigned count) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   UserObject* const o = live<UserObject>(object);
   if (!o || count == 0 || count > o->references) return CUDA_ERROR_INVALID_VALUE;
   drop(o, count);
   return CUDA_SUCCESS;
 }
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count, unsigned flags) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   UserObject* const o = live<UserObject>(object);
   if (!g || !o || count == 0 || flags > CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
@@ -602,7 +602,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned co
   return CUDA_SUCCESS;
 }
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned count) {
-  const Lock lock(state_mutex());
+  const Lock lock(mutex());
   Graph* const g = live<Graph>(graph);
   UserObject* const o = live<UserObject>(object);
   if (!g || !o || count == 0 || g->references[o] < count) return CUDA_ERROR_INVALID_VALUE;

@@ -5,11 +5,10 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <vector>
 
 #include "fake.h"
+#include "objects.h"
 
 namespace fargpu::fake {
 
@@ -44,23 +43,23 @@ struct Graph {
 };
 
 // What behaviour.cpp has.
-std::recursive_mutex& state_mutex();
-std::set<void*>& live_objects();
-CUresult usable();
 /// Where a stream keeps the graph into which it is captured; null if there is no such stream.
 Graph** capture_of(CUstream stream);
 /// A launch with its arguments gathered.
 CUresult make_launch(CUfunction function, const unsigned* grid, const unsigned* block, unsigned shared_bytes, void** params, Launch& launch);
 const std::vector<std::pair<std::size_t, std::size_t>>& parameters_of(CUfunction function);
 void run_launch(const Launch& launch);
-std::byte* translate(std::uint64_t address, std::uint64_t bytes);
-CUresult run_copy(const CUDA_MEMCPY3D& copy);
 CUresult run_memset(const CUDA_MEMSET_NODE_PARAMS_v2& memset);
 CUresult record_event(CUevent event);
+
+// What arrays.cpp has.
+CUresult run_copy(const CUDA_MEMCPY3D& copy);
 
 // What graphs.cpp has.
 /// A new node of the graph into which the stream is captured; null if it is not.
 Node* capture_node(CUstream stream, CUgraphNodeType type);
+/// Does a copy, or makes it such a node.
+CUresult copy_or_capture(const CUDA_MEMCPY3D& copy, CUstream stream);
 Graph* make_graph();
 
 }  // namespace fargpu::fake

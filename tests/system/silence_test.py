@@ -33,8 +33,8 @@ class Silence(SystemTest):
         self.stop(client.pid)
         self.assert_ended(worker, "the client has been silent for 2 s")
         os.kill(client.pid, signal.SIGCONT)
-        self.assertEqual(client.ask("sync"), LOST)
         client.says("the session is lost")
+        self.assertEqual(client.ask("sync"), LOST)
         self.assertEqual(client.finish(), 0)
 
     def test_a_client_that_takes_nothing_is_silent_too(self):

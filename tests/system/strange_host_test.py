@@ -3,11 +3,16 @@
 import socket
 import unittest
 
-from rig import SystemTest, fake_broker, fargpu
+from rig import SystemTest, fake_broker, fargpu, paths
 from rig.wire import listener
 
 WELCOME = "(helloAnswer = (protocolVersion = 1))"
 TICKET = '(leaseAnswer = (ticket = "abc"))'
+
+# Address windows that the client offers (client/windows.cpp); sanitizers leave others.
+DEVICE_WINDOW = "base = 0x110000000000, bytes = 0x10000000000" if paths.SANITIZED else "base = 0x100000000000, bytes = 0x100000000000"
+HOST_WINDOW = "base = 0x2b5d40000000, bytes = 0x10000000000"
+WINDOWS = f"deviceWindow = ({DEVICE_WINDOW}), hostWindow = ({HOST_WINDOW})"
 
 
 class StrangeHosts(SystemTest):
@@ -102,7 +107,6 @@ class StrangeHosts(SystemTest):
     def test_answers_that_make_no_sense(self):
         def attach(fields):
             return f"(attachAnswer = ({fields}))"
-        windows = "deviceWindow = (base = 0x100000000000, bytes = 0x100000000000), hostWindow = (base = 0x2b5d40000000, bytes = 0x10000000000)"
         cases = {
             "no ticket": dict(leaseRequest="(leaseAnswer = ())"),
             "an answer to something else": dict(leaseRequest="(status = ())"),
@@ -110,12 +114,12 @@ class StrangeHosts(SystemTest):
             "nonsense": dict(leaseRequest=b"\xff" * 256),
             "pointers that lead outside": dict(leaseRequest=bytes.fromhex("00000000010001000200000003000000ffffff7fffffffff")),
             "addresses of the program": dict(leaseRequest=TICKET, attach=attach(
-                "deviceWindow = (base = 0x400000, bytes = 0x100000000000), hostWindow = (base = 0x2b5d40000000, bytes = 0x10000000000)")),
+                f"deviceWindow = (base = 0x400000, bytes = 0x100000000000), hostWindow = ({HOST_WINDOW})")),
             "no addresses": dict(leaseRequest=TICKET, attach=attach("sessionId = 1")),
-            "a band over the program": dict(leaseRequest=TICKET, attach=attach(windows + ", driverBand = (base = 0x1000, bytes = 0x7fffffff0000)")),
-            "a band without end": dict(leaseRequest=TICKET, attach=attach(windows + ", driverBand = (base = 0xfffffffffffff000, bytes = 0xffffffffffffffff)")),
-            "too many devices": dict(leaseRequest=TICKET, attach=attach(windows + ", facts = (driverVersion = 13000, devices = [" + ",".join(["()"] * 65) + "])")),
-            "an old driver": dict(leaseRequest=TICKET, attach=attach(windows + ", facts = (driverVersion = 12000, devices = [()])")),
+            "a band over the program": dict(leaseRequest=TICKET, attach=attach(WINDOWS + ", driverBand = (base = 0x1000, bytes = 0x7fffffff0000)")),
+            "a band without end": dict(leaseRequest=TICKET, attach=attach(WINDOWS + ", driverBand = (base = 0xfffffffffffff000, bytes = 0xffffffffffffffff)")),
+            "too many devices": dict(leaseRequest=TICKET, attach=attach(WINDOWS + ", facts = (driverVersion = 13000, devices = [" + ",".join(["()"] * 65) + "])")),
+            "an old driver": dict(leaseRequest=TICKET, attach=attach(WINDOWS + ", facts = (driverVersion = 12000, devices = [()])")),
         }
         for name, answers in cases.items():
             with self.subTest(name), fake_broker(hello=WELCOME, **answers) as pool:
@@ -127,9 +131,8 @@ class StrangeHosts(SystemTest):
                 self.assertIn("fargpu: error: ", client.errors())
 
     def test_a_worker_that_says_nonsense_later(self):
-        windows = "deviceWindow = (base = 0x100000000000, bytes = 0x100000000000), hostWindow = (base = 0x2b5d40000000, bytes = 0x10000000000)"
         facts = "facts = (driverVersion = 13000, devices = [()])"
-        with fake_broker(hello=WELCOME, leaseRequest=TICKET, attach=f'(attachAnswer = ({windows}, {facts}, opcodes = 0x"{"ff" * 64}"))') as pool:
+        with fake_broker(hello=WELCOME, leaseRequest=TICKET, attach=f'(attachAnswer = ({WINDOWS}, {facts}, opcodes = 0x"{"ff" * 64}"))') as pool:
             client = self.client(pool)
             self.assertEqual(client.ask("init"), "SUCCESS")
             # Its first call is a frame that the fake host cannot answer: it hangs up.

@@ -17,13 +17,10 @@ client::Terms terms() {
 
 }  // namespace
 
-// Sessions live as long as the process; the list keeps them reachable.
 LoneSession::LoneSession() {
-  static auto* const kept = new std::vector<client::Session*>;
   auto [near, far] = make_memory_channel();
   worker_ = std::move(far);
   session_ = new client::Session(std::move(near), terms(), std::chrono::nanoseconds(0));
-  kept->push_back(session_);
   client::process().adopt(session_);
 }
 

@@ -597,3 +597,51 @@ TEST_CASE("a failed context runs no functions of graphs, and nobody waits for ev
   CHECK(calls == 0);
   CHECK(soon([&] { return !g.session().graphs().any_launched(); }));
 }
+
+TEST_CASE("arrays take part in graphs like other memory") {
+  Graphs g;
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR description{16, 4, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  REQUIRE(cuArrayCreate_v2(&array, &description) == CUDA_SUCCESS);
+  std::vector<unsigned> source(64), target(64);
+  std::iota(source.begin(), source.end(), 100u);
+  CUDA_MEMCPY2D in{};
+  in.srcMemoryType = CU_MEMORYTYPE_HOST;
+  in.srcHost = source.data();
+  in.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  in.dstArray = array;
+  in.WidthInBytes = 64;
+  in.Height = 4;
+  REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuMemcpy2DAsync_v2(&in, g.stream) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &graph) == CUDA_SUCCESS);
+  CUgraphNode filled = nullptr, node = nullptr;
+  std::size_t n = 1;
+  REQUIRE(cuGraphGetNodes(graph, &filled, &n) == CUDA_SUCCESS);
+  CUDA_MEMCPY3D out{};
+  out.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  out.srcArray = array;
+  out.srcXInBytes = 8;
+  out.srcY = 1;
+  out.dstMemoryType = CU_MEMORYTYPE_HOST;
+  out.dstHost = target.data();
+  out.dstPitch = 40;
+  out.WidthInBytes = 16;
+  out.Height = 3;
+  out.Depth = 1;
+  REQUIRE(cuGraphAddMemcpyNode(&node, graph, &filled, 1, &out, g.context) == CUDA_SUCCESS);
+  CUDA_MEMCPY3D back;
+  REQUIRE(cuGraphMemcpyNodeGetParams(node, &back) == CUDA_SUCCESS);
+  CHECK(back.srcArray == array);
+  CHECK(back.srcXInBytes == 8);
+  CHECK(back.dstHost == target.data());
+  g.run(g.instantiate(graph));
+  CHECK(target[0] == 118);
+  CHECK(target[3] == 121);
+  CHECK(target[4] == 0);
+  CHECK(target[10] == 134);
+  CHECK(target[20] == 150);
+  out.Height = 4;
+  CHECK(cuGraphAddMemcpyNode(&node, graph, &filled, 1, &out, g.context) == CUDA_ERROR_INVALID_VALUE);
+}

@@ -1,11 +1,14 @@
 // Managed memory: one address, contents that follow whoever uses them.
 
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -173,6 +176,44 @@ TEST_CASE("a host function may use managed memory") {
   m.fill(data + 1, 1, 2, stream);
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(data[0] == 15);
+}
+
+TEST_CASE("system calls use managed memory like any other") {
+  Managed m;
+  const std::size_t words = 100 * kib;
+  unsigned* const data = m.allocate(words * 4);
+  const auto whole = static_cast<ssize_t>(words * 4);
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(file);
+  for (unsigned round = 1; round < 3; ++round) {
+    m.fill(data, words, round);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(::pwrite(fileno(file), data, words * 4, 0) == whole);  // what the GPU wrote
+    m.fill(data, words, 77);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(::pread(fileno(file), data, words * 4, 0) == whole);  // over what it wrote
+    std::size_t right = 0;
+    for (std::size_t i = 0; i < words; ++i) right += data[i] == round;
+    CHECK(right == words);
+    CUdeviceptr copy = 0;
+    REQUIRE(cuMemAlloc_v2(&copy, words * 4) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoD_v2(copy, Managed::at(data), words * 4) == CUDA_SUCCESS);
+    unsigned last = 0;
+    REQUIRE(cuMemcpyDtoH_v2(&last, copy + words * 4 - 4, 4) == CUDA_SUCCESS);
+    CHECK(last == round);
+  }
+  std::fclose(file);
+  int sockets[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+  m.fill(data, 10, 5);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(::send(sockets[0], data, 40, 0) == 40);
+  CHECK(::recv(sockets[1], data + 10, 40, 0) == 40);
+  CHECK(data[19] == 5);
+  CHECK(::write(sockets[0], reinterpret_cast<void*>(Managed::at(data) + (1ull << 32)), 4) == -1);
+  CHECK(errno == EFAULT);
+  ::close(sockets[0]);
+  ::close(sockets[1]);
 }
 
 TEST_CASE("freed managed memory is gone, and its address holds nothing old") {

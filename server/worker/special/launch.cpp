@@ -24,6 +24,16 @@ CUlaunchConfig read_config(Request in, std::vector<CUlaunchAttribute>& attribute
   return config;
 }
 
+void tell_cluster(DriverTable& driver, CUfunction function, wire::LaunchReply::Builder out) {
+  const auto size = [&](CUfunction_attribute attribute) {
+    int value = 0;
+    return driver.cuFuncGetAttribute(&value, attribute, function) == CUDA_SUCCESS ? static_cast<unsigned>(value) : 0u;
+  };
+  out.setClusterX(size(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH));
+  out.setClusterY(size(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT));
+  out.setClusterZ(size(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH));
+}
+
 }  // namespace
 
 Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
@@ -52,7 +62,10 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
       result = driver.cuLaunchKernelEx(&config, function, arguments.pointers(), nullptr);
     }
   }
-  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  if (result == CUDA_SUCCESS) {
+    session.submitted(*stream);
+    if (call.id().wants_reply) tell_cluster(driver, function, call.out<wire::LaunchReply>());
+  }
   return result;
 }
 
