@@ -13,6 +13,7 @@ constexpr CUresult invalid_handle_result(HandleKind kind) {
     case HandleKind::node:
     case HandleKind::exec:
     case HandleKind::allocation:
+    case HandleKind::userobject:
     case HandleKind::texref:
     case HandleKind::surfref:
     case HandleKind::texobject:

@@ -8,6 +8,7 @@
 
 #include "client/copy_shape.h"
 #include "client/entry.h"
+#include "client/graph_node.h"
 #include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"
@@ -52,8 +53,7 @@ class Copier {
     const auto target = place(copy_.target);
     if (!source || !target) return CUDA_ERROR_INVALID_VALUE;
     if (stream_.capture.load() && (source != Place::device || target != Place::device)) {
-      refuse_use("a copy from or to host memory during capture");
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return capture_copy(*source, *target);
     }
     if (source == Place::device && target == Place::device) return device_to_device();
     if (target == Place::device) return host_to_device(*source);
@@ -75,6 +75,44 @@ class Copier {
     if (rows.known || rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
       return std::nullopt;
     return Place::pageable;
+  }
+
+  // On a stream that is captured the copy becomes a node of the graph, and is done when that is launched.
+  CUresult capture_copy(Place source, Place target) {
+    const auto type = [](const Rows& rows, Place place) {
+      return rows.in_array ? CU_MEMORYTYPE_ARRAY : place == Place::device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    };
+    const auto slice_rows = [&](const Rows& rows) { return rows.slice ? rows.slice / rows.pitch : copy_.height; };
+    CUDA_MEMCPY3D copy{};
+    copy.WidthInBytes = copy_.width;
+    copy.Height = copy_.height;
+    copy.Depth = copy_.depth;
+    copy.srcMemoryType = type(copy_.source, source);
+    copy.srcDevice = copy_.source.address;
+    copy.srcHost = bytes_at(copy_.source.address);
+    copy.srcArray = handle_cast<CUarray>(copy_.source.array);
+    copy.srcXInBytes = copy_.source.x;
+    copy.srcY = copy_.source.y;
+    copy.srcZ = copy_.source.z;
+    copy.srcPitch = copy_.source.pitch;
+    copy.srcHeight = slice_rows(copy_.source);
+    copy.dstMemoryType = type(copy_.target, target);
+    copy.dstDevice = copy_.target.address;
+    copy.dstHost = reinterpret_cast<void*>(copy_.target.address);
+    copy.dstArray = handle_cast<CUarray>(copy_.target.array);
+    copy.dstXInBytes = copy_.target.x;
+    copy.dstY = copy_.target.y;
+    copy.dstZ = copy_.target.z;
+    copy.dstPitch = copy_.target.pitch;
+    copy.dstHeight = slice_rows(copy_.target);
+    NewParts parts(session_.graph_parts());
+    RemoteCall<wire::CaptureCopy> call(thread_, Opcode::captureCopy, ContextNeed::none);
+    call.in_context(stream_.context);
+    call.in().setStream(stream_.wire());
+    if (const CUresult bad = write_copy(thread_, copy, nullptr, call.in().initCopy(), parts); bad != CUDA_SUCCESS) return bad;
+    const CUresult result = call.post(stream_);
+    if (result == CUDA_SUCCESS) parts.keep();
+    return result;
   }
 
   CUresult device_to_device() {
@@ -106,6 +144,10 @@ class Copier {
   }
 
   CUresult host_to_device(Place source) {
+    // What runs in this process before the copy may write its source.
+    if (copy_.synchronous && (session_.callbacks().any_waiting() || session_.graphs().any_launched())) {
+      if (const CUresult result = session_.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
+    }
     const CUresult result = for_parts(limits::bulk_bytes_max, [&](Rows target, Rows from, std::uint64_t width, std::uint64_t height) {
       if (source == Place::pageable || newest_here(from, width, height)) return send_rows(target, from, width, height);
       for (std::uint64_t y = 0; y < height; ++y) {
@@ -168,6 +210,8 @@ class Copier {
       memory.send_changes(thread_);
       return copy_in(target, bytes, 1, {}, [&](auto from) { from.setBlock(source); });
     }
+    if (!copy_.synchronous && session_.graphs().any_launched())  // which may write there yet
+      return copy_in(target, bytes, 1, {}, [&](auto from) { from.setPull(source); });
     while (bytes > 0) {
       const HostMemory::Part part = memory.newest(source, bytes);
       if (target.in_array && part.bytes < bytes) {

@@ -36,22 +36,6 @@ CUresult check_shape(const Device& device, const Launch& launch) {
   return CUDA_SUCCESS;
 }
 
-// Addresses of pinned memory among the arguments show that the kernel means to use it.
-CUresult map_argument_blocks(Thread& thread, std::span<const std::byte> arguments) {
-  Session& session = thread.session();
-  const Window window = session.terms().host_window;
-  for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
-    std::uint64_t value;
-    std::memcpy(&value, arguments.data() + at, sizeof(value));
-    if (!window.contains(value)) continue;
-    const auto region = session.map().find(value);
-    if (!region || region->kind != Region::Kind::host) continue;
-    std::uint64_t ignored;
-    if (const CUresult result = session.host_memory().map(thread, value, ignored); result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
-}
-
 // Launches of one class are accepted or refused together. The grid counts where it must fit clusters, or the device at once.
 std::uint64_t fingerprint_of(const Launch& launch, const Function& function, const Context& context) {
   LaunchClass fingerprint;

@@ -60,6 +60,27 @@ class Handles {
     by_value_[number(handle.kind())][value] = handle.id();
   }
 
+  /// The object that another one goes with: itself if it goes with none.
+  Handle root_of(Handle handle) {
+    const Entry* const entry = find(handle.kind(), handle);
+    return entry && entry->owner ? Handle(entry->owner) : handle;
+  }
+  /// From now on a live object goes with another one.
+  void give(Handle part, Handle owner) {
+    owner = root_of(owner);
+    Entry* const entry = find(part.kind(), part);
+    if (!entry || owner == part) return;
+    entry->owner = owner.value();
+    auto& owned = owned_[owner.value()];
+    owned.push_back(part);
+    // What went with it does so now too.
+    const auto found = owned_.find(part.value());
+    if (found == owned_.end()) return;
+    const std::vector<Handle> moved = std::move(found->second);
+    owned_.erase(found);
+    for (const Handle one : moved) give(one, owner);
+  }
+
   /// The handle of a driver object: the known one, or a new one of the worker's. Null for null. What is found in `source` (a
   /// function in a module, a node in a graph), or through what was found there, goes with it.
   Handle reveal(HandleKind kind, std::uint64_t value, std::uint32_t context, Handle source = Handle()) {
@@ -69,7 +90,14 @@ class Handles {
       return Handle(value);
     }
     auto& known = by_value_[number(kind)];
-    if (const auto found = known.find(value); found != known.end()) return Handle::from_id(kind, found->second);
+    if (const auto found = known.find(value); found != known.end()) {
+      const Handle handle = Handle::from_id(kind, found->second);
+      const Entry* const entry = find(kind, handle);
+      // A graph or node that went with another owner was destroyed with a part of that, and the driver has used its place again.
+      const bool within_graph = kind == HandleKind::graph || kind == HandleKind::node;
+      if (!within_graph || !source || !entry->owner || Handle(entry->owner) == root_of(source)) return handle;
+      forget(kind, handle);
+    }
     auto& free = free_[number(kind)];
     std::uint32_t index;
     if (free.size() > 256) {  // reuse late, so that stale handles stay recognisable

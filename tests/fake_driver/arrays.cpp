@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "graphs.h"
 #include "objects.h"
 #include "protocol/extent.h"
 
@@ -114,6 +115,20 @@ std::byte* row_of(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
 void drop_arrays(CUcontext context) {
   std::erase_if(arrays(), [&](Array* array) { return array->context == context ? drop(array), true : false; });
   std::erase_if(mipmaps(), [&](Mipmap* mipmap) { return mipmap->context == context ? drop(mipmap), true : false; });
+}
+
+CUresult run_copy(const CUDA_MEMCPY3D& p) {
+  for (std::size_t z = 0; z < p.Depth; ++z) {
+    for (std::size_t y = 0; y < p.Height; ++y) {
+      std::byte* const to = row_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstPitch, p.dstHeight, p.dstXInBytes,
+                                   p.dstY + y, p.dstZ + z, p.WidthInBytes);
+      const std::byte* const from = row_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcPitch, p.srcHeight,
+                                           p.srcXInBytes, p.srcY + y, p.srcZ + z, p.WidthInBytes);
+      if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
+      std::memmove(to, from, p.WidthInBytes);
+    }
+  }
+  return CUDA_SUCCESS;
 }
 
 namespace behaviour {
@@ -230,18 +245,7 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* n
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* p, CUstream stream) {
   const Lock lock(mutex());
   if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
-  if (!stream_lives(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  for (std::size_t z = 0; z < p->Depth; ++z) {
-    for (std::size_t y = 0; y < p->Height; ++y) {
-      std::byte* const to = row_of(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray, p->dstPitch, p->dstHeight,
-                                   p->dstXInBytes, p->dstY + y, p->dstZ + z, p->WidthInBytes);
-      const std::byte* const from = row_of(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray, p->srcPitch, p->srcHeight,
-                                           p->srcXInBytes, p->srcY + y, p->srcZ + z, p->WidthInBytes);
-      if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
-      std::memmove(to, from, p->WidthInBytes);
-    }
-  }
-  return CUDA_SUCCESS;
+  return copy_or_capture(*p, stream);
 }
 
 }  // namespace behaviour

@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "fake.h"
+#include "graphs.h"
 #include "objects.h"
 #include "recorder.h"
 
@@ -61,22 +62,12 @@ struct Stream {
   Context* context = nullptr;
   unsigned flags = 0;
   int priority = 0;
-  struct Graph* capture = nullptr;
+  Graph* capture = nullptr;
 };
 
 struct Event {
   std::uint64_t recorded_at = 0;  // in the count of pauses: complete when the GPU has run since
   bool captured = false;
-};
-
-struct Node {
-  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-  std::vector<Node*> before;
-  Launch launch;
-};
-
-struct Graph {
-  std::vector<std::unique_ptr<Node>> nodes;
 };
 
 struct State {
@@ -117,23 +108,23 @@ Stream* stream_of(CUstream stream) {
   return stream == nullptr || stream == CU_STREAM_LEGACY ? &legacy : live<Stream>(stream);
 }
 
-Node* add_captured(CUstream stream, CUgraphNodeType type) {
-  Stream* const s = stream_of(stream);
-  if (!s || !s->capture) return nullptr;
-  auto node = std::make_unique<Node>();
-  node->type = type;
-  if (!s->capture->nodes.empty()) node->before.push_back(s->capture->nodes.back().get());
-  s->capture->nodes.push_back(std::move(node));
-  state().objects.insert(s->capture->nodes.back().get());
-  return s->capture->nodes.back().get();
-}
-
 template <class T>
 void read_parameter(const std::vector<std::byte>& block, std::size_t offset, T& value) {
   std::memcpy(&value, block.data() + offset, sizeof(value));
 }
 
-void run_kernel(const Launch& launch) {
+}  // namespace
+
+// --- what graphs.cpp uses too ---------------------------------------------------------------------------------------------------------
+
+Graph** capture_of(CUstream stream) {
+  Stream* const s = stream_of(stream);
+  return s ? &s->capture : nullptr;
+}
+
+const std::vector<std::pair<std::size_t, std::size_t>>& parameters_of(CUfunction function) { return live<Kernel>(function)->parameters; }
+
+void run_launch(const Launch& launch) {
   state().launches.push_back(launch);
   if (launch.kernel == "crash" && current) current->failure = CUDA_ERROR_ILLEGAL_ADDRESS;
   if (launch.kernel == "hang") {
@@ -154,27 +145,68 @@ void run_kernel(const Launch& launch) {
   }
 }
 
-CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared, CUstream stream, void** params,
-                       unsigned attributes) {
-  if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
-  Kernel* const kernel = live<Kernel>(f);
-  if (!kernel || !stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+CUresult make_launch(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared_bytes, void** params, Launch& launch) {
+  const Kernel* const kernel = live<Kernel>(f);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (block[0] * block[1] * block[2] > 1024 || block[0] == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (shared > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
-  Launch launch;
+  if (shared_bytes > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
+  launch = {};
   launch.kernel = kernel->name;
   std::memcpy(launch.grid, grid, sizeof(launch.grid));
   std::memcpy(launch.block, block, sizeof(launch.block));
-  launch.shared_bytes = shared;
-  launch.stream = reinterpret_cast<std::uint64_t>(stream);
-  launch.attributes = attributes;
+  launch.shared_bytes = shared_bytes;
   for (std::size_t i = 0; i < kernel->parameters.size(); ++i) {
     const auto [offset, bytes] = kernel->parameters[i];
     launch.parameters.resize(std::max(launch.parameters.size(), offset + bytes));
     std::memcpy(launch.parameters.data() + offset, params[i], bytes);
   }
-  if (Node* const node = add_captured(stream, CU_GRAPH_NODE_TYPE_KERNEL)) node->launch = launch;
-  else run_kernel(launch);
+  return CUDA_SUCCESS;
+}
+
+CUresult run_memset(const CUDA_MEMSET_NODE_PARAMS_v2& p) {
+  for (std::size_t y = 0; y < p.height; ++y) {
+    std::byte* const row = translate(p.dst + y * p.pitch, p.width * p.elementSize);
+    if (!row) return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t x = 0; x < p.width; ++x) std::memcpy(row + x * p.elementSize, &p.value, p.elementSize);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult record_event(CUevent event) {
+  Event* const e = live<Event>(event);
+  if (!e) return CUDA_ERROR_INVALID_HANDLE;
+  e->recorded_at = state().round;
+  e->captured = false;
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+// Does a memset, or makes it a node of the graph into which the stream is captured.
+CUresult fill(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element_bytes, std::size_t width, std::size_t height,
+              CUstream stream) {
+  const Lock lock(state().mutex);
+  const CUDA_MEMSET_NODE_PARAMS_v2 memset{to, pitch, value, element_bytes, width, height, nullptr};
+  Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_MEMSET);
+  if (!node) return run_memset(memset);
+  node->memset = memset;
+  return CUDA_SUCCESS;
+}
+
+CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared, CUstream stream, void** params,
+                       unsigned attributes) {
+  if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
+  if (!live<Kernel>(f) || !stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  Launch launch;
+  if (const CUresult bad = make_launch(f, grid, block, shared, params, launch); bad != CUDA_SUCCESS) return bad;
+  launch.stream = reinterpret_cast<std::uint64_t>(stream);
+  launch.attributes = attributes;
+  if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_KERNEL)) {
+    node->function = f;
+    node->launch = launch;
+  } else {
+    run_launch(launch);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -628,34 +660,28 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUs
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   const Lock lock(state().mutex);
-  std::byte* const target = translate(to, bytes);
-  const std::byte* const source = translate(from, bytes);
-  if (!target || !source || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
-  if (add_captured(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
-  std::memmove(target, source, bytes);
-  return CUDA_SUCCESS;
+  if (!translate(to, bytes) || !translate(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEMCPY3D copy{};
+  copy.WidthInBytes = bytes;
+  copy.Height = copy.Depth = 1;
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = from;
+  copy.dstDevice = to;
+  copy.srcPitch = copy.dstPitch = bytes;
+  return copy_or_capture(copy, stream);
 }
-template <class T>
-CUresult fill(CUdeviceptr to, std::size_t pitch, T value, std::size_t width, std::size_t height) {
-  const Lock lock(state().mutex);
-  for (std::size_t y = 0; y < height; ++y) {
-    std::byte* const row = translate(to + y * pitch, width * sizeof(T));
-    if (!row) return CUDA_ERROR_INVALID_VALUE;
-    for (std::size_t x = 0; x < width; ++x) std::memcpy(row + x * sizeof(T), &value, sizeof(T));
-  }
-  return CUDA_SUCCESS;
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUstream stream) { return fill(to, 0, value, 1, n, 1, stream); }
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream stream) { return fill(to, 0, value, 2, n, 1, stream); }
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t n, CUstream stream) { return fill(to, 0, value, 4, n, 1, stream); }
+CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
+  return fill(to, pitch, value, 1, width, height, stream);
 }
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
-CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
-CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height, CUstream) {
-  return fill(to, pitch, value, width, height);
+CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height,
+                            CUstream stream) {
+  return fill(to, pitch, value, 2, width, height, stream);
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height, CUstream) {
-  return fill(to, pitch, value, width, height);
-}
-CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, CUstream) {
-  return fill(to, pitch, value, width, height);
+CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, CUstream stream) {
+  return fill(to, pitch, value, 4, width, height, stream);
 }
 
 // Streams and events.
@@ -685,8 +711,11 @@ CUresult cuStreamQuery(CUstream) {
   if (current && current->failure != CUDA_SUCCESS) return current->failure;
   return state().paused ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   const Lock lock(state().mutex);
+  if (flags & CU_EVENT_WAIT_EXTERNAL) {
+    if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT)) node->event = event;
+  }
   Stream* const s = stream_of(stream);
   return s && live<Event>(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -708,7 +737,13 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   e->captured = stream_of(stream)->capture != nullptr;
   return CUDA_SUCCESS;
 }
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) { return behaviour::cuEventRecord(event, stream); }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+  const Lock lock(state().mutex);
+  if (!(flags & CU_EVENT_RECORD_EXTERNAL)) return behaviour::cuEventRecord(event, stream);
+  Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+  if (node) node->event = event;
+  return node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 CUresult cuEventQuery(CUevent event) {
   const Lock lock(state().mutex);
   const Event* const e = live<Event>(event);
@@ -843,7 +878,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   return CUDA_SUCCESS;
 }
 
-// Launches and graphs.
+// Launches.
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                         CUstream stream, void** params, void**) {
   const Lock lock(state().mutex);
@@ -859,113 +894,6 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** params, 
   const Lock lock(state().mutex);
   const unsigned grid[] = {c->gridDimX, c->gridDimY, c->gridDimZ}, block[] = {c->blockDimX, c->blockDimY, c->blockDimZ};
   return launch_kernel(f, grid, block, c->sharedMemBytes, c->hStream, params, c->numAttrs);
-}
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  const Lock lock(state().mutex);
-  if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;  // fargpu promises this
-  Stream* const s = stream_of(stream);
-  if (!s || s->capture) return CUDA_ERROR_ILLEGAL_STATE;
-  s->capture = make<Graph>();
-  return CUDA_SUCCESS;
-}
-CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  const Lock lock(state().mutex);
-  Stream* const s = stream_of(stream);
-  if (!s || !s->capture) return CUDA_ERROR_ILLEGAL_STATE;
-  *graph = reinterpret_cast<CUgraph>(s->capture);
-  s->capture = nullptr;
-  return CUDA_SUCCESS;
-}
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  const Lock lock(state().mutex);
-  *status = stream_of(stream)->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
-  const Lock lock(state().mutex);
-  Stream* const s = stream_of(stream);
-  static CUgraphNode last;
-  *status = s->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  *id = 7;
-  *graph = reinterpret_cast<CUgraph>(s->capture);
-  *count = s->capture && !s->capture->nodes.empty() ? 1 : 0;
-  if (*count) last = reinterpret_cast<CUgraphNode>(s->capture->nodes.back().get());
-  *dependencies = &last;
-  *edges = nullptr;
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphCreate(CUgraph* graph, unsigned) {
-  const Lock lock(state().mutex);
-  *graph = reinterpret_cast<CUgraph>(make<Graph>());
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphDestroy(CUgraph graph) {
-  const Lock lock(state().mutex);
-  Graph* const g = live<Graph>(graph);
-  if (!g) return CUDA_ERROR_INVALID_VALUE;
-  for (const auto& node : g->nodes) state().objects.erase(node.get());
-  return destroy<Graph>(graph);
-}
-CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*, std::size_t count,
-                           CUgraphNodeParams* params) {
-  const Lock lock(state().mutex);
-  Graph* const g = live<Graph>(graph);
-  if (!g) return CUDA_ERROR_INVALID_VALUE;
-  auto node = std::make_unique<Node>();
-  node->type = params->type;
-  for (std::size_t i = 0; i < count; ++i) node->before.push_back(reinterpret_cast<Node*>(before[i]));
-  if (params->type == CU_GRAPH_NODE_TYPE_KERNEL) node->launch.kernel = live<Kernel>(params->kernel.func)->name;
-  *out = reinterpret_cast<CUgraphNode>(node.get());
-  state().objects.insert(node.get());
-  g->nodes.push_back(std::move(node));
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
-  const Lock lock(state().mutex);
-  Graph* const g = live<Graph>(graph);
-  if (!g) return CUDA_ERROR_INVALID_VALUE;
-  if (nodes) {
-    for (std::size_t i = 0; i < *count; ++i)
-      nodes[i] = i < g->nodes.size() ? reinterpret_cast<CUgraphNode>(g->nodes[i].get()) : nullptr;
-    *count = std::min(*count, g->nodes.size());
-  } else {
-    *count = g->nodes.size();
-  }
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
-  const Lock lock(state().mutex);
-  const Node* const n = live<Node>(node);
-  if (!n) return CUDA_ERROR_INVALID_VALUE;
-  *type = n->type;
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  const Lock lock(state().mutex);
-  const Graph* const g = live<Graph>(graph);
-  if (!g) return CUDA_ERROR_INVALID_VALUE;
-  Graph* const copy = make<Graph>();
-  for (const auto& node : g->nodes) {
-    copy->nodes.push_back(std::make_unique<Node>());
-    copy->nodes.back()->type = node->type;
-    copy->nodes.back()->launch = node->launch;
-  }
-  params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-  *exec = reinterpret_cast<CUgraphExec>(copy);
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  const Lock lock(state().mutex);
-  const Graph* const g = live<Graph>(exec);
-  if (!g || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
-  for (const auto& node : g->nodes)
-    if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) run_kernel(node->launch);
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphExecDestroy(CUgraphExec exec) {
-  const Lock lock(state().mutex);
-  return destroy<Graph>(exec);
 }
 
 }  // namespace behaviour

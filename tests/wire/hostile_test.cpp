@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "calls_copy.capnp.h"
+#include "calls_graph.capnp.h"
 #include "calls_stream.capnp.h"
 #include "client/dial.h"
 #include "fixture.h"
@@ -57,6 +58,63 @@ TEST_CASE("a worker refuses what it can refuse, and goes on") {
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
   client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
   CHECK(client.reply() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a worker refuses parts of graphs that cannot be, and gives none to the GPU") {
+  HandMadeClient client;
+  client.open_context();
+  client.send_call<wire::CuGraphCreate>(Opcode::cuGraphCreate, [](auto) {});
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  const std::uint64_t graph = Handle(HandleKind::graph, Handle::worker_index_first, 1).value();
+  const auto add = [&](auto&& fill) {
+    client.send_call<wire::AddNode>(Opcode::addNode, [&](wire::AddNode::Builder in) {
+      in.setGraph(graph);
+      fill(in.initParameters());
+    });
+    return client.reply();
+  };
+  const auto copy = [&](std::uint64_t width, std::uint64_t height, std::uint64_t depth, std::uint64_t part) {
+    return add([&](wire::NodeParameters::Builder node) {
+      auto copy = node.initCopy();
+      copy.setWidth(width);
+      copy.setHeight(height);
+      copy.setDepth(depth);
+      copy.initSource().getPlace().setPart(part);
+      copy.initTarget().getPlace().setDevice(0x1000'0000'0000);
+    });
+  };
+  CHECK(copy(4, 1, 1, 10) == CUDA_ERROR_INVALID_VALUE);  // no memory of the session there
+  CHECK(copy(0, 1, 1, 11) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(1ull << 40, 1ull << 40, 1ull << 48, 12) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(~0ull, ~0ull, ~0ull, 13) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(add([](wire::NodeParameters::Builder node) { node.setEventRecord(12345); }) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(add([](wire::NodeParameters::Builder node) { node.setChild(12345); }) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(add([](wire::NodeParameters::Builder node) {
+          auto operation = node.initMemory().initOperations(1)[0];
+          operation.setOperation(CU_STREAM_MEM_OP_WRITE_VALUE_64);
+          operation.setAddress(~0ull - 3);
+        }) == CUDA_ERROR_INVALID_VALUE);
+  // A function on a stream that is not captured, and a launch of what was never instantiated.
+  client.send_call<wire::HostFunction>(Opcode::hostFunction, [](auto in) {
+    in.setStream(1);
+    in.setPart(20);
+  });
+  CHECK(client.reply() == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  client.send_call<wire::LaunchGraph>(Opcode::launchGraph, [](auto in) {
+    in.setExec(Handle(HandleKind::exec, Handle::worker_index_first, 1).value());
+    in.setStream(1);
+  });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+  // An executable graph with a function goes to the driver in pieces only.
+  CHECK(add([](wire::NodeParameters::Builder node) { node.setHost(21); }) == CUDA_SUCCESS);
+  client.send_call<wire::InstantiateGraph>(Opcode::instantiateGraph, [&](auto in) { in.setGraph(graph); });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  client.send_call<wire::CuGraphLaunch>(Opcode::cuGraphLaunch, [](auto in) {
+    in.setHGraph(Handle(HandleKind::exec, Handle::worker_index_first, 1).value());
+    in.setHStream(1);
+  });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+  CHECK(fake::FakeDriver::instance()->calls("cuGraphLaunch") == 0);
 }
 
 TEST_CASE("a worker ends the session of a client that breaks the protocol") {
@@ -118,6 +176,14 @@ TEST_CASE("a worker ends the session of a client that breaks the protocol") {
     header.opcode = 0;
     client.send(header, writer.finish());
     wanted = "not asked for";
+  }
+  SECTION("a part of a graph by a number that is taken") {
+    for (int i = 0; i < 2; ++i)
+      client.send_call<wire::CreateUserObject>(Opcode::createUserObject, [](auto in) {
+        in.setPart(7);
+        in.setReferences(1);
+      });
+    wanted = "not free";
   }
   SECTION("a handle that is taken") {
     for (int i = 0; i < 2; ++i) {
@@ -217,6 +283,40 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
         pull.setPull(1);
         pull.setAddress(reinterpret_cast<std::uint64_t>(&victim));
         pull.setBytes(1);
+      });
+    });
+  }
+  SECTION("a function that is part of no graph") {
+    speaker = std::thread([&] {
+      worker.control([](wire::Control::Builder control) {
+        auto callback = control.initCallback();
+        callback.setCallback(1);
+        callback.setPart(5);
+      });
+    });
+  }
+  SECTION("bytes for memory that is part of no graph") {
+    speaker = std::thread([&] {
+      worker.control([](wire::Control::Builder control) {
+        auto pull = control.initPull();
+        pull.setPull(1);
+        pull.setPart(5);
+        pull.setBytes(1);
+      });
+    });
+  }
+  SECTION("bytes behind the end of memory that is part of a graph") {
+    static unsigned char victim[4];
+    client::GraphParts::Memory memory;
+    memory.base = reinterpret_cast<std::uint64_t>(victim);
+    memory.pitch = memory.width = 4;
+    memory.height = memory.rows = memory.slices = 1;
+    const std::uint64_t part = client::Thread::current().session().graph_parts().add(memory);
+    speaker = std::thread([&worker, part] {
+      worker.control([part](wire::Control::Builder control) {
+        auto deliver = control.initDeliver();
+        deliver.setPart(part);
+        deliver.setAddress(5);
       });
     });
   }

@@ -174,18 +174,27 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     session.submitted(*stream);
   } else {
     const std::uint64_t held = session.order().hold(*stream);
-    session.start_pull(source.getPull(), shape.width,
-                       [&session, id = call.id(), handle = in.getStream(), shape, target, held](std::vector<std::byte> bytes) {
-                         StreamState* const there = session.stream(handle, id.context);
-                         CUresult result = CUDA_ERROR_INVALID_HANDLE;
-                         if (there && target.alive(session) && session.make_current(*there->context)) {
-                           // The stream has nothing before it any more, so that this takes no longer than the copy.
-                           result = copy_rows(session, *there, shape, target, bytes.data(), true);
-                           if (result == CUDA_SUCCESS) session.submitted(*there);
-                         }
-                         session.order().release(held);
-                         if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
-                       });
+    const auto arrived = [&session, id = call.id(), handle = in.getStream(), shape, target, held](std::vector<std::byte> bytes) {
+      StreamState* const there = session.stream(handle, id.context);
+      CUresult result = CUDA_ERROR_INVALID_HANDLE;
+      if (there && target.alive(session) && session.make_current(*there->context)) {
+        // The stream has nothing before it any more, so that this takes no longer than the copy.
+        result = copy_rows(session, *there, shape, target, bytes.data(), true);
+        if (result == CUDA_SUCCESS) session.submitted(*there);
+      }
+      session.order().release(held);
+      if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
+    };
+    // What the stream was given before may write the memory too.
+    session.completions().after(*stream, Completions::Kind::signal,
+                                [&session, id = call.id(), held, arrived, address = source.getPull(), bytes = shape.width](CUresult result) {
+                                  if (result == CUDA_SUCCESS) {
+                                    session.start_pull({.address = address, .bytes = bytes}, arrived);
+                                    return;
+                                  }
+                                  session.order().release(held);
+                                  session.finish(id, result);
+                                });
     return Outcome::later();
   }
   if (in.getComplete()) let_nothing_overtake(session, *stream);

@@ -30,7 +30,7 @@ Outcome serve_cuTexObjectCreate(Session& session, [[maybe_unused]] Call& call) {
   const CUresult result = session.driver().cuTexObjectCreate(&object, &contents, in.getHasShape() ? &shape : nullptr);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuTexObjectCreateReply>();
-  out.setObject(session.reveal(HandleKind::texobject, object, call).value());
+  out.setObject(session.introduce(HandleKind::texobject, object, call).value());
   return CUDA_SUCCESS;
 }
 
