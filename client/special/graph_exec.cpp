@@ -159,7 +159,7 @@ CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   in.setHGraph(handle_of(exec).value());
   in.setHStream(use.wire());
   if (session.host_memory().any_mapped()) call.host_visible();
-  return call.post(use);
+  return use->capture.load() ? call.wait(use) : call.post(use);  // what cannot be captured is said at once
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, CUgraph child) {
