@@ -4,6 +4,7 @@
 #include "threads.h"
 
 namespace fargpu::client {
+
 std::uint64_t Callbacks::add(Function function) {
   const std::lock_guard lock(mutex_);
   start();
@@ -21,14 +22,26 @@ void Callbacks::due(std::uint64_t number, CUresult stream_result) {
   const std::lock_guard lock(mutex_);
   const auto found = functions_.find(number);
   if (found == functions_.end()) return;
-  jobs_.emplace_back([this, number, stream_result, function = std::move(found->second)] {
-    Thread::current().in_callback = true;
+  add_call(number, [this, stream_result, function = std::move(found->second)] {
     function(stream_result);
-    Thread::current().in_callback = false;
     waiting_.fetch_sub(1);
-    done_(number);
   });
   functions_.erase(found);
+}
+
+void Callbacks::call(std::uint64_t number, std::function<void()> function) {
+  const std::lock_guard lock(mutex_);
+  start();
+  add_call(number, std::move(function));
+}
+
+void Callbacks::add_call(std::uint64_t number, std::function<void()> function) {
+  jobs_.emplace_back([this, number, function = std::move(function)] {
+    Thread::current().in_callback = true;
+    function();
+    Thread::current().in_callback = false;
+    done_(number);
+  });
   changed_.notify_one();
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Functions of the program that run when a stream gets to them (cuLaunchHostFunc, cuStreamAddCallback).
+// Functions of the program that run when a stream gets to them (cuLaunchHostFunc, cuStreamAddCallback, host nodes of graphs).
 
 #include <cuda.h>
 
@@ -31,11 +31,14 @@ class Callbacks {
   bool any_waiting() const { return waiting_.load() > 0; }
   /// The stream has got there. Ignored for numbers that are not (or no longer) known.
   void due(std::uint64_t number, CUresult stream_result);
+  /// Runs a function of a graph now, and tells the worker, which gave the call this number.
+  void call(std::uint64_t number, std::function<void()> function);
   /// Runs a job on the same thread: answers to the worker that may have to wait.
   void run(std::function<void()> job);
 
  private:
   void start();  // under mutex_
+  void add_call(std::uint64_t number, std::function<void()> function);  // under mutex_
   void loop();
 
   const std::function<void(std::uint64_t)> done_;

@@ -1,8 +1,11 @@
 #include "control_connection.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <asio.hpp>
+
+#include <cerrno>
 
 #include "config.h"
 #include "opcodes.h"
@@ -74,8 +77,22 @@ std::unique_ptr<Channel> connect_to(const PoolHost& host) {
   if (resolved)
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
                     "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL");
-  asio::async_connect(socket, endpoints, [&](const asio::error_code& error, const auto&) { outcome = error; });
-  io.run_for(limits::connect_timeout);
+  const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
+  for (const auto& endpoint : endpoints) {
+    // Close-on-exec from the start: the program may start others meanwhile.
+    const asio::ip::tcp::endpoint to = endpoint;
+    const int descriptor = ::socket(to.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (descriptor < 0) {
+      outcome = asio::error_code(errno, asio::system_category());
+      continue;
+    }
+    socket = asio::ip::tcp::socket(io, to.protocol(), descriptor);
+    outcome = asio::error::timed_out;
+    socket.async_connect(to, [&](const asio::error_code& error) { outcome = error; });
+    io.restart();
+    io.run_until(deadline);
+    if (!outcome || outcome == asio::error::timed_out) break;
+  }
   if (outcome) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
                                                      "); is fargpud running there and FARGPU_POOL right? "

@@ -40,6 +40,9 @@ struct Function {
   };
   std::map<int, Attributes> attributes;
 
+  /// The cluster it was compiled for, zeros for none: known once a launch was accepted.
+  std::array<std::atomic<unsigned>, 3> cluster{};
+
   /// Fingerprints of launch classes that the worker has accepted (design D5). Racing writers only cost a further barrier.
   std::array<std::atomic<std::uint64_t>, 16> launched{};
   std::atomic<unsigned> next_launched{0};

@@ -108,6 +108,10 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   Block* const block = find(address, 1);
   if (!block) return CUDA_ERROR_INVALID_VALUE;
   if (block->device_address == 0) {
+    if (session_.graph_parts().within(block->base, block->bytes)) {
+      refuse_use("kernel access to host memory that a graph copies from or to");
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
     std::uint64_t seen_at = block->base;
     if (!block->owned) {
       const auto taken = window_.take(round_up(block->bytes), page_bytes);

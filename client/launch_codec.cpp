@@ -36,6 +36,51 @@ CUresult gather_arguments(const Function& function, void** params, void** extra,
   return CUDA_SUCCESS;
 }
 
+CUresult map_argument_blocks(Thread& thread, std::span<const std::byte> arguments) {
+  Session& session = thread.session();
+  const Window window = session.terms().host_window;
+  for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
+    std::uint64_t value;
+    std::memcpy(&value, arguments.data() + at, sizeof(value));
+    if (!window.contains(value)) continue;
+    const auto region = session.map().find(value);
+    if (!region || region->kind != Region::Kind::host) continue;
+    std::uint64_t ignored;
+    if (const CUresult result = session.host_memory().map(thread, value, ignored); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult write_attribute(Thread& thread, const CUlaunchAttribute& attribute, wire::LaunchAttribute::Builder out) {
+  const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
+  out.setAttribute(attribute.id);
+  std::array<std::uint64_t, sizeof(CUlaunchAttributeValue) / 8> words{};
+  std::memcpy(words.data(), &attribute.value, facts->bytes);
+  if (facts->holds_event) {
+    const Handle event(words[0]);
+    if (event) {
+      if (const CUresult bad = check_event_handle(thread, event); bad != CUDA_SUCCESS) return bad;
+    }
+    out.setHandle(words[0]);
+    words[0] = 0;
+  }
+  const auto used = static_cast<unsigned>((facts->bytes + 7) / 8);
+  auto list = out.initWords(used);
+  for (unsigned w = 0; w < used; ++w) list.set(w, words[w]);
+  return CUDA_SUCCESS;
+}
+
+void read_attribute(wire::LaunchAttribute::Reader in, CUlaunchAttributeValue& value) {
+  std::memset(&value, 0, sizeof(value));
+  const LaunchAttributeFacts* const facts = launch_attribute_facts(static_cast<CUlaunchAttributeID>(in.getAttribute()));
+  if (!facts) return;
+  std::array<std::uint64_t, sizeof(CUlaunchAttributeValue) / 8> words{};
+  const auto list = in.getWords();
+  for (unsigned w = 0; w < std::min<std::size_t>(list.size(), words.size()); ++w) words[w] = list[w];
+  if (facts->holds_event) words[0] = in.getHandle();
+  std::memcpy(&value, words.data(), facts->bytes);
+}
+
 CUresult write_attributes(Thread& thread, const CUlaunchAttribute* attributes, unsigned count,
                           capnp::List<wire::LaunchAttribute>::Builder list) {
   for (unsigned i = 0; i < count; ++i) {
@@ -45,21 +90,7 @@ CUresult write_attributes(Thread& thread, const CUlaunchAttribute* attributes, u
       refuse_use(("launch attribute " + std::to_string(attribute.id)).c_str());
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    auto item = list[i];
-    item.setAttribute(attribute.id);
-    std::array<std::uint64_t, sizeof(CUlaunchAttributeValue) / 8> words{};
-    std::memcpy(words.data(), &attribute.value, facts->bytes);
-    if (facts->holds_event) {
-      const Handle event(words[0]);
-      if (event) {
-        if (const CUresult bad = check_event_handle(thread, event); bad != CUDA_SUCCESS) return bad;
-      }
-      item.setHandle(words[0]);
-      words[0] = 0;
-    }
-    const auto used = static_cast<unsigned>((facts->bytes + 7) / 8);
-    auto out = item.initWords(used);
-    for (unsigned w = 0; w < used; ++w) out.set(w, words[w]);
+    if (const CUresult bad = write_attribute(thread, attribute, list[i]); bad != CUDA_SUCCESS) return bad;
   }
   return CUDA_SUCCESS;
 }

@@ -19,6 +19,12 @@ class Thread;
 /// The block is valid until the thread gathers again. Returns CUDA_ERROR_INVALID_VALUE for contradictory arguments.
 CUresult gather_arguments(const Function& function, void** params, void** extra, std::span<const std::byte>& block);
 
+/// Addresses of pinned memory among the arguments show that the kernel means to use it: makes it reachable.
+CUresult map_argument_blocks(Thread& thread, std::span<const std::byte> arguments);
+
+/// One launch attribute, of a kind that can travel (cuda_facts.h), there and back.
+CUresult write_attribute(Thread& thread, const CUlaunchAttribute& attribute, wire::LaunchAttribute::Builder out);
+void read_attribute(wire::LaunchAttribute::Reader in, CUlaunchAttributeValue& value);
 /// Writes launch attributes; CUDA_ERROR_NOT_SUPPORTED, said once, for one that cannot travel.
 CUresult write_attributes(Thread& thread, const CUlaunchAttribute* attributes, unsigned count,
                           capnp::List<wire::LaunchAttribute>::Builder list);

@@ -110,7 +110,7 @@ std::optional<std::span<std::byte>> Receiver::place(const FrameHeader& header,
   } else if (header.kind == FrameKind::control) {
     MessageReader reader(message);
     const auto push = reader.root<wire::Control>();
-    if (push.isDeliver()) target = pushes_.place_delivery(push.getDeliver().getAddress(), header.bulk_bytes);
+    if (push.isDeliver()) target = pushes_.place_delivery(push.getDeliver(), header.bulk_bytes);
   }
   if (target.empty()) {
     discarded_.resize(header.bulk_bytes);

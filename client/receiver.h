@@ -35,7 +35,7 @@ class PushHandler {
   /// A control message; `bulk` are the bytes behind it, already in their place. On the receiving thread, with no lock held.
   virtual void on_push(wire::Control::Reader push, std::span<std::byte> bulk) = 0;
   /// Where the bulk bytes of a Deliver go; empty if there is no such place in a block of ours.
-  virtual std::span<std::byte> place_delivery(std::uint64_t address, std::size_t bytes) = 0;
+  virtual std::span<std::byte> place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) = 0;
 };
 
 /// One thread at a time reads the connection: the first of those that wait for a reply, or else the service thread. It hands

@@ -114,7 +114,8 @@ CUresult check_handle([[maybe_unused]] Thread& thread, Handle handle) {
   if constexpr (kind == HandleKind::event) {
     return check_event_handle(thread, handle);
   } else {
-    const bool right = handle.well_formed(kind) ||
+    // Of the driver's own values only the worker knows which ones are the session's.
+    const bool right = device_visible(kind) || handle.well_formed(kind) ||
                        (kind == HandleKind::function && handle.well_formed(HandleKind::kernel));
     return right ? CUDA_SUCCESS : invalid_handle_result(kind);
   }

@@ -26,9 +26,7 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
       managed_(*this, terms_.device_window.base, terms_.device_window.bytes),
       fences_(*this),
-      callbacks_([this](std::uint64_t number) {
-        tell_worker([&](wire::Control::Builder control) { control.initCallbackDone().setCallback(number); });
-      }) {
+      callbacks_([this](std::uint64_t number) { function_done(number); }) {
   for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
     const auto [handle, context] = contexts_.create();
     context->handle = handle;
@@ -249,19 +247,32 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::PASSED:
       fences_.passed(push.getPassed().getFence());
       return;
-    case wire::Control::CALLBACK:
-      callbacks_.due(push.getCallback().getCallback(), static_cast<CUresult>(push.getCallback().getResult()));
+    case wire::Control::CALLBACK: {
+      const auto callback = push.getCallback();
+      if (callback.getPart() == 0) {
+        callbacks_.due(callback.getCallback(), static_cast<CUresult>(callback.getResult()));
+        return;
+      }
+      const auto function = graph_parts_.function(callback.getPart());
+      if (!function) throw ProtocolError("a function was called that is part of no graph");
+      callbacks_.call(callback.getCallback(), [function] { function->call(function->argument); });
       return;
+    }
     case wire::Control::PULL: {
       const auto pull = push.getPull();
       // On another thread: sending may have to wait until the worker reads, which this thread must not.
-      callbacks_.run([this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes()] {
-        answer_pull(id, address, bytes);
+      callbacks_.run([this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes(), part = pull.getPart()] {
+        if (part == 0) answer_pull(id, address, bytes);
+        else answer_part_pull(id, part, bytes);
       });
       return;
     }
     case wire::Control::DELIVER:
-      if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk.size());
+      if (push.getDeliver().getPart() != 0) deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
+      else if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk.size());
+      return;
+    case wire::Control::RELEASED:
+      graph_parts_.release(push.getReleased().getPart());
       return;
     case wire::Control::PRINTED: {
       // By the C library's streams, as the driver does, so that it comes in order with what the program prints itself.
@@ -278,8 +289,24 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
   }
 }
 
-std::span<std::byte> Session::place_delivery(std::uint64_t address, std::size_t bytes) {
-  return host_memory_.place(address, bytes);
+std::span<std::byte> Session::place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) {
+  if (deliver.getPart() == 0) return host_memory_.place(deliver.getAddress(), bytes);
+  part_bytes_.resize(bytes);  // rows lie packed here and not where they belong
+  return part_bytes_;
+}
+
+// Pinned memory that was freed meanwhile must not be touched; of other memory only the program knows.
+bool Session::still_there(const GraphParts::Memory& memory) const {
+  if (!terms_.host_window.contains(memory.begin())) return true;
+  const auto region = map_.find(memory.begin());
+  return region && region->contains(memory.begin(), memory.end() - memory.begin());
+}
+
+void Session::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes) {
+  const auto memory = graph_parts_.memory(part);
+  if (!memory || offset > memory->bytes() || bytes.size() > memory->bytes() - offset)
+    throw ProtocolError("bytes were delivered that are part of no graph");
+  if (still_there(*memory)) memory->scatter(offset, bytes);
 }
 
 void Session::on_late_error(wire::LateError::Reader error) {
@@ -301,12 +328,41 @@ void Session::answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64
     process().lose_session(*this, "the worker asked for memory that is not pinned");
     return;
   }
-  std::span<const std::byte> rest(reinterpret_cast<const std::byte*>(address), bytes);
+  send_pulled(pull, {reinterpret_cast<const std::byte*>(address), bytes});
+}
+
+void Session::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes) {
+  const auto memory = graph_parts_.memory(part);
+  if (!memory || memory->bytes() != bytes) {
+    process().lose_session(*this, "the worker asked for memory that is part of no graph");
+  } else if (!still_there(*memory)) {
+    tell_worker([&](wire::Control::Builder control) {
+      auto pulled = control.initPulled();
+      pulled.setPull(pull);
+      pulled.setGone(true);
+    });
+  } else {
+    send_pulled(pull, memory->gather());
+  }
+}
+
+void Session::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
   while (!rest.empty()) {
     const auto part = rest.first(std::min(rest.size(), limits::bulk_bytes_max));
     tell_worker([&](wire::Control::Builder control) { control.initPulled().setPull(pull); }, part);
     rest = rest.subspan(part.size());
   }
+}
+
+// What the function wrote to memory that the GPU sees goes ahead of the work behind it.
+void Session::function_done(std::uint64_t number) {
+  try {
+    before_work(Thread::current());
+  } catch (const std::exception& error) {
+    process().lose_session(*this, error.what());
+    return;
+  }
+  tell_worker([&](wire::Control::Builder control) { control.initCallbackDone().setCallback(number); });
 }
 
 template <class Fill>

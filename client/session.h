@@ -18,6 +18,8 @@
 #include "facts.h"
 #include "fences.h"
 #include "functions.h"
+#include "graph_parts.h"
+#include "graphs.h"
 #include "handle_map.h"
 #include "host_memory.h"
 #include "image.h"
@@ -63,6 +65,8 @@ class Session final : PushHandler {
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
   Callbacks& callbacks() { return callbacks_; }
+  GraphParts& graph_parts() { return graph_parts_; }
+  Graphs& graphs() { return graphs_; }
   HandleMap<Stream>& streams() { return streams_; }
   HandleMap<Event>& events() { return events_; }
 
@@ -136,9 +140,14 @@ class Session final : PushHandler {
 
  private:
   void on_push(wire::Control::Reader push, std::span<std::byte> bulk) override;
-  std::span<std::byte> place_delivery(std::uint64_t address, std::size_t bytes) override;
+  std::span<std::byte> place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) override;
   void on_late_error(wire::LateError::Reader error);
   void answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes);
+  void answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes);
+  void send_pulled(std::uint64_t pull, std::span<const std::byte> rest);
+  bool still_there(const GraphParts::Memory& memory) const;
+  void deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes);
+  void function_done(std::uint64_t number);
   void serve();
   void wake_service();
   void end();
@@ -162,6 +171,9 @@ class Session final : PushHandler {
   Captures captures_;
   Fences fences_;
   Callbacks callbacks_;
+  GraphParts graph_parts_;
+  Graphs graphs_;
+  std::vector<std::byte> part_bytes_;  // on their way to a graph part; used by whoever reads
   HandleMap<Stream> streams_{HandleKind::stream};
   HandleMap<Event> events_{HandleKind::event};
   std::recursive_mutex context_mutex_;  // destructors of context-local values may call back

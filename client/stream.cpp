@@ -35,6 +35,7 @@ void Stream::reset() {
 }
 
 bool Event::complete() const {
+  if (in_graph.load(std::memory_order_relaxed)) return false;
   const std::uint64_t record = recorded.load();
   if (record == 0 || completed.load() >= record) return true;
   const Stream* const where = recorded_on();
@@ -56,6 +57,7 @@ void Event::reset() {
   recorded = completed = 0;
   stream = nullptr;
   stream_handle = 0;
+  in_graph = false;
   capture = 0;
 }
 

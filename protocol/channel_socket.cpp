@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -45,7 +46,11 @@ class SocketChannel final : public Channel {
       const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent >= 0) return static_cast<std::size_t>(sent);
       if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        // It will never take anything again: nobody closes one direction only.
+        if (hung_up_.load(std::memory_order_relaxed)) throw ChannelClosed(peer_ + " closed the connection");
+        return 0;
+      }
       if (errno == EFAULT) throw SystemError("memory to be sent cannot be read");
       throw ChannelClosed("connection to " + peer_ + " lost: " + std::strerror(errno));
     }
@@ -68,7 +73,7 @@ class SocketChannel final : public Channel {
     std::array<pollfd, 2> polled{};
     polled[0].fd = socket_;
     polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) |
-                                          (interest.writable ? POLLOUT : 0));
+                                          (interest.writable ? POLLOUT | POLLRDHUP : 0));
     polled[1].fd = waker ? waker->descriptor() : -1;
     polled[1].events = POLLIN;
     timespec time{};
@@ -79,7 +84,8 @@ class SocketChannel final : public Channel {
     if (::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() ? nullptr : &time, nullptr) < 0)
       return {};
     if (waker && polled[1].revents) waker->drain();
-    const bool closed = polled[0].revents & (POLLERR | POLLHUP | POLLNVAL);
+    if (polled[0].revents & POLLRDHUP) hung_up_ = true;
+    const bool closed = polled[0].revents & (POLLERR | POLLHUP | POLLNVAL | POLLRDHUP);
     return {.readable = closed || (polled[0].revents & POLLIN),
             .writable = closed || (polled[0].revents & POLLOUT)};
   }
@@ -92,6 +98,7 @@ class SocketChannel final : public Channel {
  private:
   int socket_;
   std::string peer_;
+  std::atomic<bool> hung_up_{false};  // the peer sends nothing more
 };
 
 }  // namespace

@@ -55,6 +55,7 @@ struct Control {
 
     # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
     printed @16 :Printed;
+    released @17 :Released;
   }
 }
 
@@ -203,6 +204,7 @@ struct Callback {
   # thread and answers `callbackDone`. Each number is sent once. The worker submits nothing behind it before the answer.
   callback @0 :UInt64;
   result @1 :UInt32;              # CUresult of the stream, for cuStreamAddCallback
+  part @2 :UInt64;                # not 0: a launch has reached this function of a graph; the worker made up `callback`
 }
 
 struct CallbackDone {
@@ -215,17 +217,25 @@ struct Pull {
   pull @0 :UInt64;
   address @1 :UInt64;
   bytes @2 :UInt64;
+  part @3 :UInt64;                # not 0: instead, all rows, packed, of this memory of a graph, which must be of so many bytes
 }
 
 struct Pulled {
   # Followed by bulk bytes.
   pull @0 :UInt64;
+  gone @1 :Bool;                  # no bytes: the program has freed the memory that a graph copies from
 }
 
 struct Deliver {
   # Followed by bulk bytes, which the client stores at this address of a pinned or coherent host block of its own. Always
   # sent before the reply or `passed` that tells of the completion of the work that produced it.
   address @0 :UInt64;
+  part @1 :UInt64;                # not 0: `address` is an offset within the packed rows of this memory of a graph
+}
+
+struct Released {
+  # No graph needs this part any more (see NodeParameters in operations.capnp); the worker does not name it again.
+  part @0 :UInt64;
 }
 
 struct Printed {

@@ -13,6 +13,11 @@ constexpr CUresult invalid_handle_result(HandleKind kind) {
     case HandleKind::node:
     case HandleKind::exec:
     case HandleKind::allocation:
+    case HandleKind::userobject:
+    case HandleKind::texref:
+    case HandleKind::surfref:
+    case HandleKind::texobject:
+    case HandleKind::surfobject:
       return CUDA_ERROR_INVALID_VALUE;
     case HandleKind::context:
       return CUDA_ERROR_INVALID_CONTEXT;

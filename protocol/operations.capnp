@@ -80,6 +80,7 @@ struct HostFunction {
   stream @0 :UInt64;
   callback @1 :UInt64;
   always @2 :Bool;                # also when the stream has failed, as cuStreamAddCallback does
+  part @3 :UInt64;                # on a stream that is captured: instead of `callback`, the number of a graph part
 }
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -93,14 +94,23 @@ struct Shape {
 }
 
 struct Side {
-  # Where a shape lies on one side: row r of slice s begins at address + s * slice + r * pitch. All in bytes.
+  # Where a shape lies on one side. In memory row r of slice s begins at address + s * slice + r * pitch, all in bytes.
   address @0 :UInt64;
   pitch @1 :UInt64;
   slice @2 :UInt64;
+  array @3 :ArrayPlace;           # given: in an array, and the others mean nothing
+}
+
+struct ArrayPlace {
+  # Row r of slice s of a shape is row y + r of slice (or layer) z + s of the array, from byte x on.
+  array @0 :UInt64;
+  x @1 :UInt64;
+  y @2 :UInt64;
+  z @3 :UInt64;
 }
 
 struct CopyIn {
-  # Host to device. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
+  # Host to device memory or array. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
   # pulled from the client when the stream gets here. Deferred; a large copy is several of these.
   stream @0 :UInt64;
   shape @1 :Shape;
@@ -114,19 +124,19 @@ struct CopyIn {
 }
 
 struct CopyOut {
-  # Device to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
+  # Device memory or array to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
   # deferred, the bytes are delivered when they are there (Control.deliver).
   stream @0 :UInt64;
   shape @1 :Shape;
   source @2 :Side;
   target :union {
     reply @3 :Void;
-    block @4 :UInt64;             # address within a host block; the shape is one row
+    block @4 :UInt64;             # address within a host block, where the rows come to lie behind each other
   }
 }
 
 struct CopyDevice {
-  # Device to device. Deferred.
+  # Between device memory and arrays. Deferred.
   stream @0 :UInt64;
   shape @1 :Shape;
   target @2 :Side;
@@ -263,6 +273,12 @@ struct Launch {
     extended @2;                  # cuLaunchKernelEx
   }
 }
+struct LaunchReply {
+  # The cluster that the kernel was compiled for, which grids must be multiples of; zeros for none.
+  clusterX @0 :UInt32;
+  clusterY @1 :UInt32;
+  clusterZ @2 :UInt32;
+}
 struct LaunchAttribute {
   # One CUlaunchAttribute. `words` is its value, as much of it as the attribute uses; a handle in it stands in `handle`.
   attribute @0 :UInt32;
@@ -306,6 +322,7 @@ struct KernelNode {
   sharedBytes @7 :UInt32;
   parameters @8 :Data;
   context @9 :UInt64;             # 0: the current one
+  asKernel @10 :Bool;             # named by CUDA_KERNEL_NODE_PARAMS.kern, not by its func
 }
 
 struct MemsetNode {
@@ -314,6 +331,70 @@ struct MemsetNode {
   elementBytes @2 :UInt32;
   width @3 :UInt64;
   height @4 :UInt64;
+  context @5 :UInt64;
+}
+
+struct CopyNode {
+  # CUDA_MEMCPY3D.
+  width @0 :UInt64;               # bytes
+  height @1 :UInt64;
+  depth @2 :UInt64;
+  source @3 :CopySide;
+  target @4 :CopySide;
+  context @5 :UInt64;
+}
+
+struct CopySide {
+  place :union {
+    device @0 :UInt64;            # address; also of host memory that kernels see
+    array @1 :UInt64;
+    part @2 :UInt64;              # memory of the client: the number of a graph part. Its rows are packed; the rest has no meaning.
+  }
+  x @3 :UInt64;                   # bytes
+  y @4 :UInt64;
+  z @5 :UInt64;
+  pitch @6 :UInt64;
+  height @7 :UInt64;
+  level @8 :UInt64;
+}
+
+struct MemoryOperation {
+  # CUstreamBatchMemOpParams: one wait, write, flush or barrier.
+  operation @0 :UInt32;
+  flags @1 :UInt32;
+  address @2 :UInt64;
+  value @3 :UInt64;
+}
+
+struct MemoryOperations {
+  operations @0 :List(MemoryOperation);
+  flags @1 :UInt32;
+  context @2 :UInt64;
+}
+
+struct ConditionalNode {
+  handle @0 :UInt64;              # as kernels know it
+  type @1 :UInt32;
+  size @2 :UInt32;
+  context @3 :UInt64;
+}
+
+struct NodeParameters {
+  # What a graph node does, by its kind. A graph part is what only the client can do for a graph: the client gives it a number, under
+  # which the worker asks for it (Control.callback, pull, deliver) and at last gives it back (Control.released).
+  union {
+    empty @0 :Void;
+    kernel @1 :KernelNode;
+    child @2 :UInt64;             # graph
+    memset @3 :MemsetNode;
+    copy @4 :CopyNode;
+    eventRecord @5 :UInt64;
+    eventWait @6 :UInt64;
+    host @7 :UInt64;              # graph part: a function
+    memory @8 :MemoryOperations;
+    conditional @9 :ConditionalNode;
+  }
+  moved @10 :Bool;                # the child graph is not cloned into the node but goes over to it
 }
 
 struct AddNode {
@@ -321,25 +402,63 @@ struct AddNode {
   graph @0 :UInt64;
   dependencies @1 :List(UInt64);
   edges @2 :List(Edge);           # empty, or one for each dependency
-  node :union {
-    empty @3 :Void;
-    kernel @4 :KernelNode;
-    child @5 :UInt64;             # graph
-    memset @6 :MemsetNode;
-    copy @7 :CopyDevice;
-    eventRecord @8 :UInt64;
-    eventWait @9 :UInt64;
-  }
+  parameters @3 :NodeParameters;
 }
 struct AddNodeReply {
   node @0 :UInt64;
+  bodies @1 :List(UInt64);        # of a conditional node: its graphs
 }
 
-struct SetKernelNode {
-  # cuGraphKernelNodeSetParams, or cuGraphExecKernelNodeSetParams if `exec` is given. Barrier.
+struct SetNode {
+  # cuGraph<Kind>NodeSetParams, or cuGraphExec<Kind>NodeSetParams if `exec` is given. Barrier.
   exec @0 :UInt64;
   node @1 :UInt64;
-  kernel @2 :KernelNode;
+  parameters @2 :NodeParameters;
+}
+
+struct GetNode {
+  # cuGraph<Kind>NodeGetParams. Barrier.
+  node @0 :UInt64;
+  type @1 :UInt32;                # CUgraphNodeType that the node must have
+}
+struct GetNodeReply {
+  parameters @0 :NodeParameters;
+}
+
+struct NodeAttribute {
+  # cuGraphKernelNodeGetAttribute and, if `set`, cuGraphKernelNodeSetAttribute. Barrier.
+  node @0 :UInt64;
+  set @1 :Bool;
+  attribute @2 :LaunchAttribute;
+}
+struct NodeAttributeReply {
+  attribute @0 :LaunchAttribute;
+}
+
+struct CaptureCopy {
+  # A copy from or to memory of the client on a stream that is captured: becomes a node of the graph. Deferred.
+  stream @0 :UInt64;
+  copy @1 :CopyNode;
+}
+
+struct CreateUserObject {
+  # cuUserObjectCreate. When its last reference goes, the worker calls the graph part, and gives it back. Barrier.
+  part @0 :UInt64;
+  references @1 :UInt32;
+}
+struct CreateUserObjectReply {
+  object @0 :UInt64;
+}
+
+struct PrintGraph {
+  # cuGraphDebugDotPrint: the text from `offset` on, as much as a message carries. Barrier.
+  graph @0 :UInt64;
+  flags @1 :UInt32;
+  offset @2 :UInt64;
+}
+struct PrintGraphReply {
+  text @0 :Data;
+  bytes @1 :UInt64;               # of the whole text
 }
 
 struct CaptureInfo {
@@ -364,6 +483,8 @@ struct InstantiateGraphReply {
   exec @0 :UInt64;
   outcome @1 :UInt32;             # CUgraphInstantiateResult
   errorNode @2 :UInt64;
+  attended @3 :Bool;              # launches are attended by the worker: by operation launchGraph, not cuGraphLaunch
+  refusal @4 :Text;               # what of the graph is not served, if that is why there is none
 }
 
 struct UpdateGraph {
@@ -375,4 +496,14 @@ struct UpdateGraphReply {
   outcome @0 :UInt32;             # CUgraphExecUpdateResult
   errorNode @1 :UInt64;
   errorFromNode @2 :UInt64;
+  attended @3 :Bool;
+  refusal @4 :Text;
+}
+
+struct LaunchGraph {
+  # cuGraphLaunch of a graph with parts or events: the worker runs it in pieces where it must. When all is done, also if it failed, the
+  # worker sends Control.callback with `done`. Deferred.
+  exec @0 :UInt64;
+  stream @1 :UInt64;
+  done @2 :UInt64;
 }

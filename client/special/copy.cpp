@@ -1,12 +1,14 @@
 // Copies. CUDA Driver API, "Memory Management" and "API synchronization behavior". Every form is brought to one: a shape of rows
-// between two sides, each of which is device memory, pinned memory (whose newest contents the worker may hold), or any other
-// memory of the program.
+// between two sides, each of which is the device's (memory or an array), pinned memory (whose newest contents the worker may hold), or
+// any other memory of the program.
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
+#include "client/copy_shape.h"
 #include "client/entry.h"
+#include "client/graph_node.h"
 #include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"
@@ -16,35 +18,6 @@ namespace fargpu::client::hand {
 namespace {
 
 enum class Place { device, pinned, pageable };
-
-struct Rows {
-  std::uint64_t address = 0;
-  std::uint64_t pitch = 0;
-  std::uint64_t slice = 0;
-};
-
-struct Copy {
-  std::uint64_t width = 0;
-  std::uint64_t height = 1;
-  std::uint64_t depth = 1;
-  Rows target;
-  Rows source;
-  bool synchronous = false;
-
-  // Bytes from the first to behind the last, on one side.
-  std::uint64_t extent(const Rows& rows) const {
-    return (depth - 1) * rows.slice + (height - 1) * rows.pitch + width;
-  }
-  // Rows that lie behind each other without gaps on both sides are one row.
-  void flatten() {
-    if (height > 1 && target.pitch == width && source.pitch == width) {
-      if (depth == 1 || (target.slice == width * height && source.slice == width * height)) {
-        width *= height * depth;
-        height = depth = 1;
-      }
-    }
-  }
-};
 
 const std::byte* bytes_at(std::uint64_t address) { return reinterpret_cast<const std::byte*>(address); }
 
@@ -60,18 +33,6 @@ void touch_for_writing(std::uint64_t address, std::uint64_t bytes) {
   }
 }
 
-void write_side(const Rows& rows, wire::Side::Builder side) {
-  side.setAddress(rows.address);
-  side.setPitch(rows.pitch);
-  side.setSlice(rows.slice);
-}
-
-void write_shape(std::uint64_t width, std::uint64_t height, std::uint64_t depth, wire::Shape::Builder shape) {
-  shape.setWidth(width);
-  shape.setHeight(height);
-  shape.setDepth(depth);
-}
-
 /// One copy of a program on its way.
 class Copier {
  public:
@@ -79,14 +40,20 @@ class Copier {
       : thread_(thread), session_(thread.session()), stream_(*stream), copy_(copy) {}
 
   CUresult run() {
-    if (copy_.width == 0 || copy_.height == 0 || copy_.depth == 0) return CUDA_SUCCESS;
+    if (copy_.synchronous) {
+      // What a copy on the legacy stream does to captures is told first.
+      Captures& captures = session_.captures();
+      if (const CUresult bad = captures.check_submission(stream_); bad != CUDA_SUCCESS) return bad;
+      if (const CUresult bad = captures.check_unsafe(thread_); bad != CUDA_SUCCESS) return bad;
+    }
+    if (copy_.empty()) return CUDA_SUCCESS;
+    if (const CUresult bad = check_arrays(thread_, *stream_.context, copy_); bad != CUDA_SUCCESS) return bad;
     copy_.flatten();
     const auto source = place(copy_.source);
     const auto target = place(copy_.target);
     if (!source || !target) return CUDA_ERROR_INVALID_VALUE;
     if (stream_.capture.load() && (source != Place::device || target != Place::device)) {
-      refuse_use("a copy from or to host memory during capture");
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return capture_copy(*source, *target);
     }
     if (source == Place::device && target == Place::device) return device_to_device();
     if (target == Place::device) return host_to_device(*source);
@@ -97,6 +64,7 @@ class Copier {
  private:
   // What kind of memory a side is; nothing if it is none that the program may use.
   std::optional<Place> place(const Rows& rows) const {
+    if (rows.in_array) return Place::device;
     const std::uint64_t extent = copy_.extent(rows);
     const auto region = session_.map().find(rows.address);
     if (region && region->kind == Region::Kind::managed) session_.managed().before_work(thread_);
@@ -104,9 +72,47 @@ class Copier {
       return session_.map().covered(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     if (region) return region->contains(rows.address, extent) ? std::optional(Place::pinned) : std::nullopt;
     const Terms& terms = session_.terms();
-    if (rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
+    if (rows.known || rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
       return std::nullopt;
     return Place::pageable;
+  }
+
+  // On a stream that is captured the copy becomes a node of the graph, and is done when that is launched.
+  CUresult capture_copy(Place source, Place target) {
+    const auto type = [](const Rows& rows, Place place) {
+      return rows.in_array ? CU_MEMORYTYPE_ARRAY : place == Place::device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    };
+    const auto slice_rows = [&](const Rows& rows) { return rows.slice ? rows.slice / rows.pitch : copy_.height; };
+    CUDA_MEMCPY3D copy{};
+    copy.WidthInBytes = copy_.width;
+    copy.Height = copy_.height;
+    copy.Depth = copy_.depth;
+    copy.srcMemoryType = type(copy_.source, source);
+    copy.srcDevice = copy_.source.address;
+    copy.srcHost = bytes_at(copy_.source.address);
+    copy.srcArray = handle_cast<CUarray>(copy_.source.array);
+    copy.srcXInBytes = copy_.source.x;
+    copy.srcY = copy_.source.y;
+    copy.srcZ = copy_.source.z;
+    copy.srcPitch = copy_.source.pitch;
+    copy.srcHeight = slice_rows(copy_.source);
+    copy.dstMemoryType = type(copy_.target, target);
+    copy.dstDevice = copy_.target.address;
+    copy.dstHost = reinterpret_cast<void*>(copy_.target.address);
+    copy.dstArray = handle_cast<CUarray>(copy_.target.array);
+    copy.dstXInBytes = copy_.target.x;
+    copy.dstY = copy_.target.y;
+    copy.dstZ = copy_.target.z;
+    copy.dstPitch = copy_.target.pitch;
+    copy.dstHeight = slice_rows(copy_.target);
+    NewParts parts(session_.graph_parts());
+    RemoteCall<wire::CaptureCopy> call(thread_, Opcode::captureCopy, ContextNeed::none);
+    call.in_context(stream_.context);
+    call.in().setStream(stream_.wire());
+    if (const CUresult bad = write_copy(thread_, copy, nullptr, call.in().initCopy(), parts); bad != CUDA_SUCCESS) return bad;
+    const CUresult result = call.post(stream_);
+    if (result == CUDA_SUCCESS) parts.keep();
+    return result;
   }
 
   CUresult device_to_device() {
@@ -129,11 +135,8 @@ class Copier {
         const std::uint64_t height = std::min(rows_at_once, copy_.height - y);
         for (std::uint64_t x = 0; x < copy_.width; x += most) {
           const std::uint64_t width = std::min(most, copy_.width - x);
-          const auto part = [&](const Rows& rows) {
-            return Rows{rows.address + z * rows.slice + y * rows.pitch + x, rows.pitch, rows.slice};
-          };
-          if (const CUresult result = step(part(copy_.target), part(copy_.source), width, height); result != CUDA_SUCCESS)
-            return result;
+          const CUresult result = step(copy_.target.from(x, y, z), copy_.source.from(x, y, z), width, height);
+          if (result != CUDA_SUCCESS) return result;
         }
       }
     }
@@ -141,9 +144,17 @@ class Copier {
   }
 
   CUresult host_to_device(Place source) {
+    // What runs in this process before the copy may write its source.
+    if (copy_.synchronous && (session_.callbacks().any_waiting() || session_.graphs().any_launched())) {
+      if (const CUresult result = session_.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
+    }
     const CUresult result = for_parts(limits::bulk_bytes_max, [&](Rows target, Rows from, std::uint64_t width, std::uint64_t height) {
-      if (height > 1 || source == Place::pageable) return send_rows(target, from, width, height);
-      return send_pinned(target, from.address, width);
+      if (source == Place::pageable || newest_here(from, width, height)) return send_rows(target, from, width, height);
+      for (std::uint64_t y = 0; y < height; ++y) {
+        const CUresult sent = send_pinned(target.from(0, y, 0), from.from(0, y, 0).address, width);
+        if (sent != CUDA_SUCCESS) return sent;
+      }
+      return CUDA_SUCCESS;
     });
     if (result != CUDA_SUCCESS || !copy_.synchronous) return result;
     // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
@@ -170,9 +181,9 @@ class Copier {
   CUresult send_rows(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
     std::span<const std::byte> bulk;
     std::vector<std::byte> packed;
-    if (height == 1) {
-      touch_for_reading(source.address, width);
-      bulk = {bytes_at(source.address), width};
+    if (height == 1 || source.pitch == width) {
+      touch_for_reading(source.address, width * height);
+      bulk = {bytes_at(source.address), width * height};
     } else {
       packed.resize(width * height);
       for (std::uint64_t y = 0; y < height; ++y)
@@ -180,6 +191,15 @@ class Copier {
       bulk = packed;
     }
     return copy_in(target, width, height, bulk, [](auto from) { from.setBulk(); });
+  }
+
+  // Whether rows of pinned memory can be sent as they are now: nobody else has, or may still write, newer ones.
+  bool newest_here(const Rows& rows, std::uint64_t width, std::uint64_t height) const {
+    if (!copy_.synchronous && session_.callbacks().any_waiting()) return false;
+    const std::uint64_t extent = (height - 1) * rows.pitch + width;
+    const HostMemory& memory = session_.host_memory();
+    const HostMemory::Part part = memory.newest(rows.address, extent);
+    return !memory.mapped(rows.address) && !part.worker_newer && part.bytes == extent;
   }
 
   // One row of pinned memory, whose contents count when the stream gets there. Where the worker holds newer bytes than we do, they
@@ -190,29 +210,37 @@ class Copier {
       memory.send_changes(thread_);
       return copy_in(target, bytes, 1, {}, [&](auto from) { from.setBlock(source); });
     }
+    if (!copy_.synchronous && session_.graphs().any_launched())  // which may write there yet
+      return copy_in(target, bytes, 1, {}, [&](auto from) { from.setPull(source); });
     while (bytes > 0) {
       const HostMemory::Part part = memory.newest(source, bytes);
+      if (target.in_array && part.bytes < bytes) {
+        // Elements of arrays cannot be copied by halves: the whole row is to be here first.
+        const CUresult settled = session_.settle(thread_, *stream_.context);
+        return settled == CUDA_SUCCESS ? send_rows(target, {.address = source}, bytes, 1) : settled;
+      }
       CUresult result;
       if (part.worker_newer) {
         result = copy_in(target, part.bytes, 1, {}, [&](auto from) { from.setBlock(source); });
       } else if (!copy_.synchronous && session_.callbacks().any_waiting()) {
         result = copy_in(target, part.bytes, 1, {}, [&](auto from) { from.setPull(source); });
       } else {
-        result = send_rows(target, {source, 0, 0}, part.bytes, 1);
+        result = send_rows(target, {.address = source}, part.bytes, 1);
       }
       if (result != CUDA_SUCCESS) return result;
       source += part.bytes;
-      target.address += part.bytes;
+      target = target.from(part.bytes, 0, 0);
       bytes -= part.bytes;
     }
     return CUDA_SUCCESS;
   }
 
   CUresult device_to_host(Place target) {
-    if (target == Place::pinned && !copy_.synchronous && copy_.height == 1 && copy_.depth == 1) return deliver_later();
-    // One row is received in place, however long; several are packed on the way and need room here.
-    constexpr std::uint64_t packed_bytes_max = 64u << 20;
-    return for_parts(copy_.height == 1 ? copy_.width : packed_bytes_max,
+    const bool packed = copy_.height == 1 || copy_.target.pitch == copy_.width;
+    if (target == Place::pinned && !copy_.synchronous && packed && copy_.depth == 1) return deliver_later();
+    // Packed rows are received in place, however many; others are unpacked here and need room for it.
+    constexpr std::uint64_t unpacked_bytes_max = 64u << 20;
+    return for_parts(packed ? copy_.width * copy_.height : unpacked_bytes_max,
                      [&](Rows to, Rows source, std::uint64_t width, std::uint64_t height) {
                        return fetch_rows(to, source, width, height);
                      });
@@ -227,11 +255,12 @@ class Copier {
     write_shape(width, height, 1, in.initShape());
     write_side(source, in.initSource());
     in.getTarget().setReply();
+    const bool in_place = height == 1 || target.pitch == width;
     std::vector<std::byte> packed;
     std::span<std::byte> into;
-    if (height == 1) {
-      touch_for_writing(target.address, width);
-      into = {reinterpret_cast<std::byte*>(target.address), width};
+    if (in_place) {
+      touch_for_writing(target.address, width * height);
+      into = {reinterpret_cast<std::byte*>(target.address), width * height};
     } else {
       packed.resize(width * height);
       into = packed;
@@ -242,24 +271,25 @@ class Copier {
     if (result != CUDA_SUCCESS) return result;
     if (call.arrived_bytes() != into.size()) throw ProtocolError("the worker sent too few bytes of a copy");
     stream_.complete(call.number(), items + 1);
-    for (std::uint64_t y = 0; height > 1 && y < height; ++y)
+    for (std::uint64_t y = 0; !in_place && y < height; ++y)
       std::memcpy(reinterpret_cast<std::byte*>(target.address + y * target.pitch), packed.data() + y * width, width);
     return result;
   }
 
   CUresult deliver_later() {
     HostMemory& memory = session_.host_memory();
-    memory.expect_delivery(thread_, copy_.target.address, copy_.width);
+    const std::uint64_t bytes = copy_.width * copy_.height;
+    memory.expect_delivery(thread_, copy_.target.address, bytes);
     RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
     call.in_context(stream_.context);
     auto in = call.in();
     in.setStream(stream_.wire());
-    write_shape(copy_.width, 1, 1, in.initShape());
+    write_shape(copy_.width, copy_.height, 1, in.initShape());
     write_side(copy_.source, in.initSource());
     in.getTarget().setBlock(copy_.target.address);
     call.host_visible();
     const CUresult result = call.post(stream_);
-    if (result != CUDA_SUCCESS) memory.cancel_delivery(copy_.target.address, copy_.width);
+    if (result != CUDA_SUCCESS) memory.cancel_delivery(copy_.target.address, bytes);
     return result;
   }
 
@@ -268,8 +298,8 @@ class Copier {
     if (const CUresult result = session_.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
     for (std::uint64_t z = 0; z < copy_.depth; ++z) {
       for (std::uint64_t y = 0; y < copy_.height; ++y) {
-        const auto row = [&](const Rows& rows) { return rows.address + z * rows.slice + y * rows.pitch; };
-        std::memmove(reinterpret_cast<std::byte*>(row(copy_.target)), bytes_at(row(copy_.source)), copy_.width);
+        std::memmove(reinterpret_cast<std::byte*>(copy_.target.from(0, y, z).address), bytes_at(copy_.source.from(0, y, z).address),
+                     copy_.width);
       }
     }
     return CUDA_SUCCESS;
@@ -281,135 +311,94 @@ class Copier {
   Copy copy_;
 };
 
-CUresult copy_linear(Thread& thread, std::uint64_t target, std::uint64_t source, std::size_t bytes, CUstream stream,
-                     bool synchronous) {
+CUresult run(Thread& thread, CUstream stream, const Copy& copy) {
   const StreamUse use(thread, stream);
-  if (!use) return use.error();
-  if (synchronous) {
-    // What a copy on the legacy stream does to captures is told first.
-    Captures& captures = thread.session().captures();
-    if (const CUresult bad = captures.check_submission(*use); bad != CUDA_SUCCESS) return bad;
-    if (const CUresult bad = captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
-  }
-  Copy copy;
-  copy.width = bytes;
-  copy.target.address = target;
-  copy.source.address = source;
-  copy.synchronous = synchronous;
-  return Copier(thread, use, copy).run();
+  return use ? Copier(thread, use, copy).run() : use.error();
 }
 
-std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+Rows memory(std::uint64_t address) { return {.address = address}; }
+Rows device(CUdeviceptr address) { return {.address = address, .known = true}; }
+Rows memory(const void* host) { return memory(reinterpret_cast<std::uint64_t>(host)); }
+Rows array(CUarray array, std::size_t offset) { return {.in_array = true, .array = handle_of(array), .x = offset}; }
 
-// One side of a CUDA_MEMCPY2D or 3D; false for arrays and nonsense.
-CUresult side_of(CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x, std::size_t y, std::size_t z,
-                 std::size_t pitch, std::size_t height, std::size_t width, std::size_t rows, Rows& side) {
-  switch (type) {
-    case CU_MEMORYTYPE_HOST:
-      side.address = address_of(host);
-      break;
-    case CU_MEMORYTYPE_DEVICE:
-    case CU_MEMORYTYPE_UNIFIED:
-      side.address = device;
-      break;
-    case CU_MEMORYTYPE_ARRAY:
-      refuse_use("a copy from or to an array");
-      return CUDA_ERROR_NOT_SUPPORTED;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (pitch == 0 && rows <= 1) pitch = x + width;
-  if (pitch < x + width) return CUDA_ERROR_INVALID_VALUE;
-  side.pitch = pitch;
-  side.slice = pitch * height;
-  side.address += z * side.slice + y * pitch + x;
-  return CUDA_SUCCESS;
+CUresult copy_linear(Thread& thread, const Rows& target, const Rows& source, std::size_t bytes, CUstream stream, bool synchronous) {
+  return run(thread, stream, {.width = bytes, .target = target, .source = source, .synchronous = synchronous});
 }
 
-CUresult copy_2d(Thread& thread, const CUDA_MEMCPY2D* p, CUstream stream, bool synchronous) {
-  if (!p) return CUDA_ERROR_INVALID_VALUE;
-  const StreamUse use(thread, stream);
-  if (!use) return use.error();
+template <class Params>
+CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool synchronous) {
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
   Copy copy;
-  copy.width = p->WidthInBytes;
-  copy.height = p->Height;
   copy.synchronous = synchronous;
-  if (const CUresult bad = side_of(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY, 0, p->srcPitch, p->Height,
-                                   p->WidthInBytes, p->Height, copy.source);
-      bad != CUDA_SUCCESS)
-    return bad;
-  if (const CUresult bad = side_of(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes, p->dstY, 0, p->dstPitch, p->Height,
-                                   p->WidthInBytes, p->Height, copy.target);
-      bad != CUDA_SUCCESS)
-    return bad;
-  return Copier(thread, use, copy).run();
-}
-
-CUresult copy_3d(Thread& thread, const CUDA_MEMCPY3D* p, CUstream stream, bool synchronous) {
-  if (!p || p->srcLOD != 0 || p->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
-  const StreamUse use(thread, stream);
-  if (!use) return use.error();
-  Copy copy;
-  copy.width = p->WidthInBytes;
-  copy.height = p->Height;
-  copy.depth = p->Depth;
-  copy.synchronous = synchronous;
-  const std::size_t rows = p->Height * p->Depth;
-  if ((p->Depth > 1 && (p->srcHeight < p->srcY + p->Height || p->dstHeight < p->dstY + p->Height))) {
-    if (p->srcMemoryType != CU_MEMORYTYPE_ARRAY && p->dstMemoryType != CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (const CUresult bad = side_of(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch,
-                                   p->srcHeight, p->WidthInBytes, rows, copy.source);
-      bad != CUDA_SUCCESS)
-    return bad;
-  if (const CUresult bad = side_of(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch,
-                                   p->dstHeight, p->WidthInBytes, rows, copy.target);
-      bad != CUDA_SUCCESS)
-    return bad;
-  return Copier(thread, use, copy).run();
+  if (const CUresult bad = read_copy(*params, copy); bad != CUDA_SUCCESS) return bad;
+  return run(thread, stream, copy);
 }
 
 }  // namespace
 
 CUresult cuMemcpy(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, dst, src, bytes, default_stream, true);
+  return copy_linear(thread, memory(dst), memory(src), bytes, default_stream, true);
 }
 CUresult cuMemcpyAsync(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, dst, src, bytes, stream, false);
+  return copy_linear(thread, memory(dst), memory(src), bytes, stream, false);
 }
 CUresult cuMemcpyHtoD_v2(Thread& thread, CUdeviceptr dst, const void* src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, dst, address_of(src), bytes, default_stream, true);
+  return copy_linear(thread, device(dst), memory(src), bytes, default_stream, true);
 }
 CUresult cuMemcpyHtoDAsync_v2(Thread& thread, CUdeviceptr dst, const void* src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, dst, address_of(src), bytes, stream, false);
+  return copy_linear(thread, device(dst), memory(src), bytes, stream, false);
 }
 CUresult cuMemcpyDtoH_v2(Thread& thread, void* dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, address_of(dst), src, bytes, default_stream, true);
+  return copy_linear(thread, memory(dst), device(src), bytes, default_stream, true);
 }
 CUresult cuMemcpyDtoHAsync_v2(Thread& thread, void* dst, CUdeviceptr src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, address_of(dst), src, bytes, stream, false);
+  return copy_linear(thread, memory(dst), device(src), bytes, stream, false);
 }
 // Between device memory the call does not wait, also in its synchronous form.
 CUresult cuMemcpyDtoD_v2(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, dst, src, bytes, default_stream, true);
+  return copy_linear(thread, device(dst), device(src), bytes, default_stream, true);
 }
 CUresult cuMemcpyDtoDAsync_v2(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, dst, src, bytes, stream, false);
+  return copy_linear(thread, device(dst), device(src), bytes, stream, false);
 }
 CUresult cuMemcpy2D_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream default_stream) {
-  return copy_2d(thread, copy, default_stream, true);
+  return copy_shaped(thread, copy, default_stream, true);
 }
 CUresult cuMemcpy2DUnaligned_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream default_stream) {
-  return copy_2d(thread, copy, default_stream, true);
+  return copy_shaped(thread, copy, default_stream, true);
 }
 CUresult cuMemcpy2DAsync_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) {
-  return copy_2d(thread, copy, stream, false);
+  return copy_shaped(thread, copy, stream, false);
 }
 CUresult cuMemcpy3D_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream default_stream) {
-  return copy_3d(thread, copy, default_stream, true);
+  return copy_shaped(thread, copy, default_stream, true);
 }
 CUresult cuMemcpy3DAsync_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) {
-  return copy_3d(thread, copy, stream, false);
+  return copy_shaped(thread, copy, stream, false);
+}
+
+// One row of an array.
+CUresult cuMemcpyDtoA_v2(Thread& thread, CUarray dst, std::size_t offset, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
+  return copy_linear(thread, array(dst, offset), device(src), bytes, default_stream, true);
+}
+CUresult cuMemcpyAtoD_v2(Thread& thread, CUdeviceptr dst, CUarray src, std::size_t offset, std::size_t bytes, CUstream default_stream) {
+  return copy_linear(thread, device(dst), array(src, offset), bytes, default_stream, true);
+}
+CUresult cuMemcpyHtoA_v2(Thread& thread, CUarray dst, std::size_t offset, const void* src, std::size_t bytes, CUstream default_stream) {
+  return copy_linear(thread, array(dst, offset), memory(src), bytes, default_stream, true);
+}
+CUresult cuMemcpyHtoAAsync_v2(Thread& thread, CUarray dst, std::size_t offset, const void* src, std::size_t bytes, CUstream stream) {
+  return copy_linear(thread, array(dst, offset), memory(src), bytes, stream, false);
+}
+CUresult cuMemcpyAtoH_v2(Thread& thread, void* dst, CUarray src, std::size_t offset, std::size_t bytes, CUstream default_stream) {
+  return copy_linear(thread, memory(dst), array(src, offset), bytes, default_stream, true);
+}
+CUresult cuMemcpyAtoHAsync_v2(Thread& thread, void* dst, CUarray src, std::size_t offset, std::size_t bytes, CUstream stream) {
+  return copy_linear(thread, memory(dst), array(src, offset), bytes, stream, false);
+}
+CUresult cuMemcpyAtoA_v2(Thread& thread, CUarray dst, std::size_t dst_offset, CUarray src, std::size_t src_offset, std::size_t bytes,
+                         CUstream default_stream) {
+  return copy_linear(thread, array(dst, dst_offset), array(src, src_offset), bytes, default_stream, true);
 }
 
 }  // namespace fargpu::client::hand

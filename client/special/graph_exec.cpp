@@ -27,6 +27,8 @@ CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::ui
   const CUresult result = call.wait();
   const auto out = call.out<wire::InstantiateGraphReply>();
   made.exec = handle_cast<CUgraphExec>(Handle(out.getExec()));
+  if (result == CUDA_SUCCESS && out.getAttended()) thread.session().graphs().set_attended(Handle(out.getExec()), true);
+  if (out.getRefusal().size() > 0) refuse_use(out.getRefusal().cStr());
   made.outcome = static_cast<CUgraphInstantiateResult>(out.getOutcome());
   made.error_node = handle_cast<CUgraphNode>(Handle(out.getErrorNode()));
   return result;
@@ -48,6 +50,8 @@ CUresult update(Thread& thread, CUgraphExec exec, CUgraph graph, Updated& update
   in.setGraph(handle_of(graph).value());
   const CUresult result = call.wait();
   const auto out = call.out<wire::UpdateGraphReply>();
+  if (out.getAttended()) thread.session().graphs().set_attended(handle_of(exec), true);
+  if (out.getRefusal().size() > 0) refuse_use(out.getRefusal().cStr());
   updated.outcome = static_cast<CUgraphExecUpdateResult>(out.getOutcome());
   updated.node = handle_cast<CUgraphNode>(Handle(out.getErrorNode()));
   updated.from = handle_cast<CUgraphNode>(Handle(out.getErrorFromNode()));
@@ -118,19 +122,60 @@ CUresult cuGraphExecUpdate(Thread& thread, CUgraphExec exec, CUgraph graph, CUgr
   return result;
 }
 
+namespace {
+
+// The worker runs the graph in pieces, with what of it happens in this process in between.
+CUresult launch_attended(Thread& thread, CUgraphExec exec, const StreamUse& use) {
+  Session& session = thread.session();
+  RemoteCall<wire::LaunchGraph> call(thread, Opcode::launchGraph, ContextNeed::none);
+  call.in_context(use->context);
+  session.graphs().launched();
+  const std::uint64_t done = session.callbacks().add([&graphs = session.graphs()](CUresult) { graphs.ended(); });
+  auto in = call.in();
+  in.setExec(handle_of(exec).value());
+  in.setStream(use.wire());
+  in.setDone(done);
+  call.host_visible();
+  const CUresult result = call.post(use);
+  if (result != CUDA_SUCCESS) {
+    session.callbacks().remove(done);
+    session.graphs().ended();
+  }
+  return result;
+}
+
+}  // namespace
+
 CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   Session& session = thread.session();
   session.before_work(thread);
+  if (!use->capture.load() && session.graphs().attended(handle_of(exec))) return launch_attended(thread, exec, use);
   RemoteCall<wire::CuGraphLaunch> call(thread, Opcode::cuGraphLaunch, ContextNeed::none);
   call.in_context(use->context);
   auto in = call.in();
   in.setHGraph(handle_of(exec).value());
   in.setHStream(use.wire());
   if (session.host_memory().any_mapped()) call.host_visible();
-  return call.post(use);
+  return use->capture.load() ? call.wait(use) : call.post(use);  // what cannot be captured is said at once
+}
+
+CUresult cuGraphExecChildGraphNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, CUgraph child) {
+  if (!handle_of(exec).well_formed(HandleKind::exec) || !handle_of(node).well_formed(HandleKind::node) ||
+      !handle_of(child).well_formed(HandleKind::graph))
+    return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuGraphExecChildGraphNodeSetParams> call(thread, Opcode::cuGraphExecChildGraphNodeSetParams, ContextNeed::none);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setHGraphExec(handle_of(exec).value());
+  in.setHNode(handle_of(node).value());
+  in.setChildGraph(handle_of(child).value());
+  const CUresult result = call.wait();
+  if (result == CUDA_ERROR_NOT_SUPPORTED)
+    refuse_use("exchanging a child graph in an executable graph, where functions or memory of the program or events are involved");
+  return result;
 }
 
 }  // namespace fargpu::client::hand

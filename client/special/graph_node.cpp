@@ -1,23 +1,25 @@
-// Adding nodes to graphs, and kernel nodes' parameters. CUDA Driver API, "Graph Management".
+// Nodes of graphs: adding them, and their parameters. CUDA Driver API, "Graph Management".
 
-#include <functional>
+#include "client/graph_node.h"
 
+#include <cstring>
+
+#include "calls_graph.capnp.h"
 #include "client/entry.h"
 #include "client/launch_codec.h"
 #include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"
-#include "operations.capnp.h"
+#include "cuda_facts.h"
 
 namespace fargpu::client::hand {
 namespace {
 
-using FillNode = std::function<CUresult(wire::AddNode::Node::Builder)>;
-
 CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                  std::size_t count, const FillNode& fill) {
+                  std::size_t count, CUgraphNodeParams& params) {
   if (!out || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
+  NewParts parts(thread.session().graph_parts());
   RemoteCall<wire::AddNode> call(thread, Opcode::addNode, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
@@ -34,237 +36,282 @@ CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraph
       data[i].setType(edges[i].type);
     }
   }
-  if (const CUresult bad = fill(in.getNode()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) *out = handle_cast<CUgraphNode>(Handle(call.out<wire::AddNodeReply>().getNode()));
+  if (result != CUDA_SUCCESS) return result;
+  parts.keep();
+  const auto reply = call.out<wire::AddNodeReply>();
+  const Handle node(reply.getNode());
+  if (params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+    auto& bodies = thread.session().graphs().given(node).bodies;
+    bodies.clear();
+    for (const std::uint64_t body : reply.getBodies()) bodies.push_back(handle_cast<CUgraph>(Handle(body)));
+    params.conditional.phGraph_out = bodies.data();
+  }
+  *out = handle_cast<CUgraphNode>(node);
   return result;
 }
 
-// The parameter structs of the several versions differ in how they name function and context only.
-struct KernelParams {
-  CUfunction function;
-  unsigned grid[3];
-  unsigned block[3];
-  unsigned shared_bytes;
-  void** params;
-  void** extra;
-  CUcontext context;
-};
-
-KernelParams kernel_params(const CUDA_KERNEL_NODE_PARAMS_v1& p) {
-  return {p.func, {p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes, p.kernelParams,
-          p.extra, nullptr};
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                  CUgraphNodeParams params) {
+  return add_node(thread, out, graph, dependencies, nullptr, count, params);
 }
 
-template <class Params>  // v2 and v3
-KernelParams kernel_params_with_kernel(const Params& p) {
-  return {p.func ? p.func : reinterpret_cast<CUfunction>(p.kern),
-          {p.gridDimX, p.gridDimY, p.gridDimZ},
-          {p.blockDimX, p.blockDimY, p.blockDimZ},
-          p.sharedMemBytes,
-          p.kernelParams,
-          p.extra,
-          p.ctx};
-}
-
-CUresult write_kernel(Thread& thread, const KernelParams& p, wire::KernelNode::Builder node) {
-  const Function* const function = thread.session().functions().find(p.function);
-  if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  if (p.context && !thread.session().find_context(p.context)) return CUDA_ERROR_INVALID_CONTEXT;
-  std::span<const std::byte> arguments;
-  if (const CUresult bad = gather_arguments(*function, p.params, p.extra, arguments); bad != CUDA_SUCCESS) return bad;
-  node.setFunction(function->handle.value());
-  node.setGridX(p.grid[0]);
-  node.setGridY(p.grid[1]);
-  node.setGridZ(p.grid[2]);
-  node.setBlockX(p.block[0]);
-  node.setBlockY(p.block[1]);
-  node.setBlockZ(p.block[2]);
-  node.setSharedBytes(p.shared_bytes);
-  node.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
-  node.setContext(handle_of(p.context).value());
-  return CUDA_SUCCESS;
-}
-
-CUresult write_memset(Thread& thread, const CUDA_MEMSET_NODE_PARAMS_v2& p, wire::MemsetNode::Builder node) {
-  const std::uint64_t extent = p.height == 0 ? 0 : (p.height - 1) * p.pitch + p.width * p.elementSize;
-  if (!thread.session().map().covered(p.dst, extent)) return CUDA_ERROR_INVALID_VALUE;
-  auto target = node.initTarget();
-  target.setAddress(p.dst);
-  target.setPitch(p.pitch);
-  node.setValue(p.value);
-  node.setElementBytes(p.elementSize);
-  node.setWidth(p.width);
-  node.setHeight(p.height);
-  return CUDA_SUCCESS;
-}
-
-bool device_side(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
-
-CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& p, wire::CopyDevice::Builder copy) {
-  const MemoryMap& map = thread.session().map();
-  const auto on_device = [&](CUmemorytype type, CUdeviceptr address) {
-    const auto region = device_side(type) ? map.find(address) : std::nullopt;
-    return region && region->on_device();
-  };
-  if (!on_device(p.srcMemoryType, p.srcDevice) || !on_device(p.dstMemoryType, p.dstDevice)) {
-    refuse_use("a graph's copy node from or to host memory or an array");
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  auto shape = copy.initShape();
-  shape.setWidth(p.WidthInBytes);
-  shape.setHeight(p.Height);
-  shape.setDepth(p.Depth);
-  const auto side = [&](wire::Side::Builder out, CUdeviceptr base, std::size_t x, std::size_t y, std::size_t z, std::size_t pitch,
-                        std::size_t height) {
-    out.setAddress(base + z * pitch * height + y * pitch + x);
-    out.setPitch(pitch);
-    out.setSlice(pitch * height);
-  };
-  side(copy.initSource(), p.srcDevice, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight);
-  side(copy.initTarget(), p.dstDevice, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight);
-  return CUDA_SUCCESS;
-}
-
-CUresult check_context(Thread& thread, CUcontext context) {
-  return !context || thread.session().find_context(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUresult write_event(Thread& thread, CUevent event, const std::function<void(std::uint64_t)>& store) {
-  if (const CUresult bad = check_event_handle(thread, handle_of(event)); bad != CUDA_SUCCESS) return bad;
-  store(handle_of(event).value());
-  return CUDA_SUCCESS;
-}
-
-CUresult fill_any(Thread& thread, const CUgraphNodeParams& p, wire::AddNode::Node::Builder node) {
-  switch (p.type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-      return write_kernel(thread, kernel_params_with_kernel(p.kernel), node.initKernel());
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-      if (!handle_of(p.graph.graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
-      node.setChild(handle_of(p.graph.graph).value());
-      return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_EMPTY:
-      node.setEmpty();
-      return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-      return write_memset(thread, p.memset, node.initMemset());
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return write_copy(thread, p.memcpy.copyParams, node.initCopy());
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return write_event(thread, p.eventRecord.event, [&](std::uint64_t event) { node.setEventRecord(event); });
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return write_event(thread, p.eventWait.event, [&](std::uint64_t event) { node.setEventWait(event); });
-    default:
-      refuse_use(("a graph node of type " + std::to_string(p.type)).c_str());
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
-}
-
-CUresult set_kernel(Thread& thread, CUgraphExec exec, CUgraphNode node, const KernelParams& params) {
+CUresult set_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::SetKernelNode> call(thread, Opcode::setKernelNode, ContextNeed::optional);
+  NewParts parts(thread.session().graph_parts());
+  RemoteCall<wire::SetNode> call(thread, Opcode::setNode, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
-  in.setExec(handle_of(exec).value());
+  in.setExec(exec.value());
   in.setNode(handle_of(node).value());
-  if (const CUresult bad = write_kernel(thread, params, in.initKernel()); bad != CUDA_SUCCESS) return bad;
-  return call.wait();
+  if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) parts.keep();
+  if (result == CUDA_ERROR_NOT_SUPPORTED)
+    refuse_use("changing, in an executable graph with conditional nodes, what involves functions or memory of the program");
+  return result;
+}
+
+CUresult set_in_exec(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams& params) {
+  if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
+  return set_node(thread, handle_of(exec), node, params);
+}
+
+// Asks for the parameters of a node that must be of this type; `read` takes them.
+template <class Read>
+CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, const void* out, Read&& read) {
+  if (!out || !handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::GetNode> call(thread, Opcode::getNode, ContextNeed::optional);
+  if (!call) return call.error();
+  call.in().setNode(handle_of(node).value());
+  call.in().setType(type);
+  const CUresult result = call.wait();
+  return result == CUDA_SUCCESS ? read(call.out<wire::GetNodeReply>().getParameters()) : result;
+}
+
+CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttribute& wanted, bool set, CUlaunchAttributeValue* out) {
+  if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
+  if (!launch_attribute_facts(wanted.id)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::NodeAttribute> call(thread, Opcode::nodeAttribute, ContextNeed::optional);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setNode(handle_of(node).value());
+  in.setSet(set);
+  if (const CUresult bad = write_attribute(thread, wanted, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS && out) read_attribute(call.out<wire::NodeAttributeReply>().getAttribute(), *out);
+  return result;
 }
 
 }  // namespace
 
+// --- adding -----------------------------------------------------------------------------------------------------------------------------
+
 CUresult cuGraphAddEmptyNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count) {
-  return add_node(thread, out, graph, dependencies, nullptr, count, [](auto node) {
-    node.setEmpty();
-    return CUDA_SUCCESS;
-  });
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_EMPTY;
+  return add_node(thread, out, graph, dependencies, count, params);
 }
 
 CUresult cuGraphAddKernelNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                               std::size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-  if (!params) return CUDA_ERROR_INVALID_VALUE;
-  return add_node(thread, out, graph, dependencies, nullptr, count,
-                  [&](auto node) { return write_kernel(thread, kernel_params(*params), node.initKernel()); });
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphAddKernelNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                                  std::size_t count, const CUDA_KERNEL_NODE_PARAMS* params) {
-  if (!params) return CUDA_ERROR_INVALID_VALUE;
-  return add_node(thread, out, graph, dependencies, nullptr, count,
-                  [&](auto node) { return write_kernel(thread, kernel_params_with_kernel(*params), node.initKernel()); });
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphAddChildGraphNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                                   std::size_t count, CUgraph child) {
-  if (!handle_of(child).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
-  return add_node(thread, out, graph, dependencies, nullptr, count, [&](auto node) {
-    node.setChild(handle_of(child).value());
-    return CUDA_SUCCESS;
-  });
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  params.graph.graph = child;
+  return add_node(thread, out, graph, dependencies, count, params);
 }
 
 CUresult cuGraphAddMemsetNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                               std::size_t count, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
-  if (!params) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = check_context(thread, context); bad != CUDA_SUCCESS) return bad;
-  const CUDA_MEMSET_NODE_PARAMS_v2 p{params->dst,   params->pitch,  params->value, params->elementSize,
-                                     params->width, params->height, context};
-  return add_node(thread, out, graph, dependencies, nullptr, count,
-                  [&](auto node) { return write_memset(thread, p, node.initMemset()); });
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphAddMemcpyNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                               std::size_t count, const CUDA_MEMCPY3D* params, CUcontext context) {
-  if (!params) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = check_context(thread, context); bad != CUDA_SUCCESS) return bad;
-  return add_node(thread, out, graph, dependencies, nullptr, count,
-                  [&](auto node) { return write_copy(thread, *params, node.initCopy()); });
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddHostNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                            const CUDA_HOST_NODE_PARAMS* params) {
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphAddEventRecordNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                                    std::size_t count, CUevent event) {
-  return add_node(thread, out, graph, dependencies, nullptr, count, [&](auto node) {
-    return write_event(thread, event, [&](std::uint64_t value) { node.setEventRecord(value); });
-  });
+  return add_node(thread, out, graph, dependencies, count, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
 }
 
 CUresult cuGraphAddEventWaitNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                                  std::size_t count, CUevent event) {
-  return add_node(thread, out, graph, dependencies, nullptr, count, [&](auto node) {
-    return write_event(thread, event, [&](std::uint64_t value) { node.setEventWait(value); });
-  });
+  return add_node(thread, out, graph, dependencies, count, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+
+CUresult cuGraphAddBatchMemOpNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                  std::size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphAddNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
                         CUgraphNodeParams* params) {
-  return cuGraphAddNode_v2(thread, out, graph, dependencies, nullptr, count, params);
+  return params ? add_node(thread, out, graph, dependencies, nullptr, count, *params) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphAddNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                            const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams* params) {
+  return params ? add_node(thread, out, graph, dependencies, edges, count, *params) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle* out, CUgraph graph, CUcontext context,
+                                        unsigned value, unsigned flags) {
+  if (!out || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
+  if (!context) {
+    if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
+    context = thread.context()->cuda();
+  }
+  if (!thread.session().find_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  RemoteCall<wire::CuGraphConditionalHandleCreate> call(thread, Opcode::cuGraphConditionalHandleCreate, ContextNeed::none);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setHGraph(handle_of(graph).value());
+  in.setCtx(handle_of(context).value());
+  in.setDefaultLaunchValue(value);
+  in.setFlags(flags);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) *out = call.out<wire::CuGraphConditionalHandleCreateReply>().getPHandleOut();
+  return result;
+}
+
+// --- parameters -------------------------------------------------------------------------------------------------------------------------
+
+CUresult cuGraphNodeSetParams(Thread& thread, CUgraphNode node, CUgraphNodeParams* params) {
+  return params ? set_node(thread, Handle(), node, *params) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
+  return params ? set_in_exec(thread, exec, node, *params) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphKernelNodeGetParams_v2(Thread& thread, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_KERNEL, params, [&](auto in) { return read_kernel(thread, node, in.getKernel(), *params); });
+}
+CUresult cuGraphKernelNodeGetParams(Thread& thread, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  CUDA_KERNEL_NODE_PARAMS now;
   if (!params) return CUDA_ERROR_INVALID_VALUE;
-  return add_node(thread, out, graph, dependencies, edges, count, [&](auto node) { return fill_any(thread, *params, node); });
+  const CUresult result = cuGraphKernelNodeGetParams_v2(thread, node, &now);
+  if (result != CUDA_SUCCESS) return result;
+  *params = {now.func ? now.func : reinterpret_cast<CUfunction>(now.kern), now.gridDimX, now.gridDimY, now.gridDimZ, now.blockDimX,
+             now.blockDimY, now.blockDimZ, now.sharedMemBytes, now.kernelParams, now.extra};
+  return result;
 }
-
 CUresult cuGraphKernelNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-  return params ? set_kernel(thread, nullptr, node, kernel_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
-
 CUresult cuGraphKernelNodeSetParams_v2(Thread& thread, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
-  return params ? set_kernel(thread, nullptr, node, kernel_params_with_kernel(*params)) : CUDA_ERROR_INVALID_VALUE;
+  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
-
 CUresult cuGraphExecKernelNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node,
                                         const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-  if (!params || !handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
-  return set_kernel(thread, exec, node, kernel_params(*params));
+  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
-
 CUresult cuGraphExecKernelNodeSetParams_v2(Thread& thread, CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS* params) {
-  if (!params || !handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
-  return set_kernel(thread, exec, node, kernel_params_with_kernel(*params));
+  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphMemcpyNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMCPY3D* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEMCPY, params, [&](auto in) {
+    read_copy(thread, in.getCopy(), *params);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuGraphMemcpyNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_MEMCPY3D* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params, nullptr)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecMemcpyNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* params,
+                                        CUcontext context) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphMemsetNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEMSET, params, [&](auto in) {
+    read_memset(in.getMemset(), *params);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuGraphMemsetNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params, nullptr)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecMemsetNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params,
+                                        CUcontext context) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphHostNodeGetParams(Thread& thread, CUgraphNode node, CUDA_HOST_NODE_PARAMS* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_HOST, params, [&](auto in) {
+    const auto function = thread.session().graph_parts().function(in.getHost());
+    if (!function) return CUDA_ERROR_INVALID_VALUE;
+    *params = {function->call, function->argument};
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuGraphHostNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecHostNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphBatchMemOpNodeGetParams(Thread& thread, CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, params, [&](auto in) {
+    read_memory(thread, node, in.getMemory(), *params);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuGraphBatchMemOpNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecBatchMemOpNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphEventRecordNodeSetEvent(Thread& thread, CUgraphNode node, CUevent event) {
+  return set_node(thread, Handle(), node, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+}
+CUresult cuGraphEventWaitNodeSetEvent(Thread& thread, CUgraphNode node, CUevent event) {
+  return set_node(thread, Handle(), node, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+CUresult cuGraphExecEventRecordNodeSetEvent(Thread& thread, CUgraphExec exec, CUgraphNode node, CUevent event) {
+  return set_in_exec(thread, exec, node, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+}
+CUresult cuGraphExecEventWaitNodeSetEvent(Thread& thread, CUgraphExec exec, CUgraphNode node, CUevent event) {
+  return set_in_exec(thread, exec, node, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+
+CUresult cuGraphKernelNodeGetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  CUlaunchAttribute wanted;
+  std::memset(&wanted, 0, sizeof(wanted));
+  wanted.id = id;
+  return kernel_attribute(thread, node, wanted, false, value);
+}
+CUresult cuGraphKernelNodeSetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  CUlaunchAttribute wanted;
+  std::memset(&wanted, 0, sizeof(wanted));
+  wanted.id = id;
+  wanted.value = *value;
+  return kernel_attribute(thread, node, wanted, true, nullptr);
 }
 
 }  // namespace fargpu::client::hand

@@ -14,10 +14,6 @@ CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Functi
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (use->capture && always) return thread.session().captures().check_query(thread, *use);
-  if (use->capture) {
-    refuse_use("a host function during capture");
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   Callbacks& callbacks = thread.session().callbacks();
   const std::uint64_t number = callbacks.add(std::move(function));
   RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
@@ -32,10 +28,24 @@ CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Functi
   return result;
 }
 
+// On a stream that is captured the function becomes a node of the graph.
+CUresult capture(Thread& thread, Stream& stream, GraphParts::Function function) {
+  NewParts parts(thread.session().graph_parts());
+  RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
+  call.in_context(stream.context);
+  auto in = call.in();
+  in.setStream(stream.wire());
+  in.setPart(parts.add(function));
+  const CUresult result = call.post(stream);
+  if (result == CUDA_SUCCESS) parts.keep();
+  return result;
+}
+
 }  // namespace
 
 CUresult cuLaunchHostFunc(Thread& thread, CUstream stream, CUhostFn fn, void* user) {
   if (!fn) return CUDA_ERROR_INVALID_VALUE;
+  if (const StreamUse use(thread, stream); use && use->capture.load()) return capture(thread, *use, {fn, user});
   return enqueue(thread, stream, false, [fn, user](CUresult) { fn(user); });
 }
 

@@ -36,29 +36,15 @@ CUresult check_shape(const Device& device, const Launch& launch) {
   return CUDA_SUCCESS;
 }
 
-// Addresses of pinned memory among the arguments show that the kernel means to use it.
-CUresult map_argument_blocks(Thread& thread, std::span<const std::byte> arguments) {
-  Session& session = thread.session();
-  const Window window = session.terms().host_window;
-  for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
-    std::uint64_t value;
-    std::memcpy(&value, arguments.data() + at, sizeof(value));
-    if (!window.contains(value)) continue;
-    const auto region = session.map().find(value);
-    if (!region || region->kind != Region::Kind::host) continue;
-    std::uint64_t ignored;
-    if (const CUresult result = session.host_memory().map(thread, value, ignored); result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
-}
-
 // Launches of one class are accepted or refused together. The grid counts where it must fit clusters, or the device at once.
-std::uint64_t fingerprint_of(const Launch& launch, const Context& context) {
+std::uint64_t fingerprint_of(const Launch& launch, const Function& function, const Context& context) {
   LaunchClass fingerprint;
+  const auto add_fit = [&](unsigned cluster, unsigned grid) { fingerprint.add(cluster != 0 ? grid % cluster : 0); };
   fingerprint.add(context.id());
   fingerprint.add(std::uint64_t{launch.block[0]} << 32 | launch.block[1]);
   fingerprint.add(std::uint64_t{launch.block[2]} << 32 | launch.shared_bytes);
   fingerprint.add(static_cast<std::uint64_t>(launch.form));
+  for (std::size_t d = 0; d < 3; ++d) add_fit(function.cluster[d].load(std::memory_order_relaxed), launch.grid[d]);
   bool whole_grid = launch.form == wire::Launch::Form::COOPERATIVE;
   for (unsigned i = 0; i < launch.attribute_count; ++i) {
     const CUlaunchAttribute& attribute = launch.attributes[i];
@@ -67,7 +53,7 @@ std::uint64_t fingerprint_of(const Launch& launch, const Context& context) {
     if (!facts->holds_event) fingerprint.add(std::as_bytes(std::span(&attribute.value, 1)).first(facts->bytes));
     if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
       const unsigned cluster[3] = {attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z};
-      for (int d = 0; d < 3; ++d) fingerprint.add(cluster[d] ? launch.grid[d] % cluster[d] : 0);
+      for (int d = 0; d < 3; ++d) add_fit(cluster[d], launch.grid[d]);
     }
     whole_grid = whole_grid || attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
   }
@@ -112,15 +98,19 @@ CUresult launch(Thread& thread, const Launch& launch) {
         bad != CUDA_SUCCESS)
       return bad;
   }
-  const std::uint64_t fingerprint = fingerprint_of(launch, *stream->context);
   if (session.host_memory().any_mapped()) call.host_visible();
   if (config().launch_blocking && !stream->capture.load()) {
     if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
     return session.settle(thread, *stream);
   }
-  if (function->launch_known(fingerprint)) return call.post(stream);
+  if (function->launch_known(fingerprint_of(launch, *function, *stream->context))) return call.post(stream);
   const CUresult result = call.wait(stream);
-  if (result == CUDA_SUCCESS) function->learn_launch(fingerprint);
+  if (result != CUDA_SUCCESS) return result;
+  const auto reply = call.out<wire::LaunchReply>();
+  function->cluster[0] = reply.getClusterX();
+  function->cluster[1] = reply.getClusterY();
+  function->cluster[2] = reply.getClusterZ();
+  function->learn_launch(fingerprint_of(launch, *function, *stream->context));
   return result;
 }
 

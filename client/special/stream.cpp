@@ -77,6 +77,9 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (recorded->context != use->context) return CUDA_ERROR_INVALID_HANDLE;
+  const bool node = flags & CU_EVENT_RECORD_EXTERNAL;  // becomes a node of the graph that is captured
+  if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
+  if (node) recorded->in_graph = true;
   RemoteCall<wire::CuEventRecordWithFlags> call(thread, Opcode::cuEventRecordWithFlags, ContextNeed::none);
   call.in_context(use->context);
   auto in = call.in();
@@ -84,7 +87,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   in.setHStream(use.wire());
   in.setFlags(flags);
   const CUresult result = call.post(use);
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS || node) return result;
   session.captures().record(*recorded, *use);
   if (recorded->capture == 0) {
     recorded->stream = &*use;
@@ -159,9 +162,13 @@ CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsig
   if (flags & ~CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
+  const bool node = flags & CU_EVENT_WAIT_EXTERNAL;  // becomes a node of the graph that is captured
+  if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   // Waiting for what is known to be done, or was never begun, is no wait.
   if (!session.captures().any() && waited->complete() && waited->capture == 0) return CUDA_SUCCESS;
-  if (const CUresult bad = session.captures().wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
+  if (!node) {
+    if (const CUresult bad = session.captures().wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
+  }
   RemoteCall<wire::CuStreamWaitEvent> call(thread, Opcode::cuStreamWaitEvent, ContextNeed::none);
   call.in_context(use->context);
   auto in = call.in();

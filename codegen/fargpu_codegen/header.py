@@ -10,7 +10,7 @@ from pathlib import Path
 import clang.cindex as cindex
 from clang.cindex import CursorKind, TypeKind
 
-INTEGER_HANDLES = ("CUmemGenericAllocationHandle",)
+INTEGER_HANDLES = ("CUmemGenericAllocationHandle", "CUtexObject", "CUsurfObject")
 PROBE = "fargpu_headers.cpp"
 # Without __CUDA_API_VERSION_INTERNAL macros rename functions and hide about a third of the exported symbols.
 SOURCE = """#define __CUDA_API_VERSION_INTERNAL 1

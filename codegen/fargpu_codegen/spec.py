@@ -18,10 +18,13 @@ MODES = ("deferred", "barrier", "cached")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held"}
-PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "ordinal"}
+STRUCT_KEYS = {"skip", "unions", "extents"}
+OWNERS = ("client", "worker", "driver")
+PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "aligned", "ordinal", "known"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
 DIRECTIONS = ("in", "out", "inout")
+SCALARS = ("integer", "enum", "float")
 
 
 class SpecError(Exception):
@@ -44,7 +47,9 @@ class Argument:
     optional: bool = False
     device: str = ""
     extent: str = ""
+    aligned: int = 1
     ordinal: bool = False
+    known: bool = False  # an object that comes out is one the session has already, or is not told
     counts: list[str] = field(default_factory=list)  # of an in-out count: the arrays it counts
 
     @property
@@ -146,11 +151,30 @@ class Kind:
 
 
 @dataclass
+class Leaf:
+    """A field of a struct that travels."""
+
+    path: str
+    type: Type
+    only_if: str = ""  # of a member of a union: what of the struct says that it is this member that counts
+    kind: str = ""  # of a handle
+    extent: str = ""  # of an address: bytes that are used from there, an expression over the struct's fields
+
+
+@dataclass
 class Struct:
-    """A C struct that travels field by field: its leaves, nested structs flattened."""
+    """A C struct that travels field by field: its leaves, nested structs and unions flattened."""
 
     name: str
-    leaves: list[tuple[str, Type]]
+    leaves: list[Leaf]
+
+    @property
+    def handles(self) -> list[Leaf]:
+        return [leaf for leaf in self.leaves if leaf.kind]
+
+    @property
+    def addresses(self) -> list[Leaf]:
+        return [leaf for leaf in self.leaves if leaf.extent]
 
 
 @dataclass
@@ -202,14 +226,19 @@ def shape(call: Call, structs: dict[str, Struct]) -> str:
     parts = []
     for a in call.arguments:
         part = f"{a.name}:{a.direction}:{a.form}:{wire_type(a.value)}:{a.kind}"
-        if a.form == "array" and a.optional:
+        if a.form in ("array", "struct") and a.optional:
             part += ":optional"
         if a in call.minted:
             part += ":minted"
         if a.value.kind == "struct":
-            part += ":" + ",".join(f"{path} {wire_type(t)}" for path, t in structs[a.value.name].leaves)
+            part += ":" + ",".join(f"{leaf.path} {wire_type(leaf.type)}" for leaf in structs[a.value.name].leaves)
         parts.append(part)
     return hashlib.sha256(";".join(parts).encode()).hexdigest()[:8]
+
+
+def names_in(expression: str) -> list[str]:
+    """What an expression is about: neither the functions it calls nor the members it reaches."""
+    return sorted(set(re.findall(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()", expression)))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -233,7 +262,7 @@ class Loader:
         self.plain = {f.plain: header.functions[f.plain] for f in header.functions.values()}
         self.calls: dict[str, Call] = {}
         self.operations: dict[str, Operation] = {}
-        self.struct_keys: dict[str, tuple[str, dict[str, str]]] = {}  # file, what is skipped
+        self.struct_keys: dict[str, tuple[str, dict[str, Any]]] = {}  # file, keys
         self.kinds: dict[str, Kind] = {}
         self.kind_by_type: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
@@ -294,7 +323,7 @@ class Loader:
                 self.complain(file, name, "kind-number", "needs a number within 1..63")
             elif kind.number in by_number:
                 self.complain(file, name, "kind-number", f"has the number of {by_number[kind.number]}; give it the next free one")
-            self.check_value(file, name, "owner", kind.owner, ("client", "worker"))
+            self.check_value(file, name, "owner", kind.owner, OWNERS)
             by_number[kind.number] = name
             self.kinds[name] = kind
             self.kind_by_type[kind.type] = name
@@ -312,8 +341,8 @@ class Loader:
         for name, entry in data.get("operations", {}).items():
             self.read_operation(path.name, group, name, entry)
         for name, entry in data.get("structs", {}).items():
-            self.check_keys(path.name, f"struct {name}", entry, {"skip"})
-            self.struct_keys[name] = (path.name, entry.get("skip", {}))
+            self.check_keys(path.name, f"struct {name}", entry, STRUCT_KEYS)
+            self.struct_keys[name] = (path.name, entry)
         self.check_keys(path.name, "capture", data.get("capture", {}), {"unsafe"})
         self.unsafe_in_capture += [(path.name, name) for name in data.get("capture", {}).get("unsafe", [])]
         for name, entry in data.get("attributes", {}).items():
@@ -407,7 +436,7 @@ class Loader:
         where = f"{call.name}, parameter {p.name} ({p.type.spelling})"
         self.check_keys(file, where, notes, PARAMETER_KEYS)
         for key in ("count", "count_inout", "extent"):
-            for word in re.findall(r"[A-Za-z_]\w*", notes.get(key, "")):
+            for word in names_in(notes.get(key, "")):
                 if word not in names:
                     self.complain(file, where, "unknown-name", f"{key} names '{word}', which is no parameter")
         t = p.type
@@ -422,7 +451,7 @@ class Loader:
             self.check_value(file, where, "device", a.device, ("use", "value"))
         if notes.get("device") == "use" and not notes.get("extent"):
             self.complain(file, where, "extent", "an address that is used needs its extent in bytes")
-        if t.kind in ("integer", "enum", "float"):
+        if t.kind in SCALARS:
             pass
         elif t.kind == "address":
             a.form = "address"
@@ -476,32 +505,74 @@ class Loader:
             for a in call.arguments:
                 t = a.value
                 if t.kind == "struct" and t.name not in structs:
-                    file, skip = self.struct_keys.get(t.name, (f"{call.group}.toml", {}))
-                    unused = set(skip)
-                    structs[t.name] = Struct(t.name, self.leaves(file, t, t, "", skip, unused))
-                    for path in sorted(unused):
-                        self.complain(file, f"struct {t.name}, field {path}", "unknown-name", "there is no such field to skip; "
-                                      "remove or correct it")
+                    structs[t.name] = self.read_struct(t, f"{call.group}.toml")
         for name in sorted(self.struct_keys.keys() - structs):
             self.complain(self.struct_keys[name][0], f"struct {name}", "unknown-name", "no call carries such a struct; "
                           "remove or correct it")
         return structs
 
-    def leaves(self, file: str, struct: Type, t: Type, prefix: str, skip: dict[str, str],
-               unused: set[str]) -> list[tuple[str, Type]]:
-        found: list[tuple[str, Type]] = []
+    def read_struct(self, t: Type, file: str) -> Struct:
+        file, keys = self.struct_keys.get(t.name, (file, {}))
+        where = f"struct {t.name}"
+        unused = {(key, path) for key in STRUCT_KEYS for path in keys.get(key, {})}
+        leaves = self.leaves(file, where, t, "", "", keys, unused)
+        struct = Struct(t.name, sorted(leaves, key=lambda leaf: leaf.only_if != ""))  # what tells which member counts comes first
+        for key, path in sorted(unused):
+            what = {"skip": "field to skip", "unions": "union", "extents": "address"}[key]
+            self.complain(file, f"{where}, field {path}", "unknown-name", f"there is no such {what}; remove or correct it")
+        paths = {leaf.path for leaf in struct.leaves}
+        for path, union in keys.get("unions", {}).items():
+            if union.get("by") not in paths:
+                self.complain(file, f"{where}, union {path}", "unknown-name", f"by names '{union.get('by')}', which is no field that travels")
+        for leaf in struct.leaves:
+            for name in names_in(leaf.extent):
+                if name not in {m.name for m in t.members}:
+                    self.complain(file, f"{where}, field {leaf.path}", "unknown-name", f"extent names '{name}', which is no field")
+        return struct
+
+    def leaves(self, file: str, where: str, t: Type, prefix: str, only_if: str, keys: dict[str, Any],
+               unused: set[tuple[str, str]]) -> list[Leaf]:
+        """The fields of a struct (or of one within it), with what its keys say of them."""
+        found: list[Leaf] = []
         for m in t.members:
             path = prefix + m.name
-            if path in skip:
-                unused.discard(path)
+            field_where = f"{where}, field {path} ({re.sub(r' .unnamed.*', '', m.type.spelling)})"
+            if path in keys.get("skip", {}):
+                unused.discard(("skip", path))
             elif m.type.kind == "struct":
-                found += self.leaves(file, struct, m.type, path + ".", skip, unused)
-            elif m.type.kind in ("integer", "enum", "float", "address") or \
-                    (m.type.kind == "array" and m.type.element.kind == "integer"):
-                found.append((path, m.type))
+                found += self.leaves(file, where, m.type, path + ".", only_if, keys, unused)
+            elif m.type.kind == "union" and path in keys.get("unions", {}):
+                unused.discard(("unions", path))
+                found += self.union_leaves(file, where, m.type, path, only_if, keys, unused)
+            elif m.type.kind == "handle":
+                found.append(Leaf(path, m.type, only_if, kind=self.kind_of(file, field_where, m.type)))
+            elif m.type.kind == "address":
+                unused.discard(("extents", path))
+                extent = keys.get("extents", {}).get(path, "")
+                if not extent:
+                    self.complain(file, field_where, "extent", "an address that is used needs its extent in bytes: add it to extents")
+                found.append(Leaf(path, m.type, only_if, extent=extent))
+            elif m.type.kind in SCALARS or (m.type.kind == "array" and m.type.element.kind in SCALARS):
+                found.append(Leaf(path, m.type, only_if))
             else:
-                self.complain(file, f"struct {struct.name}, field {path} ({m.type.spelling})", "kind",
-                              "cannot travel by itself; add it to skip, with the reason, or serve the call by hand")
+                self.complain(file, field_where, "kind", "cannot travel by itself; add it to skip, with the reason, say under unions which "
+                              "member of it counts, or serve the call by hand")
+        return found
+
+    def union_leaves(self, file: str, where: str, t: Type, path: str, only_if: str, keys: dict[str, Any],
+                     unused: set[tuple[str, str]]) -> list[Leaf]:
+        """Of a union the members that may count, each under its condition."""
+        union = keys["unions"][path]
+        members = {m.name: m for m in t.members}
+        found: list[Leaf] = []
+        for name, value in union.items():
+            if name == "by":
+                continue
+            if name not in members:
+                self.complain(file, f"{where}, union {path}", "unknown-name", f"it has no member '{name}'")
+                continue
+            condition = " && ".join(filter(None, [only_if, f"s.{union.get('by')} == {value}"]))
+            found += self.leaves(file, where, Type("struct", "", members=(members[name],)), path + ".", condition, keys, unused)
         return found
 
     def check_creates(self) -> None:

@@ -4,19 +4,17 @@
 
 namespace fargpu::server {
 
-CUevent Completions::take_event(ContextState& context) {
-  if (!context.free_events.empty()) {
-    const CUevent event = context.free_events.back();
-    context.free_events.pop_back();
-    return event;
-  }
-  CUevent event = nullptr;
-  return driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS ? event : nullptr;
+CUresult Completions::take_event(ContextState& context, CUevent& event) {
+  if (context.free_events.empty()) return driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  event = context.free_events.back();
+  context.free_events.pop_back();
+  return CUDA_SUCCESS;
 }
 
 void Completions::after(StreamState& stream, Kind kind, Done done) {
-  const CUevent event = take_event(*stream.context);
-  const CUresult recorded = event ? driver_.cuEventRecord(event, stream.cuda) : CUDA_ERROR_OUT_OF_MEMORY;
+  CUevent event = nullptr;
+  CUresult recorded = take_event(*stream.context, event);
+  if (recorded == CUDA_SUCCESS) recorded = driver_.cuEventRecord(event, stream.cuda);
   if (recorded != CUDA_SUCCESS) {
     if (event) stream.context->free_events.push_back(event);
     soon(kind, recorded, std::move(done));

@@ -59,7 +59,7 @@ class Completions {
     Done done;
   };
 
-  CUevent take_event(ContextState& context);
+  CUresult take_event(ContextState& context, CUevent& event);
   bool sweep(Kind wanted, std::vector<Ready>& ready);
 
   DriverTable& driver_;

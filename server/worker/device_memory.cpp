@@ -4,21 +4,6 @@
 
 namespace fargpu::server {
 
-class Allocation {
- public:
-  Allocation(Ledger& ledger, int device, std::uint64_t bytes) : ledger_(ledger), device_(device), bytes_(bytes) {}
-  ~Allocation() { ledger_.credit(device_, bytes_); }
-  Allocation(const Allocation&) = delete;
-  Allocation& operator=(const Allocation&) = delete;
-  int device() const { return device_; }
-  std::uint64_t bytes() const { return bytes_; }
-
- private:
-  Ledger& ledger_;
-  const int device_;
-  const std::uint64_t bytes_;
-};
-
 Ledger::Ledger(std::vector<std::uint64_t> limits_bytes) : limits_(std::move(limits_bytes)), charged_(limits_.size()) {}
 
 bool Ledger::charge(int device, std::uint64_t bytes) {
@@ -29,6 +14,11 @@ bool Ledger::charge(int device, std::uint64_t bytes) {
 }
 
 void Ledger::credit(int device, std::uint64_t bytes) { charged_[static_cast<std::size_t>(device)] -= bytes; }
+
+std::shared_ptr<Charge> Charge::take(Ledger& ledger, int device, std::uint64_t bytes) {
+  if (!ledger.charge(device, bytes)) return nullptr;
+  return std::shared_ptr<Charge>(new Charge(ledger, device, bytes));
+}
 
 DeviceMemory::DeviceMemory(DriverTable& driver, Ledger& ledger, std::uint64_t window_base, std::uint64_t window_bytes)
     : driver_(driver), ledger_(ledger), window_base_(window_base), window_bytes_(window_bytes) {}
@@ -75,10 +65,10 @@ CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& pr
   if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
       static_cast<std::size_t>(device) >= ledger_.charged().size())
     return CUDA_ERROR_INVALID_VALUE;
-  if (!ledger_.charge(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  auto allocation = std::make_shared<Allocation>(ledger_, device, bytes);
+  std::shared_ptr<Charge> charge = Charge::take(ledger_, device, bytes);
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver_.cuMemCreate(&handle, bytes, &prop, 0);
-  if (result == CUDA_SUCCESS) handles_[handle] = {std::move(allocation), 1};
+  if (result == CUDA_SUCCESS) handles_[handle] = {std::move(charge), 1};
   return result;
 }
 
@@ -94,7 +84,7 @@ CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint
                            CUmemGenericAllocationHandle handle, int& device) {
   const auto found = handles_.find(handle);
   if (found == handles_.end() || !in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  const std::shared_ptr<Allocation>& allocation = found->second.first;
+  const std::shared_ptr<Charge>& allocation = found->second.first;
   if (offset > allocation->bytes() || bytes > allocation->bytes() - offset) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = driver_.cuMemMap(address, bytes, offset, handle, 0);
   if (result != CUDA_SUCCESS) return result;

@@ -12,9 +12,6 @@
 
 namespace fargpu::server {
 
-/// Memory from cuMemCreate. Charged from before it is made until it is really gone: released and mapped nowhere.
-class Allocation;
-
 /// What a session holds, per device, against what it may. A charge is taken before the driver is asked.
 class Ledger {
  public:
@@ -30,7 +27,27 @@ class Ledger {
   std::vector<std::uint64_t> charged_;
 };
 
-/// The session's part of each device. Used by the executor only.
+/// Bytes of a device that the session is charged for until this goes.
+class Charge {
+ public:
+  /// Null if the session may not hold so much more.
+  static std::shared_ptr<Charge> take(Ledger& ledger, int device, std::uint64_t bytes);
+  Charge(const Charge&) = delete;
+  Charge& operator=(const Charge&) = delete;
+  ~Charge() { ledger_.credit(device_, bytes_); }
+  int device() const { return device_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  Charge(Ledger& ledger, int device, std::uint64_t bytes) : ledger_(ledger), device_(device), bytes_(bytes) {}
+
+  Ledger& ledger_;
+  const int device_;
+  const std::uint64_t bytes_;
+};
+
+/// The session's part of each device. Memory from cuMemCreate is charged from before it is made until it is really gone: released and
+/// mapped nowhere. Used by the executor only.
 class DeviceMemory {
  public:
   static constexpr std::uint64_t granularity = 2u << 20;
@@ -61,7 +78,7 @@ class DeviceMemory {
  private:
   struct Mapping {
     std::uint64_t bytes = 0;
-    std::shared_ptr<Allocation> allocation;
+    std::shared_ptr<Charge> allocation;
   };
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
@@ -71,7 +88,7 @@ class DeviceMemory {
   const std::uint64_t window_base_;
   const std::uint64_t window_bytes_;
   std::map<std::uint64_t, Mapping> mappings_;
-  std::map<CUmemGenericAllocationHandle, std::pair<std::shared_ptr<Allocation>, unsigned>> handles_;  // with holds
+  std::map<CUmemGenericAllocationHandle, std::pair<std::shared_ptr<Charge>, unsigned>> handles_;  // with holds
   std::map<std::uint64_t, std::uint64_t> foreign_;
 };
 

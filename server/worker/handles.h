@@ -21,8 +21,8 @@ struct FunctionLayout {
   std::uint32_t bytes = 0;  ///< of the whole block
 };
 
-/// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the tables.
-/// Used by the executor only.
+/// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the tables. Objects that
+/// kernels see go by the driver's own values: of those, the session's are remembered. Used by the executor only.
 class Handles {
  public:
   struct Entry {
@@ -36,6 +36,10 @@ class Handles {
 
   /// The entry of a live handle, or null.
   Entry* find(HandleKind kind, Handle handle) {
+    if (device_visible(kind)) {
+      const auto found = visible_[number(kind)].find(handle.value());
+      return found == visible_[number(kind)].end() ? nullptr : &found->second;
+    }
     if (!handle.well_formed(kind)) return nullptr;
     auto& table = table_of(kind, handle.index());
     const std::uint32_t slot = handle.index() & (Handle::worker_index_first - 1);
@@ -56,12 +60,44 @@ class Handles {
     by_value_[number(handle.kind())][value] = handle.id();
   }
 
+  /// The object that another one goes with: itself if it goes with none.
+  Handle root_of(Handle handle) {
+    const Entry* const entry = find(handle.kind(), handle);
+    return entry && entry->owner ? Handle(entry->owner) : handle;
+  }
+  /// From now on a live object goes with another one.
+  void give(Handle part, Handle owner) {
+    owner = root_of(owner);
+    Entry* const entry = find(part.kind(), part);
+    if (!entry || owner == part) return;
+    entry->owner = owner.value();
+    auto& owned = owned_[owner.value()];
+    owned.push_back(part);
+    // What went with it does so now too.
+    const auto found = owned_.find(part.value());
+    if (found == owned_.end()) return;
+    const std::vector<Handle> moved = std::move(found->second);
+    owned_.erase(found);
+    for (const Handle one : moved) give(one, owner);
+  }
+
   /// The handle of a driver object: the known one, or a new one of the worker's. Null for null. What is found in `source` (a
   /// function in a module, a node in a graph), or through what was found there, goes with it.
   Handle reveal(HandleKind kind, std::uint64_t value, std::uint32_t context, Handle source = Handle()) {
     if (value == 0) return Handle();
+    if (device_visible(kind)) {
+      visible_[number(kind)][value] = {value, context, 0, true, nullptr, 0};
+      return Handle(value);
+    }
     auto& known = by_value_[number(kind)];
-    if (const auto found = known.find(value); found != known.end()) return Handle::from_id(kind, found->second);
+    if (const auto found = known.find(value); found != known.end()) {
+      const Handle handle = Handle::from_id(kind, found->second);
+      const Entry* const entry = find(kind, handle);
+      // A graph or node that went with another owner was destroyed with a part of that, and the driver has used its place again.
+      const bool within_graph = kind == HandleKind::graph || kind == HandleKind::node;
+      if (!within_graph || !source || !entry->owner || Handle(entry->owner) == root_of(source)) return handle;
+      forget(kind, handle);
+    }
     auto& free = free_[number(kind)];
     std::uint32_t index;
     if (free.size() > 256) {  // reuse late, so that stale handles stay recognisable
@@ -83,7 +119,18 @@ class Handles {
     return handle;
   }
 
+  /// The handle of a driver object that has one; null for others, which may not even exist any more.
+  Handle known(HandleKind kind, std::uint64_t value) const {
+    const auto& known = by_value_[number(kind)];
+    const auto found = known.find(value);
+    return found == known.end() ? Handle() : Handle::from_id(kind, found->second);
+  }
+
   void forget(HandleKind kind, Handle handle) {
+    if (device_visible(kind)) {
+      visible_[number(kind)].erase(handle.value());
+      return;
+    }
     Entry* const entry = find(kind, handle);
     if (!entry) return;
     if (const auto owned = owned_.find(handle.value()); owned != owned_.end()) {
@@ -99,6 +146,7 @@ class Handles {
   /// Calls visit(handle, entry) for every live handle of a kind.
   template <class Visit>
   void for_each(HandleKind kind, Visit&& visit) {
+    for (auto& [value, entry] : visible_[number(kind)]) visit(Handle(value), entry);
     for (unsigned half = 0; half < 2; ++half) {
       auto& table = tables_[number(kind)][half];
       for (std::uint32_t slot = 0; slot < table.size(); ++slot) {
@@ -124,6 +172,7 @@ class Handles {
   std::unordered_map<std::uint64_t, std::vector<Handle>> owned_;  // by their owner; some may be gone
   std::unordered_map<std::uint64_t, std::uint32_t> by_value_[handle_kind_max + 1];
   std::vector<std::uint32_t> free_[handle_kind_max + 1];
+  std::unordered_map<std::uint64_t, Entry> visible_[handle_kind_max + 1];
 };
 
 }  // namespace fargpu::server

@@ -7,9 +7,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <numeric>
 #include <thread>
 
 #include "attach.h"
@@ -56,8 +58,7 @@ bool displace(char** arguments) {
 struct Options {
   std::string driver;
   int link = -1;
-  std::vector<int> devices;
-  bool all_devices = true;
+  std::string devices;
   bool warm_context = false;
   std::string image_folder;
   std::uint64_t image_bytes_max = 8ull << 30;
@@ -71,6 +72,8 @@ int fail(int link, const std::string& text) {
 }
 
 int run(const Options& options) {
+  // The driver itself offers no other devices than these: nothing a client sends can name one, wherever a device number may stand.
+  if (!options.devices.empty()) ::setenv("CUDA_VISIBLE_DEVICES", options.devices.c_str(), 1);
   static DriverTable driver;
   try {
     load_driver(options.driver, driver);
@@ -84,12 +87,10 @@ int run(const Options& options) {
   }
   int count = 0;
   driver.cuDeviceGetCount(&count);
-  std::vector<int> devices = options.devices;
-  if (options.all_devices)
-    for (int i = 0; i < count; ++i) devices.push_back(i);
-  for (const int device : devices)
-    if (device < 0 || device >= count)
-      return fail(options.link, "there is no device " + std::to_string(device) + "; the driver has " + std::to_string(count));
+  std::vector<int> devices(static_cast<std::size_t>(count));
+  std::iota(devices.begin(), devices.end(), 0);
+  if (!options.devices.empty() && std::count(options.devices.begin(), options.devices.end(), ',') + 1 != count)
+    return fail(options.link, "the driver does not have all of the devices " + options.devices);
   if (devices.empty()) return fail(options.link, "the driver '" + options.driver + "' has no devices");
   if (options.warm_context) {  // what takes longest of a session's start, done before there is one
     CUcontext context{};
@@ -172,14 +173,13 @@ int main(int argc, char** argv) {
   CLI::App app("Executes one fargpu session. Started by fargpud.", "fargpu-worker");
   app.add_option("--driver", options.driver, "Driver library, by path")->required();
   app.add_option("--link", options.link, "Descriptor of the link to the broker")->required();
-  app.add_option("--devices", options.devices, "The driver's ordinals to offer (default: all)")->delimiter(',');
+  app.add_option("--devices", options.devices, "The driver's ordinals to offer, comma-separated (default: all)");
   app.add_flag("--warm-context", options.warm_context, "Create the first device's primary context before there is a session");
   app.add_option("--image-folder", options.image_folder, "Folder of images by content, shared with other workers");
   app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);
-  options.all_devices = options.devices.empty();
   const int status = run(options);
   // Tearing the driver down takes long and is the kernel's business anyway.
   std::_Exit(status);

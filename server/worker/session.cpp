@@ -29,6 +29,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       host_blocks_(driver, options_.host_window.base, options_.host_window.bytes),
       images_(options_.image_folder, options_.image_bytes_max),
       completions_(driver, [this](CUevent event) { flush_prints(event); }),
+      lent_driver_(&driver, [](DriverTable*) {}),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),
@@ -45,6 +46,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
 
 Session::~Session() {
   ended_ = true;
+  lent_driver_.reset();
   while (!contexts_.empty()) close_context(*contexts_.begin()->second);
 }
 
@@ -82,6 +84,7 @@ bool Session::turn() {
   const bool heard = reading() && reader_.pump();
   bool progress = heard;
   progress |= aside_.collect();
+  progress |= collect_parts();
   progress |= completions_.poll();
   for (std::size_t i = 0; i < retries_.size();) {
     if (retries_[i]()) {
@@ -223,7 +226,7 @@ void Session::on_control(std::span<const std::byte> message, std::span<std::byte
         throw ProtocolError("bytes were sent that were not asked for");
       Pull& pull = found->second;
       pull.bytes.insert(pull.bytes.end(), bulk.begin(), bulk.end());
-      if (pull.bytes.size() < pull.wanted) return;
+      if (pull.bytes.size() < pull.wanted && !control.getPulled().getGone()) return;
       const auto done = std::move(pull.done);
       std::vector<std::byte> bytes = std::move(pull.bytes);
       pulls_.erase(found);
@@ -255,7 +258,7 @@ void Session::on_call(const FrameHeader& header, std::span<const std::byte> mess
     if (service->stream_of) {
       StreamState* const target = stream(service->stream_of(call), header.subject);
       const std::uint64_t event = service->event_of ? service->event_of(call) : 0;
-      if (target) {
+      if (target && !capturing(*target)) {  // what is captured comes behind nothing
         const auto before = order_.before(*target, service->records_event ? 0 : event);
         if (!before.empty()) {
           park(*service, call, before, target, service->records_event ? event : 0);
@@ -295,7 +298,9 @@ void Session::park(const Service& service, Call& call, const std::vector<std::ui
                    std::uint64_t recorded_event) {
   auto parked = copy_frame(call);
   if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
-  order_.enqueue(before, stream, recorded_event, [this, &service, parked] {
+  std::vector<std::uint64_t> recorded;
+  if (recorded_event != 0) recorded.push_back(recorded_event);
+  order_.enqueue(before, stream, std::move(recorded), [this, &service, parked] {
     Call again(parked->header, parked->message, parked->bulk);
     execute(service, again);
   });
@@ -395,6 +400,7 @@ CUresult Session::close_context(ContextState& context) {
   completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   drop_staging(context);
   host_blocks_.context_closes(context.id);
+  graph_parts_.context_closes(driver_, context.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
   if (context.overtake_event) driver_.cuEventDestroy_v2(context.overtake_event);
   for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
@@ -403,8 +409,8 @@ CUresult Session::close_context(ContextState& context) {
       if (entry.context == context.id) gone.push_back(handle);
     });
     for (const Handle handle : gone)
-      if (handle.kind() != HandleKind::stream) forget(handle.kind(), handle.value());
-      else handles_.forget(handle.kind(), handle);
+      if (kind != static_cast<unsigned>(HandleKind::stream)) forget(static_cast<HandleKind>(kind), handle.value());
+      else handles_.forget(HandleKind::stream, handle);
   }
   for (StreamState* stream : context.streams) {
     order_.forget(*stream);
@@ -470,6 +476,8 @@ bool Session::lives_with_context(HandleKind kind) {
     case HandleKind::surfref:
     case HandleKind::array:
     case HandleKind::mipmap:
+    case HandleKind::texobject:
+    case HandleKind::surfobject:
       return true;
     default:
       return false;
@@ -524,6 +532,8 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   const auto [first, last] = globals_.equal_range(value);
   for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
   globals_.erase(first, last);
+  if (kind == HandleKind::exec) attended_.erase(value);
+  charges_.erase(value);
   if (kind != HandleKind::stream) return;
   const auto found = streams_.find(value);
   if (found == streams_.end()) return;
@@ -620,21 +630,78 @@ void Session::deliver(std::uint64_t address, std::span<const std::byte> bytes, O
   output_.control([&](wire::Control::Builder control) { control.initDeliver().setAddress(address); }, bytes, std::move(release));
 }
 
-std::uint64_t Session::expect_callback(std::uint64_t number, std::function<void()> done) {
+void Session::call_client(std::uint64_t number, CUresult result, std::function<void()> done) {
   callbacks_[number] = std::move(done);
-  return number;
+  output_.control([&](wire::Control::Builder control) {
+    auto callback = control.initCallback();
+    callback.setCallback(number);
+    callback.setResult(result);
+  });
 }
 
-std::uint64_t Session::start_pull(std::uint64_t address, std::uint64_t bytes, std::function<void(std::vector<std::byte>)> done) {
+void Session::call_part(std::uint64_t part, std::function<void()> done) {
+  constexpr std::uint64_t ours = std::uint64_t{1} << 63;  // the client's numbers begin at 1
+  const std::uint64_t number = ours | next_part_call_++;
+  callbacks_[number] = std::move(done);
+  output_.control([&](wire::Control::Builder control) {
+    auto callback = control.initCallback();
+    callback.setCallback(number);
+    callback.setPart(part);
+  });
+}
+
+void Session::start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done) {
   const std::uint64_t id = next_pull_++;
-  pulls_[id] = {{}, bytes, std::move(done)};
+  pulls_[id] = {{}, wanted.bytes, std::move(done)};
   output_.control([&](wire::Control::Builder control) {
     auto pull = control.initPull();
     pull.setPull(id);
-    pull.setAddress(address);
-    pull.setBytes(bytes);
+    pull.setAddress(wanted.address);
+    pull.setBytes(wanted.bytes);
+    pull.setPart(wanted.part);
   });
-  return id;
+}
+
+void Session::deliver_part(std::uint64_t part) {
+  const std::span<const std::byte> staging = graph_parts_.staging(part);
+  for (std::size_t at = 0; at < staging.size(); at += limits::bulk_bytes_max) {
+    const auto bytes = staging.subspan(at, std::min(limits::bulk_bytes_max, staging.size() - at));
+    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());  // the next launch may write there meanwhile
+    output_.control(
+        [&](wire::Control::Builder control) {
+          auto deliver = control.initDeliver();
+          deliver.setAddress(at);
+          deliver.setPart(part);
+        },
+        *copy, [copy] {});
+  }
+}
+
+// The driver has no graph any more that needs these parts.
+bool Session::collect_parts() {
+  const auto gone = graph_parts_.gone();
+  for (const std::uint64_t part : gone) {
+    if (const auto object = user_objects_.find(part); object != user_objects_.end()) {
+      handles_.forget(HandleKind::userobject, object->second);
+      user_objects_.erase(object);
+      call_part(part, [] {});
+    }
+    if (!current_ && !contexts_.empty()) make_current(*contexts_.begin()->second);
+    graph_parts_.erase(driver_, part);
+    output_.control([&](wire::Control::Builder control) { control.initReleased().setPart(part); });
+  }
+  return !gone.empty();
+}
+
+AttendedGraph* Session::attended(std::uint64_t exec) {
+  const auto found = attended_.find(exec);
+  return found == attended_.end() ? nullptr : found->second.get();
+}
+
+std::uint64_t Session::context_handle(CUcontext context) const {
+  for (const auto& [id, state] : contexts_)
+    if (state->cuda == context) return Handle::from_id(HandleKind::context, id).value();
+  return 0;
 }
 
 void Session::event_waiter(std::uint64_t event, int change) {

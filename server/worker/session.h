@@ -19,6 +19,8 @@
 #include "device_memory.h"
 #include "dispatch.h"
 #include "driver_table.h"
+#include "graph_parts.h"
+#include "graph_plan.h"
 #include "handles.h"
 #include "host_blocks.h"
 #include "image_store.h"
@@ -77,6 +79,7 @@ class Session final : FrameHandler {
   Ledger& ledger() { return ledger_; }
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
+  GraphParts& graph_parts() { return graph_parts_; }
   Handles& handles() { return handles_; }
   StreamOrder& order() { return order_; }
   Completions& completions() { return completions_; }
@@ -103,6 +106,24 @@ class Session final : FrameHandler {
   Handle reveal(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
     return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.id().context : 0, Handle(source));
   }
+  /// The same for an object that was made just now: a handle that still means its place is of one that went with a part of its owner.
+  template <class T>
+  Handle introduce(HandleKind kind, T object, const Call& call) {
+    handles_.forget(kind, handles_.known(kind, raw_of(object)));
+    return reveal(kind, object, call);
+  }
+  /// The same for handles that lie in a struct, which the driver takes or gave.
+  template <class T>
+  CUresult resolve_in_place(HandleKind kind, T& handle) {
+    return resolve(kind, raw_of(handle), handle) ? CUDA_SUCCESS : invalid(kind);
+  }
+  template <class T>
+  CUresult known_in_place(HandleKind kind, T& handle) {
+    handle = handle_cast<T>(handles_.known(kind, raw_of(handle)));
+    return CUDA_SUCCESS;
+  }
+  /// What an object took of the device's memory: charged until the object is forgotten.
+  void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()] = std::move(charge); }
   /// A variable of a module or library: the session may use it as long as its owner lives.
   void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
   void forget(HandleKind kind, std::uint64_t value);
@@ -110,12 +131,17 @@ class Session final : FrameHandler {
   static std::size_t list_size(std::uint64_t n);
   /// Worker ordinal to the driver's; -1 if there is none.
   int driver_ordinal(int ordinal) const;
+  /// Handles by which the client knows objects of the driver; 0 if it does not.
+  std::uint64_t event_handle(CUevent event) const { return handles_.known(HandleKind::event, raw_of(event)).value(); }
+  std::uint64_t context_handle(CUcontext context) const;
 
   /// The stream of a handle in the context of a call; null if there is none.
   StreamState* stream(std::uint64_t handle, std::uint32_t context);
   /// Work was given to a stream (by its handle, in the context being served).
   void submitted(std::uint64_t stream_handle);
   void submitted(StreamState& stream);
+  /// Before work is given to a stream other than by a call that names it: it must find what was copied in synchronously.
+  void catch_up(StreamState& stream);
   /// Whether the driver captures the stream now.
   bool capturing(const StreamState& stream);
   void count_capture(int change) { captures_ += change; }
@@ -154,14 +180,25 @@ class Session final : FrameHandler {
   /// Runs `job` each time the loop comes round until it returns true.
   void retry(std::function<bool()> job) { retries_.push_back(std::move(job)); }
 
-  /// Host functions and pulls under way: what to do when the client answers.
-  std::uint64_t expect_callback(std::uint64_t number, std::function<void()> done);
-  struct Pull {
-    std::vector<std::byte> bytes;
-    std::size_t wanted = 0;
-    std::function<void(std::vector<std::byte>)> done;
+  /// Has the client run the callback of this number, or a function that is part of a graph.
+  void call_client(std::uint64_t number, CUresult result, std::function<void()> done);
+  void call_part(std::uint64_t part, std::function<void()> done);
+  /// Fetches pinned memory of the client, or memory that is part of a graph; fewer bytes come if the program has freed that.
+  struct Wanted {
+    std::uint64_t address = 0;
+    std::uint64_t part = 0;
+    std::uint64_t bytes = 0;
   };
-  std::uint64_t start_pull(std::uint64_t address, std::uint64_t bytes, std::function<void(std::vector<std::byte>)> done);
+  void start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
+  /// Sends the staging memory of a part to the client.
+  void deliver_part(std::uint64_t part);
+
+  /// Executable graphs whose launches need attention, by handle. The driver that they borrow is lent until the session ends.
+  AttendedGraph* attended(std::uint64_t exec);
+  void attend(std::uint64_t exec, std::unique_ptr<AttendedGraph> graph) { attended_[exec] = std::move(graph); }
+  const std::shared_ptr<DriverTable>& lent_driver() const { return lent_driver_; }
+  /// An object whose end the client hears of by a call of this part.
+  void add_user_object(std::uint64_t part, Handle object) { user_objects_[part] = object; }
 
   /// Layouts of functions live as long as the session; a handle's entry points to its own.
   FunctionLayout* layout(Handles::Entry& entry, bool kernel);
@@ -178,6 +215,7 @@ class Session final : FrameHandler {
     else return object;
   }
   static bool lives_with_context(HandleKind kind);
+  bool collect_parts();
   bool resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw);
   void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
 
@@ -190,7 +228,6 @@ class Session final : FrameHandler {
             std::uint64_t recorded_event);
   void execute_after_all(const Service& service, Call& call);
   bool enter_context(const Service& service, const Call& call);
-  void catch_up(StreamState& stream);
   bool make_staging();
   void drop_staging(ContextState& context);
   void flush_prints(CUevent passed);
@@ -213,11 +250,16 @@ class Session final : FrameHandler {
   HostBlocks host_blocks_;
   ImageStore images_;
   std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses
+  std::unordered_map<std::uint64_t, std::shared_ptr<Charge>> charges_;  // by handle
   Handles handles_;
   Completions completions_;
   StreamOrder order_;
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
+  GraphParts graph_parts_{waker_};
+  std::shared_ptr<DriverTable> lent_driver_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
+  std::map<std::uint64_t, Handle> user_objects_;  // by the part that is their destructor
   std::vector<std::unique_ptr<FunctionLayout>> layouts_;
   std::vector<std::shared_ptr<void>> kept_;
   ContextState* current_ = nullptr;
@@ -231,8 +273,14 @@ class Session final : FrameHandler {
   std::vector<std::function<bool()>> retries_;
 
   std::map<std::uint64_t, std::function<void()>> callbacks_;
+  struct Pull {
+    std::vector<std::byte> bytes;
+    std::size_t wanted = 0;
+    std::function<void(std::vector<std::byte>)> done;
+  };
   std::map<std::uint64_t, Pull> pulls_;
   std::uint64_t next_pull_ = 1;
+  std::uint64_t next_part_call_ = 1;
   struct EventWait {
     int waiters = 0;
     bool destroyed = false;

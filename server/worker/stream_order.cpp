@@ -19,12 +19,13 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
   return items;
 }
 
-void StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState* stream, std::uint64_t recorded_event, Job job) {
+void StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState* stream, std::vector<std::uint64_t> recorded_events,
+                          Job job) {
   const std::uint64_t id = next_++;
   Item& item = items_[id];
   item.job = std::move(job);
   item.stream = stream;
-  item.event = recorded_event;
+  item.events = std::move(recorded_events);
   for (const std::uint64_t other : before) {
     const auto found = items_.find(other);
     if (found == items_.end() || other == id) continue;
@@ -32,7 +33,7 @@ void StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState*
     ++item.waits_for;
   }
   if (stream) stream->last_item = id;
-  if (recorded_event != 0) records_[recorded_event] = id;
+  for (const std::uint64_t event : item.events) records_[event] = id;
   if (item.waits_for == 0) ready_.insert(id);
   drain();
 }
@@ -57,19 +58,19 @@ void StreamOrder::after_all(Job job) {
   std::vector<std::uint64_t> all;
   for (const auto& [id, item] : items_)
     if (id != running_) all.push_back(id);
-  enqueue(all, nullptr, 0, std::move(job));
+  enqueue(all, nullptr, {}, std::move(job));
 }
 
 void StreamOrder::after_stream(const StreamState& stream, Job job) {
   const auto items = any() ? before(stream, 0) : std::vector<std::uint64_t>{};
   if (items.empty()) job();
-  else enqueue(items, nullptr, 0, std::move(job));
+  else enqueue(items, nullptr, {}, std::move(job));
 }
 
 void StreamOrder::after_record(std::uint64_t event, Job job) {
   const auto record = records_.find(event);
   if (record == records_.end()) job();
-  else enqueue({record->second}, nullptr, 0, std::move(job));
+  else enqueue({record->second}, nullptr, {}, std::move(job));
 }
 
 std::uint64_t StreamOrder::hold(StreamState& stream) {
@@ -82,6 +83,12 @@ std::uint64_t StreamOrder::hold(StreamState& stream) {
   item.stream = &stream;
   item.holding = true;
   stream.last_item = id;
+  return id;
+}
+
+std::uint64_t StreamOrder::hold() {
+  const std::uint64_t id = next_++;
+  items_[id].holding = true;
   return id;
 }
 
@@ -105,8 +112,8 @@ void StreamOrder::finish(std::uint64_t id) {
   const auto found = items_.find(id);
   const Item item = std::move(found->second);
   items_.erase(found);
-  if (item.event != 0) {
-    const auto record = records_.find(item.event);
+  for (const std::uint64_t event : item.events) {
+    const auto record = records_.find(event);
     if (record != records_.end() && record->second == id) records_.erase(record);
   }
   if (item.stream && item.stream->last_item == id) item.stream->last_item = 0;

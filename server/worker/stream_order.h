@@ -26,9 +26,9 @@ class StreamOrder {
 
   /// The items that work on this stream (waiting for this event, if not 0) must wait for. Empty: it may go at once.
   std::vector<std::uint64_t> before(const StreamState& stream, std::uint64_t awaited_event) const;
-  /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_event`: so does work that waits
-  /// for that event.
-  void enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::uint64_t recorded_event, Job job);
+  /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_events`: so does work that waits
+  /// for one of those.
+  void enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job);
 
   /// Runs `job` when everything that is held back now is done; at once if nothing is.
   void after_all(Job job);
@@ -37,9 +37,16 @@ class StreamOrder {
   /// The same for the record of an event.
   void after_record(std::uint64_t event, Job job);
   bool record_held(std::uint64_t event) const { return records_.contains(event); }
+  /// The item that will record this event; 0 if none will.
+  std::uint64_t record_of(std::uint64_t event) const {
+    const auto found = records_.find(event);
+    return found == records_.end() ? 0 : found->second;
+  }
 
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
   std::uint64_t hold(StreamState& stream);
+  /// An item of its own, on no stream, for others to wait for until release().
+  std::uint64_t hold();
   void release(std::uint64_t item);
 
   /// The stream is gone.
@@ -51,7 +58,7 @@ class StreamOrder {
     std::vector<std::uint64_t> followers;
     Job job;
     StreamState* stream = nullptr;
-    std::uint64_t event = 0;
+    std::vector<std::uint64_t> events;
     bool holding = false;
   };
 

@@ -115,8 +115,8 @@ FAULTS = {
         "box.toml: cuBoxCreate, parameter device: [unknown-name] there is no such parameter; remove or correct it"),
     "a key of a parameter is misspelt": (
         "spec/box.toml", "ordinal = true", "ordinals = true",
-        "box.toml: cuBoxCreate, parameter dev (CUdevice): [unknown-key] 'ordinals' means nothing here; known are count, count_inout, "
-        "creates, destroys, device, dir, extent, optional, ordinal"),
+        "box.toml: cuBoxCreate, parameter dev (CUdevice): [unknown-key] 'ordinals' means nothing here; known are aligned, count, "
+        "count_inout, creates, destroys, device, dir, extent, known, optional, ordinal"),
     "a pointer has no direction": (
         "spec/box.toml", 'params.colour = { dir = "out" }\n', "",
         'box.toml: cuBoxGetColour, parameter colour (CUcolour *): [direction] a pointer to non-const may go either way: add dir = "in", '
@@ -159,8 +159,30 @@ FAULTS = {
         'hand (client and server = "hand" with operations) or refuse it'),
     "a field of a struct cannot travel": (
         "spec/box.toml", '[structs.CUboxShape]\nskip = { "parts.maker" = "means nothing elsewhere" }\n', "",
-        "box.toml: struct CUboxShape, field parts.maker (void *): [kind] cannot travel by itself; add it to skip, with the reason, or "
-        "serve the call by hand"),
+        "box.toml: struct CUboxShape, field parts.maker (void *): [kind] cannot travel by itself; add it to skip, with the reason, say "
+        "under unions which member of it counts, or serve the call by hand"),
+    "a struct does not say which member of a union counts": (
+        "spec/texture.toml", "unions.held", "unions.holds",
+        "texture.toml: struct CUcontents, field held (union): [kind] cannot travel by itself; add it to skip, with the reason, say under "
+        "unions which member of it counts, or serve the call by hand",
+        "texture.toml: struct CUcontents, field held.memory.address: [unknown-name] there is no such address; remove or correct it",
+        "texture.toml: struct CUcontents, field holds: [unknown-name] there is no such union; remove or correct it"),
+    "a union has no such member": (
+        "spec/texture.toml", 'inner = "', 'outer = "',
+        "texture.toml: struct CUcontents, union held: [unknown-name] it has no member 'outer'"),
+    "what counts of a union is told by no field": (
+        "spec/texture.toml", 'by = "holds"', 'by = "hold"',
+        "texture.toml: struct CUcontents, union held: [unknown-name] by names 'hold', which is no field that travels"),
+    "an address in a struct has no extent": (
+        "spec/texture.toml", '"held.memory.address" = "extent_of_rows(held.memory.count, 4, 1, 0)"', "",
+        "texture.toml: struct CUcontents, field held.memory.address (CUdeviceptr): [extent] an address that is used needs its extent in "
+        "bytes: add it to extents"),
+    "an extent in a struct is measured by what is no field": (
+        "spec/texture.toml", "(held.memory.count,", "(memory.count,",
+        "texture.toml: struct CUcontents, field held.memory.address: [unknown-name] extent names 'memory', which is no field"),
+    "an extent in a struct is of no address": (
+        "spec/texture.toml", '"held.memory.address" =', '"held.memory.count" = "4"\n"held.memory.address" =',
+        "texture.toml: struct CUcontents, field held.memory.count: [unknown-name] there is no such address; remove or correct it"),
     "a field that is not there should not travel": (
         "spec/box.toml", "means nothing elsewhere\"", 'means nothing elsewhere", "parts.key" = "too"',
         "box.toml: struct CUboxShape, field parts.key: [unknown-name] there is no such field to skip; remove or correct it"),
@@ -169,7 +191,7 @@ FAULTS = {
         "box.toml: struct CUboxForm: [unknown-name] no call carries such a struct; remove or correct it"),
     "a key of a struct is misspelt": (
         "spec/box.toml", "[structs.CUboxShape]\n", '[structs.CUboxShape]\nwhy = "it has a void*"\n',
-        "box.toml: struct CUboxShape: [unknown-key] 'why' means nothing here; known are skip"),
+        "box.toml: struct CUboxShape: [unknown-key] 'why' means nothing here; known are extents, skip, unions"),
 
     "a handle has no kind": (
         "spec/handles.toml", "CUstream", "CUstrand",
@@ -191,7 +213,7 @@ FAULTS = {
     "a kind's number is too large for a handle": (
         "spec/handles.toml", "number = 2", "number = 64", "handles.toml: box: [kind-number] needs a number within 1..63"),
     "nobody gives the handles of a kind": (
-        "spec/handles.toml", '"worker"', '"server"', "handles.toml: box: [owner] owner must be one of client, worker"),
+        "spec/handles.toml", '"worker"', '"server"', "handles.toml: box: [owner] owner must be one of client, worker, driver"),
     "a key of a kind is misspelt": (
         "spec/handles.toml", 'owner = "worker"', 'owner = "worker", since = 13',
         "handles.toml: box: [unknown-key] 'since' means nothing here; known are number, owner, type"),
@@ -219,11 +241,11 @@ FAULTS = {
         "driver.toml: capture: [unknown-key] 'forbidden' means nothing here; known are unsafe"),
 
     "a call has no opcode": (
-        "spec/opcodes.toml", '"cuStreamDestroy" = { number = 9, shape = "7c2ef19c" }\n"openBox" = { number = 10,', '"openBox" = { number = 9,',
-        "opcodes.toml: cuStreamDestroy: [opcode] has no opcode; run: codegen/register"),
+        "spec/opcodes.toml", '"cuTexObjectGetContents" = { number = 14, shape = "5250de1b" }\n', "",
+        "opcodes.toml: cuTexObjectGetContents: [opcode] has no opcode; run: codegen/register"),
     "an operation has no opcode": (
-        "spec/opcodes.toml", '"openBox" = { number = 10, shape = "by hand" }\n', "",
-        "opcodes.toml: openBox: [opcode] has no opcode; run: codegen/register"),
+        "spec/box.toml", "", '[operations.shutBox]\nrequest = "ShutBox"\nmode = "barrier"\nwhy = "the lid is heavy"\n',
+        "opcodes.toml: shutBox: [opcode] has no opcode; run: codegen/register"),
     "an opcode was changed": (
         "spec/opcodes.toml", '"cuBoxFillAsync" = { number = 3,', '"cuBoxFillAsync" = { number = 30,',
         "opcodes.toml: cuBoxFillAsync: [opcode] is {'number': 30, 'shape': '9cd25d78'} where number 3 and a shape belong; opcodes are "
@@ -248,7 +270,7 @@ RESHAPED = {
     "an output becomes an input too": ('params.bytes = { dir = "out" }', 'params.bytes = { dir = "inout" }', ("cuBoxGetSize_v2",)),
     "a list has a length of its own": ('count_inout = "count" }', 'count = "8" }\nparams.count = { dir = "out" }', ("cuBoxList",)),
     "the client gives the handle": ('mode = "barrier"\nparams.box =', 'mode = "deferred"\nparams.box =', ("cuBoxCreate",)),
-    "a struct's field stays behind": ('skip = { ', 'skip = { edges = "not needed", ', ("cuBoxCreate",)),
+    "a struct's field stays behind": ('skip = { ', 'skip = { edges = "not needed", ', ("cuBoxCreate", "cuTexObjectCreate")),
 }
 
 

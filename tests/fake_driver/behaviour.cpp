@@ -12,9 +12,12 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <unordered_map>
 
 #include "fake.h"
+#include "graphs.h"
+#include "objects.h"
 #include "recorder.h"
 
 namespace fargpu::fake {
@@ -59,22 +62,12 @@ struct Stream {
   Context* context = nullptr;
   unsigned flags = 0;
   int priority = 0;
-  struct Graph* capture = nullptr;
+  Graph* capture = nullptr;
 };
 
 struct Event {
   std::uint64_t recorded_at = 0;  // in the count of pauses: complete when the GPU has run since
   bool captured = false;
-};
-
-struct Node {
-  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-  std::vector<Node*> before;
-  Launch launch;
-};
-
-struct Graph {
-  std::vector<std::unique_ptr<Node>> nodes;
 };
 
 struct State {
@@ -89,6 +82,8 @@ struct State {
 
   Context primary[4];
   int devices = 2;
+  std::vector<int> visible;  // which they are, if not all
+  int seen(int device) const { return visible.empty() ? device : visible[static_cast<std::size_t>(device)]; }
   std::uint64_t memory_limit_bytes = 1ull << 30;
   std::uint64_t memory_used_bytes = 0;
   std::map<std::uint64_t, std::uint64_t> reserved;
@@ -108,63 +103,9 @@ State& state() {
 
 thread_local Context* current = nullptr;
 
-using Lock = std::lock_guard<std::recursive_mutex>;
-
-template <class T>
-T* live(const void* handle) {
-  return state().objects.contains(const_cast<void*>(handle)) ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
-}
-template <class T>
-T* make() {
-  T* const made = new T;
-  state().objects.insert(made);
-  return made;
-}
-template <class T>
-CUresult destroy(const void* handle) {
-  T* const object = live<T>(handle);
-  if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  state().objects.erase(object);
-  delete object;
-  return CUDA_SUCCESS;
-}
-
-CUresult usable() {
-  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-  return current->failure;
-}
-
 Stream* stream_of(CUstream stream) {
   static Stream legacy;
   return stream == nullptr || stream == CU_STREAM_LEGACY ? &legacy : live<Stream>(stream);
-}
-
-// Storage behind a device or pinned address, if all of it is there.
-std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
-  State& s = state();
-  if (auto it = s.mappings.upper_bound(address); it != s.mappings.begin()) {
-    const auto& [base, mapping] = *std::prev(it);
-    if (address - base < mapping.bytes && bytes <= mapping.bytes - (address - base))
-      return mapping.memory->bytes.data() + mapping.offset + (address - base);
-  }
-  for (const auto* ranges : {&s.host, &s.globals}) {
-    auto it = ranges->upper_bound(address);
-    if (it == ranges->begin()) continue;
-    --it;
-    if (address - it->first < it->second && bytes <= it->second - (address - it->first)) return reinterpret_cast<std::byte*>(address);
-  }
-  return nullptr;
-}
-
-Node* add_captured(CUstream stream, CUgraphNodeType type) {
-  Stream* const s = stream_of(stream);
-  if (!s || !s->capture) return nullptr;
-  auto node = std::make_unique<Node>();
-  node->type = type;
-  if (!s->capture->nodes.empty()) node->before.push_back(s->capture->nodes.back().get());
-  s->capture->nodes.push_back(std::move(node));
-  state().objects.insert(s->capture->nodes.back().get());
-  return s->capture->nodes.back().get();
 }
 
 template <class T>
@@ -172,7 +113,18 @@ void read_parameter(const std::vector<std::byte>& block, std::size_t offset, T& 
   std::memcpy(&value, block.data() + offset, sizeof(value));
 }
 
-void run_kernel(const Launch& launch) {
+}  // namespace
+
+// --- what graphs.cpp uses too ---------------------------------------------------------------------------------------------------------
+
+Graph** capture_of(CUstream stream) {
+  Stream* const s = stream_of(stream);
+  return s ? &s->capture : nullptr;
+}
+
+const std::vector<std::pair<std::size_t, std::size_t>>& parameters_of(CUfunction function) { return live<Kernel>(function)->parameters; }
+
+void run_launch(const Launch& launch) {
   state().launches.push_back(launch);
   if (launch.kernel == "crash" && current) current->failure = CUDA_ERROR_ILLEGAL_ADDRESS;
   if (launch.kernel == "hang") {
@@ -193,27 +145,68 @@ void run_kernel(const Launch& launch) {
   }
 }
 
-CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared, CUstream stream, void** params,
-                       unsigned attributes) {
-  if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
-  Kernel* const kernel = live<Kernel>(f);
-  if (!kernel || !stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+CUresult make_launch(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared_bytes, void** params, Launch& launch) {
+  const Kernel* const kernel = live<Kernel>(f);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (block[0] * block[1] * block[2] > 1024 || block[0] == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (shared > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
-  Launch launch;
+  if (shared_bytes > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
+  launch = {};
   launch.kernel = kernel->name;
   std::memcpy(launch.grid, grid, sizeof(launch.grid));
   std::memcpy(launch.block, block, sizeof(launch.block));
-  launch.shared_bytes = shared;
-  launch.stream = reinterpret_cast<std::uint64_t>(stream);
-  launch.attributes = attributes;
+  launch.shared_bytes = shared_bytes;
   for (std::size_t i = 0; i < kernel->parameters.size(); ++i) {
     const auto [offset, bytes] = kernel->parameters[i];
     launch.parameters.resize(std::max(launch.parameters.size(), offset + bytes));
     std::memcpy(launch.parameters.data() + offset, params[i], bytes);
   }
-  if (Node* const node = add_captured(stream, CU_GRAPH_NODE_TYPE_KERNEL)) node->launch = launch;
-  else run_kernel(launch);
+  return CUDA_SUCCESS;
+}
+
+CUresult run_memset(const CUDA_MEMSET_NODE_PARAMS_v2& p) {
+  for (std::size_t y = 0; y < p.height; ++y) {
+    std::byte* const row = translate(p.dst + y * p.pitch, p.width * p.elementSize);
+    if (!row) return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t x = 0; x < p.width; ++x) std::memcpy(row + x * p.elementSize, &p.value, p.elementSize);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult record_event(CUevent event) {
+  Event* const e = live<Event>(event);
+  if (!e) return CUDA_ERROR_INVALID_HANDLE;
+  e->recorded_at = state().round;
+  e->captured = false;
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+// Does a memset, or makes it a node of the graph into which the stream is captured.
+CUresult fill(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element_bytes, std::size_t width, std::size_t height,
+              CUstream stream) {
+  const Lock lock(state().mutex);
+  const CUDA_MEMSET_NODE_PARAMS_v2 memset{to, pitch, value, element_bytes, width, height, nullptr};
+  Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_MEMSET);
+  if (!node) return run_memset(memset);
+  node->memset = memset;
+  return CUDA_SUCCESS;
+}
+
+CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block, unsigned shared, CUstream stream, void** params,
+                       unsigned attributes) {
+  if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
+  if (!live<Kernel>(f) || !stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  Launch launch;
+  if (const CUresult bad = make_launch(f, grid, block, shared, params, launch); bad != CUDA_SUCCESS) return bad;
+  launch.stream = reinterpret_cast<std::uint64_t>(stream);
+  launch.attributes = attributes;
+  if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_KERNEL)) {
+    node->function = f;
+    node->launch = launch;
+  } else {
+    run_launch(launch);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -345,6 +338,43 @@ const Controls controls{
 
 }  // namespace
 
+// --- shared with the other parts --------------------------------------------------------------------------------------------------
+
+std::recursive_mutex& mutex() { return state().mutex; }
+std::set<void*>& objects() { return state().objects; }
+CUcontext current_context() { return reinterpret_cast<CUcontext>(current); }
+
+CUresult usable() {
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  return current->failure;
+}
+
+bool take_memory(std::uint64_t bytes) {
+  State& s = state();
+  if (bytes > s.memory_limit_bytes - s.memory_used_bytes) return false;
+  s.memory_used_bytes += bytes;
+  return true;
+}
+void give_memory(std::uint64_t bytes) { state().memory_used_bytes -= bytes; }
+
+std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
+  State& s = state();
+  if (auto it = s.mappings.upper_bound(address); it != s.mappings.begin()) {
+    const auto& [base, mapping] = *std::prev(it);
+    if (address - base < mapping.bytes && bytes <= mapping.bytes - (address - base))
+      return mapping.memory->bytes.data() + mapping.offset + (address - base);
+  }
+  for (const auto* ranges : {&s.host, &s.globals}) {
+    auto it = ranges->upper_bound(address);
+    if (it == ranges->begin()) continue;
+    --it;
+    if (address - it->first < it->second && bytes <= it->second - (address - it->first)) return reinterpret_cast<std::byte*>(address);
+  }
+  return nullptr;
+}
+
+bool stream_lives(CUstream stream) { return stream_of(stream) != nullptr; }
+
 void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
   State& s = state();
   const Lock lock(s.mutex);
@@ -364,7 +394,15 @@ extern "C" __attribute__((visibility("default"))) const Controls* fargpu_fake_co
 namespace behaviour {
 
 CUresult cuInit(unsigned) {
-  if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) state().devices = std::atoi(devices);
+  State& s = state();
+  if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) s.devices = std::atoi(devices);
+  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {  // up to the first that there is not, as the driver does
+    s.visible.clear();
+    std::istringstream numbers(list);
+    for (std::string number; std::getline(numbers, number, ',') && std::atoi(number.c_str()) < s.devices;)
+      s.visible.push_back(std::atoi(number.c_str()));
+    s.devices = static_cast<int>(s.visible.size());
+  }
   return CUDA_SUCCESS;
 }
 CUresult cuDriverGetVersion(int* version) {
@@ -385,12 +423,12 @@ CUresult cuDeviceGetCount(int* count) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
-  std::snprintf(name, static_cast<std::size_t>(length), "Fake GPU %d", device);
+  std::snprintf(name, static_cast<std::size_t>(length), "Fake GPU %d", state().seen(device));
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   std::memset(uuid->bytes, 0xA0, sizeof(uuid->bytes));
-  uuid->bytes[15] = static_cast<char>(device);
+  uuid->bytes[15] = static_cast<char>(state().seen(device));
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
@@ -408,7 +446,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: *value = 0x7FFFFFFF; break;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = device + 1; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = state().seen(device) + 1; break;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *value = 1; break;
     default: *value = 0;
@@ -440,6 +478,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   const Lock lock(state().mutex);
   state().primary[device].retained = 0;
   state().primary[device].failure = CUDA_SUCCESS;
+  drop_textures(reinterpret_cast<CUcontext>(&state().primary[device]));
+  drop_arrays(reinterpret_cast<CUcontext>(&state().primary[device]));
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
@@ -460,6 +500,8 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   wait_for_gpu();
   const Lock lock(state().mutex);
   if (current == reinterpret_cast<Context*>(context)) current = nullptr;
+  drop_textures(context);
+  drop_arrays(context);
   return destroy<Context>(context);
 }
 CUresult cuCtxSetCurrent(CUcontext context) {
@@ -509,10 +551,9 @@ CUresult cuMemAddressFree(CUdeviceptr address, std::size_t) {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop, unsigned long long) {
   State& s = state();
   const Lock lock(s.mutex);
-  if (s.memory_used_bytes + bytes > s.memory_limit_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  s.memory_used_bytes += bytes;
+  if (!take_memory(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto memory = std::shared_ptr<Memory>(new Memory, [bytes](Memory* m) {
-    state().memory_used_bytes -= bytes;
+    give_memory(bytes);
     delete m;
   });
   memory->bytes.resize(bytes);
@@ -619,66 +660,28 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUs
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   const Lock lock(state().mutex);
-  std::byte* const target = translate(to, bytes);
-  const std::byte* const source = translate(from, bytes);
-  if (!target || !source || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
-  if (add_captured(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
-  std::memmove(target, source, bytes);
-  return CUDA_SUCCESS;
-}
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* p, CUstream) {
-  const Lock lock(state().mutex);
-  for (std::size_t z = 0; z < p->Depth; ++z) {
-    for (std::size_t y = 0; y < p->Height; ++y) {
-      const auto row = [&](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t pitch, std::size_t height) {
-        const std::size_t offset = (z * height + y) * pitch;
-        return type == CU_MEMORYTYPE_HOST ? const_cast<std::byte*>(static_cast<const std::byte*>(host)) + offset
-                                          : translate(device + offset, p->WidthInBytes);
-      };
-      std::byte* const to = row(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight);
-      const std::byte* const from = row(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight);
-      if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
-      std::memmove(to, from, p->WidthInBytes);
-    }
-  }
-  return CUDA_SUCCESS;
-}
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* p, CUstream stream) {
+  if (!translate(to, bytes) || !translate(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
   CUDA_MEMCPY3D copy{};
-  copy.WidthInBytes = p->WidthInBytes;
-  copy.Height = p->Height;
-  copy.Depth = 1;
-  copy.srcMemoryType = p->srcMemoryType;
-  copy.srcHost = p->srcHost;
-  copy.srcDevice = p->srcDevice;
-  copy.srcPitch = p->srcPitch;
-  copy.dstMemoryType = p->dstMemoryType;
-  copy.dstHost = p->dstHost;
-  copy.dstDevice = p->dstDevice;
-  copy.dstPitch = p->dstPitch;
-  return behaviour::cuMemcpy3DAsync_v2(&copy, stream);
+  copy.WidthInBytes = bytes;
+  copy.Height = copy.Depth = 1;
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = from;
+  copy.dstDevice = to;
+  copy.srcPitch = copy.dstPitch = bytes;
+  return copy_or_capture(copy, stream);
 }
-template <class T>
-CUresult fill(CUdeviceptr to, std::size_t pitch, T value, std::size_t width, std::size_t height) {
-  const Lock lock(state().mutex);
-  for (std::size_t y = 0; y < height; ++y) {
-    std::byte* const row = translate(to + y * pitch, width * sizeof(T));
-    if (!row) return CUDA_ERROR_INVALID_VALUE;
-    for (std::size_t x = 0; x < width; ++x) std::memcpy(row + x * sizeof(T), &value, sizeof(T));
-  }
-  return CUDA_SUCCESS;
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUstream stream) { return fill(to, 0, value, 1, n, 1, stream); }
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream stream) { return fill(to, 0, value, 2, n, 1, stream); }
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t n, CUstream stream) { return fill(to, 0, value, 4, n, 1, stream); }
+CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
+  return fill(to, pitch, value, 1, width, height, stream);
 }
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
-CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t n, CUstream) { return fill(to, 0, value, n, 1); }
-CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height, CUstream) {
-  return fill(to, pitch, value, width, height);
+CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height,
+                            CUstream stream) {
+  return fill(to, pitch, value, 2, width, height, stream);
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height, CUstream) {
-  return fill(to, pitch, value, width, height);
-}
-CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, CUstream) {
-  return fill(to, pitch, value, width, height);
+CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, CUstream stream) {
+  return fill(to, pitch, value, 4, width, height, stream);
 }
 
 // Streams and events.
@@ -708,8 +711,11 @@ CUresult cuStreamQuery(CUstream) {
   if (current && current->failure != CUDA_SUCCESS) return current->failure;
   return state().paused ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   const Lock lock(state().mutex);
+  if (flags & CU_EVENT_WAIT_EXTERNAL) {
+    if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT)) node->event = event;
+  }
   Stream* const s = stream_of(stream);
   return s && live<Event>(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -731,7 +737,13 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   e->captured = stream_of(stream)->capture != nullptr;
   return CUDA_SUCCESS;
 }
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) { return behaviour::cuEventRecord(event, stream); }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+  const Lock lock(state().mutex);
+  if (!(flags & CU_EVENT_RECORD_EXTERNAL)) return behaviour::cuEventRecord(event, stream);
+  Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+  if (node) node->event = event;
+  return node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 CUresult cuEventQuery(CUevent event) {
   const Lock lock(state().mutex);
   const Event* const e = live<Event>(event);
@@ -866,7 +878,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   return CUDA_SUCCESS;
 }
 
-// Launches and graphs.
+// Launches.
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                         CUstream stream, void** params, void**) {
   const Lock lock(state().mutex);
@@ -882,113 +894,6 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** params, 
   const Lock lock(state().mutex);
   const unsigned grid[] = {c->gridDimX, c->gridDimY, c->gridDimZ}, block[] = {c->blockDimX, c->blockDimY, c->blockDimZ};
   return launch_kernel(f, grid, block, c->sharedMemBytes, c->hStream, params, c->numAttrs);
-}
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  const Lock lock(state().mutex);
-  if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;  // fargpu promises this
-  Stream* const s = stream_of(stream);
-  if (!s || s->capture) return CUDA_ERROR_ILLEGAL_STATE;
-  s->capture = make<Graph>();
-  return CUDA_SUCCESS;
-}
-CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  const Lock lock(state().mutex);
-  Stream* const s = stream_of(stream);
-  if (!s || !s->capture) return CUDA_ERROR_ILLEGAL_STATE;
-  *graph = reinterpret_cast<CUgraph>(s->capture);
-  s->capture = nullptr;
-  return CUDA_SUCCESS;
-}
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  const Lock lock(state().mutex);
-  *status = stream_of(stream)->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
-  const Lock lock(state().mutex);
-  Stream* const s = stream_of(stream);
-  static CUgraphNode last;
-  *status = s->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  *id = 7;
-  *graph = reinterpret_cast<CUgraph>(s->capture);
-  *count = s->capture && !s->capture->nodes.empty() ? 1 : 0;
-  if (*count) last = reinterpret_cast<CUgraphNode>(s->capture->nodes.back().get());
-  *dependencies = &last;
-  *edges = nullptr;
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphCreate(CUgraph* graph, unsigned) {
-  const Lock lock(state().mutex);
-  *graph = reinterpret_cast<CUgraph>(make<Graph>());
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphDestroy(CUgraph graph) {
-  const Lock lock(state().mutex);
-  Graph* const g = live<Graph>(graph);
-  if (!g) return CUDA_ERROR_INVALID_VALUE;
-  for (const auto& node : g->nodes) state().objects.erase(node.get());
-  return destroy<Graph>(graph);
-}
-CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*, std::size_t count,
-                           CUgraphNodeParams* params) {
-  const Lock lock(state().mutex);
-  Graph* const g = live<Graph>(graph);
-  if (!g) return CUDA_ERROR_INVALID_VALUE;
-  auto node = std::make_unique<Node>();
-  node->type = params->type;
-  for (std::size_t i = 0; i < count; ++i) node->before.push_back(reinterpret_cast<Node*>(before[i]));
-  if (params->type == CU_GRAPH_NODE_TYPE_KERNEL) node->launch.kernel = live<Kernel>(params->kernel.func)->name;
-  *out = reinterpret_cast<CUgraphNode>(node.get());
-  state().objects.insert(node.get());
-  g->nodes.push_back(std::move(node));
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
-  const Lock lock(state().mutex);
-  Graph* const g = live<Graph>(graph);
-  if (!g) return CUDA_ERROR_INVALID_VALUE;
-  if (nodes) {
-    for (std::size_t i = 0; i < *count; ++i)
-      nodes[i] = i < g->nodes.size() ? reinterpret_cast<CUgraphNode>(g->nodes[i].get()) : nullptr;
-    *count = std::min(*count, g->nodes.size());
-  } else {
-    *count = g->nodes.size();
-  }
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
-  const Lock lock(state().mutex);
-  const Node* const n = live<Node>(node);
-  if (!n) return CUDA_ERROR_INVALID_VALUE;
-  *type = n->type;
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  const Lock lock(state().mutex);
-  const Graph* const g = live<Graph>(graph);
-  if (!g) return CUDA_ERROR_INVALID_VALUE;
-  Graph* const copy = make<Graph>();
-  for (const auto& node : g->nodes) {
-    copy->nodes.push_back(std::make_unique<Node>());
-    copy->nodes.back()->type = node->type;
-    copy->nodes.back()->launch = node->launch;
-  }
-  params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-  *exec = reinterpret_cast<CUgraphExec>(copy);
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  const Lock lock(state().mutex);
-  const Graph* const g = live<Graph>(exec);
-  if (!g || !stream_of(stream)) return CUDA_ERROR_INVALID_VALUE;
-  for (const auto& node : g->nodes)
-    if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) run_kernel(node->launch);
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphExecDestroy(CUgraphExec exec) {
-  const Lock lock(state().mutex);
-  return destroy<Graph>(exec);
 }
 
 }  // namespace behaviour

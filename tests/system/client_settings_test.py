@@ -40,6 +40,11 @@ class VisibleDevices(SystemTest):
             with self.subTest(value=value):
                 self.assertEqual(self.visible(host, value), names)
 
+    def test_a_host_that_offers_some_of_its_devices(self):
+        for devices, names in (("1", [SECOND]), ("1,0", [SECOND, FIRST])):
+            with self.subTest(devices=devices):
+                self.assertEqual(self.visible(self.broker("--devices", devices), None), names)
+
     def test_memory_is_taken_where_it_is_asked_for(self):
         host = self.broker()
         client = self.client(host, "init", env={"CUDA_VISIBLE_DEVICES": "1"})

@@ -4,7 +4,7 @@ import socket
 import unittest
 
 from rig import SystemTest, fake_broker, fargpu, paths
-from rig.wire import listener
+from rig.wire import deaf_host, listener
 
 
 class Doctor(SystemTest):
@@ -34,16 +34,9 @@ class Doctor(SystemTest):
 
     def test_silence(self):
         """A host that lets nobody in, and a service that says nothing: both at once, because both take as long as one waits."""
-        deaf = socket.create_server(("127.0.0.1", 0), backlog=0)
-        self.addCleanup(deaf.close)
-        for _ in range(3):  # what the system accepts by itself; further connections get no answer
-            caller = socket.socket()
-            caller.setblocking(False)
-            self.addCleanup(caller.close)
-            caller.connect_ex(deaf.getsockname())
-        with listener(lambda connection: connection.recv(1 << 16) and connection.recv(1)) as silent:
+        with deaf_host() as deaf, listener(lambda connection: connection.recv(1 << 16) and connection.recv(1)) as silent:
             doctors = [(self.start([paths.FARGPU, "doctor", "--pool", pool]), words)
-                       for pool, words in (("127.0.0.1:{}".format(deaf.getsockname()[1]), "timed out"),
+                       for pool, words in ((deaf, "timed out"),
                                            (silent, "does not answer during the handshake; is it fargpud?"))]
             for doctor, words in doctors:
                 self.assertEqual(doctor.wait(), 1)

@@ -4,6 +4,7 @@ import unittest
 
 from rig import SystemTest, paths, wait_until
 from rig.process import run
+from rig.wire import deaf_host
 
 NOT_INITIALIZED, DEINITIALIZED = 3, 4
 
@@ -38,6 +39,12 @@ class Lives(SystemTest):
 
     def test_programs_that_are_started_inherit_nothing(self):
         self.assertEqual(self.lives("spawn"), ["parent 0", "0", "child ended with 1", "parent 0", "parent 0"])
+
+    def test_programs_that_are_started_meanwhile_neither(self):
+        with deaf_host() as pool:
+            done = run([paths.PROGRAMS / "lives", "spawn-connecting"], env={"FARGPU_POOL": pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+        self.assertEqual((done.code, done.out), (0, "0\ninit 802\n"))
+        self.assertIn("timed out", done.err)
 
     def test_exec_ends_the_session(self):
         self.assertEqual(self.lives("exec", sessions=2), ["before 0 0", "after 0 0"])

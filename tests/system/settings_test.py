@@ -74,7 +74,7 @@ class Settings(SystemTest):
         self.assertIn("/no/such/driver.so", done.err)
         done = self.refused("--listen", "127.0.0.1:0", "--devices", "0,9")
         self.assertEqual(done.code, 1)
-        self.assertIn("there is no device 9; the driver has 2", done.err)
+        self.assertIn("the driver does not have all of the devices 0,9", done.err)
         done = self.refused("--listen", "127.0.0.1:0", "--worker", "/no/such/worker")
         self.assertEqual(done.code, 1)
         self.assertIn("/no/such/worker", done.err)

@@ -21,7 +21,7 @@ struct Pushes final : PushHandler {
   void on_push(wire::Control::Reader push, std::span<std::byte> bulk) override {
     if (heard) heard(push, bulk);
   }
-  std::span<std::byte> place_delivery(std::uint64_t, std::size_t bytes) override {
+  std::span<std::byte> place_delivery(wire::Deliver::Reader, std::size_t bytes) override {
     return bytes <= place.size() ? place.first(bytes) : std::span<std::byte>{};
   }
 };

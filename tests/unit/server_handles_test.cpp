@@ -169,3 +169,33 @@ TEST_CASE("every live handle of a kind is visited") {
   });
   CHECK(expected.empty());
 }
+
+TEST_CASE("objects that kernels see go by the driver's values, and only the session's are known") {
+  Handles handles;
+  const Handle texture = handles.reveal(HandleKind::texobject, 7, 3);
+  CHECK(texture.value() == 7);
+  REQUIRE(handles.find(HandleKind::texobject, texture));
+  CHECK(handles.find(HandleKind::texobject, texture)->context == 3);
+  CHECK(handles.find(HandleKind::surfobject, texture) == nullptr);
+  CHECK(handles.find(HandleKind::texobject, Handle(8)) == nullptr);
+  unsigned seen = 0;
+  handles.for_each(HandleKind::texobject, [&](Handle handle, const Handles::Entry& entry) {
+    CHECK(handle == texture);
+    CHECK(entry.value == 7);
+    ++seen;
+  });
+  CHECK(seen == 1);
+  handles.forget(HandleKind::texobject, texture);
+  CHECK(handles.find(HandleKind::texobject, texture) == nullptr);
+}
+
+TEST_CASE("an object without a handle is not told") {
+  Handles handles;
+  const Handle array = handles.reveal(HandleKind::array, 0x1110, 3);
+  CHECK(handles.known(HandleKind::array, 0x1110) == array);
+  CHECK_FALSE(handles.known(HandleKind::array, 0x2220));
+  CHECK_FALSE(handles.known(HandleKind::mipmap, 0x1110));
+  CHECK_FALSE(handles.known(HandleKind::array, 0));
+  handles.forget(HandleKind::array, array);
+  CHECK_FALSE(handles.known(HandleKind::array, 0x1110));
+}

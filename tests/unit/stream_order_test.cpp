@@ -26,7 +26,7 @@ struct Fixture {
     const auto before = order.before(stream, awaited);
     const auto job = [this, name] { log += name + " "; };
     if (before.empty()) job();
-    else order.enqueue(before, &stream, recorded, job);
+    else order.enqueue(before, &stream, recorded ? std::vector{recorded} : std::vector<std::uint64_t>{}, job);
   }
 
   ContextState context;
@@ -157,7 +157,7 @@ TEST_CASE("work that runs may hold its own stream: what follows waits on") {
   Fixture f;
   const auto hold = f.order.hold(f.a);
   std::uint64_t inner = 0;
-  f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] {
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, {}, [&] {
     f.log += "function ";
     inner = f.order.hold(f.a);
   });
@@ -174,7 +174,7 @@ TEST_CASE("work that runs may hold its own stream: what follows waits on") {
 TEST_CASE("work that holds and releases while it runs is done when it returns") {
   Fixture f;
   const auto hold = f.order.hold(f.a);
-  f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] {
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, {}, [&] {
     f.order.release(f.order.hold(f.a));
     f.log += "function ";
   });
@@ -188,7 +188,7 @@ TEST_CASE("work that runs may hold another stream") {
   Fixture f;
   const auto hold = f.order.hold(f.a);
   std::uint64_t other = 0;
-  f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] { other = f.order.hold(f.free); });
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, {}, [&] { other = f.order.hold(f.free); });
   f.work(f.a, "a");
   f.order.release(hold);
   CHECK(f.log == "a ");
@@ -201,7 +201,7 @@ TEST_CASE("work that runs may hold another stream") {
 TEST_CASE("work that runs asks what is before it, not for itself") {
   Fixture f;
   const auto hold = f.order.hold(f.a);
-  f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] {
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, {}, [&] {
     CHECK(f.order.before(f.a, 0).empty());
     f.order.after_all([&] { f.log += "at-once "; });
     f.log += "ran ";
@@ -214,7 +214,7 @@ TEST_CASE("long chains run in a loop, not one within another") {
   Fixture f;
   const auto hold = f.order.hold(f.a);
   unsigned runs = 0;
-  for (unsigned i = 0; i < 100000; ++i) f.order.enqueue(f.order.before(f.a, 0), &f.a, 0, [&] { ++runs; });
+  for (unsigned i = 0; i < 100000; ++i) f.order.enqueue(f.order.before(f.a, 0), &f.a, {}, [&] { ++runs; });
   f.order.release(hold);
   CHECK(runs == 100000);
   CHECK_FALSE(f.order.any());
@@ -225,7 +225,7 @@ TEST_CASE("a stream that is gone is not looked at any more") {
   auto gone = std::make_unique<StreamState>();
   gone->context = &f.context;
   const auto hold = f.order.hold(*gone);
-  f.order.enqueue({hold}, gone.get(), 0, [&] { f.log += "ran "; });
+  f.order.enqueue({hold}, gone.get(), {}, [&] { f.log += "ran "; });
   f.order.forget(*gone);
   gone.reset();
   f.order.release(hold);

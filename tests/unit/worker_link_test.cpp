@@ -35,8 +35,8 @@ TEST_CASE("one message, one packet, in order, with its descriptor") {
   Link link;
   int pipe[2];
   REQUIRE(::pipe(pipe) == 0);
-  CHECK(say(link.ours, "first", pipe[1]));
-  CHECK(say(link.ours, std::string(100'000, 'x')));
+  REQUIRE(say(link.ours, "first", pipe[1]));
+  REQUIRE(say(link.ours, std::string(100'000, 'x')));
   const auto first = receive_link(link.theirs);
   REQUIRE(first);
   CHECK(text_of(*first) == "first");
@@ -57,7 +57,7 @@ TEST_CASE("an end that does not read holds the other up no more than one that is
   Link link;
   int sent = 0;
   while (say(link.ours, std::string(10'000, 'x')) && sent < 100'000) ++sent;
-  CHECK(sent > 0);
+  REQUIRE(sent > 0);
   CHECK(sent < 100'000);
   REQUIRE(receive_link(link.theirs));
   CHECK(say(link.ours, "there is room again"));
@@ -74,6 +74,6 @@ TEST_CASE("nothing is there until something comes") {
   Link link;
   ::fcntl(link.ours, F_SETFL, ::fcntl(link.ours, F_GETFL) | O_NONBLOCK);
   CHECK_FALSE(receive_link(link.ours));
-  CHECK(say(link.theirs, "now"));
+  REQUIRE(say(link.theirs, "now"));
   CHECK(receive_link(link.ours));
 }

@@ -15,11 +15,11 @@ client::Config Remote::default_config() {
   return config;
 }
 
-Remote::Remote(client::Config config) {
+Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) {
   driver->reset();
   auto [near, far] = make_memory_channel();
   channel_ = near.get();
-  worker_ = std::thread([this, far = std::move(far)]() mutable {
+  worker_ = std::thread([this, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;
     try {
       attach = receive_control(*far, limits::lease_timeout);
@@ -30,6 +30,7 @@ Remote::Remote(client::Config config) {
     server::AttachOptions options;
     options.session_id = 1;
     options.devices = {0, 1};
+    options.memory_limits = memory_limits;
     options.one_process = true;
     why_ = server::serve_session(*far, attach, driver.table(), options);
   });
@@ -61,7 +62,8 @@ std::string Remote::worker_end() {
   return why_;
 }
 
-RemoteContext::RemoteContext(client::Config config) : Remote(std::move(config)) {
+RemoteContext::RemoteContext(client::Config config, std::vector<std::uint64_t> memory_limits)
+    : Remote(std::move(config), std::move(memory_limits)) {
   if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
     throw std::runtime_error("no context");
 }

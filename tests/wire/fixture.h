@@ -6,6 +6,7 @@
 
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "client/config.h"
 #include "client/dial.h"
@@ -19,7 +20,8 @@ namespace fargpu::test {
 /// A session that lives as long as this object. One at a time.
 class Remote {
  public:
-  explicit Remote(client::Config config = default_config());
+  /// `memory_limits`: bytes per device that the session may hold; none where there is none.
+  explicit Remote(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {});
   ~Remote();
 
   fake::FakeDriver& driver = fake::FakeDriver::instance();
@@ -40,7 +42,7 @@ class Remote {
 
 /// A Remote with the primary context of device 0 current.
 struct RemoteContext : Remote {
-  explicit RemoteContext(client::Config config = default_config());
+  explicit RemoteContext(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {});
   CUcontext context = nullptr;
 };
 

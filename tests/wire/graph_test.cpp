@@ -1,6 +1,11 @@
 // Graphs: built by hand, captured, launched.
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 
 #include "client/stats.h"
 #include "fixture.h"
@@ -105,4 +110,192 @@ TEST_CASE("kernel nodes carry their arguments, and bad handles are refused") {
   CHECK(cuGraphAddEmptyNode(&node, reinterpret_cast<CUgraph>(g.stream), nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuGraphLaunch(reinterpret_cast<CUgraphExec>(graph), g.stream) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuGraphCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("parameters of nodes come back as they were given") {
+  Graphs g;
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  g.count = 3;
+  g.value = 8;
+  kernel.func = g.fill;
+  kernel.gridDimX = 2;
+  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
+  kernel.blockDimX = 32;
+  kernel.sharedMemBytes = 64;
+  kernel.kernelParams = g.arguments;
+  CUgraphNode node = nullptr, other = nullptr;
+  REQUIRE(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &kernel) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS back{};
+  REQUIRE(cuGraphKernelNodeGetParams_v2(node, &back) == CUDA_SUCCESS);
+  CHECK(back.func == g.fill);
+  CHECK(back.gridDimX == 2);
+  CHECK(back.blockDimX == 32);
+  CHECK(back.sharedMemBytes == 64);
+  REQUIRE(back.kernelParams != nullptr);
+  CHECK(*static_cast<CUdeviceptr*>(back.kernelParams[0]) == g.memory);
+  CHECK(*static_cast<unsigned*>(back.kernelParams[1]) == 3);
+  CHECK(*static_cast<unsigned*>(back.kernelParams[2]) == 8);
+  // As programs do: read, change, write.
+  *static_cast<unsigned*>(back.kernelParams[2]) = 9;
+  CHECK(cuGraphKernelNodeSetParams_v2(node, &back) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS_v1 older{};
+  REQUIRE(cuGraphKernelNodeGetParams(node, &older) == CUDA_SUCCESS);
+  CHECK(older.func == g.fill);
+  CHECK(*static_cast<unsigned*>(older.kernelParams[2]) == 9);
+  CUDA_HOST_NODE_PARAMS host{};
+  CHECK(cuGraphHostNodeGetParams(node, &host) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphKernelNodeGetParams_v2(node, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphKernelNodeGetParams_v2(nullptr, &back) == CUDA_ERROR_INVALID_VALUE);
+
+  CUlibrary library = nullptr;
+  CUkernel entry = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryGetKernel(&entry, library, "fill32") == CUDA_SUCCESS);
+  back.func = nullptr;
+  back.kern = entry;
+  REQUIRE(cuGraphAddKernelNode_v2(&other, graph, nullptr, 0, &back) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS by_kernel{};
+  REQUIRE(cuGraphKernelNodeGetParams_v2(other, &by_kernel) == CUDA_SUCCESS);
+  CHECK(by_kernel.func == nullptr);
+  CHECK(by_kernel.kern == entry);
+  CHECK(cuGraphDestroyNode(other) == CUDA_SUCCESS);
+
+  CUkernelNodeAttrValue attribute{};
+  attribute.priority = -3;
+  CHECK(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &attribute) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddKernelNode_v2(&other, graph, nullptr, 0, &back) == CUDA_SUCCESS);
+  CHECK(cuGraphKernelNodeCopyAttributes(other, node) == CUDA_SUCCESS);
+  attribute.priority = 0;
+  CHECK(cuGraphKernelNodeGetAttribute(other, CU_LAUNCH_ATTRIBUTE_PRIORITY, &attribute) == CUDA_SUCCESS);
+  CHECK(attribute.priority == -3);
+  CHECK(cuGraphKernelNodeGetAttribute(other, static_cast<CUkernelNodeAttrID>(999), &attribute) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphKernelNodeGetAttribute(other, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr) == CUDA_ERROR_INVALID_VALUE);
+
+  const CUDA_MEMSET_NODE_PARAMS memset{g.memory, 64, 5, 4, 3, 2};
+  REQUIRE(cuGraphAddMemsetNode(&node, graph, nullptr, 0, &memset, g.context) == CUDA_SUCCESS);
+  CUDA_MEMSET_NODE_PARAMS memset_back{};
+  REQUIRE(cuGraphMemsetNodeGetParams(node, &memset_back) == CUDA_SUCCESS);
+  CHECK(memset_back.dst == g.memory);
+  CHECK(memset_back.pitch == 64);
+  CHECK(memset_back.width == 3);
+  CHECK(memset_back.height == 2);
+  memset_back.value = 6;
+  CHECK(cuGraphMemsetNodeSetParams(node, &memset_back) == CUDA_SUCCESS);
+
+  CUstreamBatchMemOpParams operations[2]{};
+  operations[0].operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  operations[0].writeValue.address = g.memory + 512;
+  operations[0].writeValue.value = 44;
+  operations[1].operation = CU_STREAM_MEM_OP_BARRIER;
+  CUDA_BATCH_MEM_OP_NODE_PARAMS batch{g.context, 2, operations, 0};
+  REQUIRE(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &batch) == CUDA_SUCCESS);
+  CUDA_BATCH_MEM_OP_NODE_PARAMS batch_back{};
+  REQUIRE(cuGraphBatchMemOpNodeGetParams(node, &batch_back) == CUDA_SUCCESS);
+  REQUIRE(batch_back.count == 2);
+  CHECK(batch_back.paramArray[0].writeValue.address == g.memory + 512);
+  CHECK(batch_back.paramArray[0].writeValue.value == 44);
+  CHECK(batch_back.paramArray[1].operation == CU_STREAM_MEM_OP_BARRIER);
+  operations[0].writeValue.address = 16;
+  CHECK(cuGraphBatchMemOpNodeSetParams(node, &batch) == CUDA_ERROR_INVALID_VALUE);
+
+  CUgraphExec exec = nullptr;
+  REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+  operations[0].writeValue.address = g.memory + 516;
+  operations[0].writeValue.value = 45;
+  CHECK(cuGraphExecBatchMemOpNodeSetParams(exec, node, &batch) == CUDA_SUCCESS);
+  CHECK(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(g.word(0) == 6);
+  CHECK(g.word(128) == 0);
+  CHECK(g.word(129) == 45);
+
+  CUgraphNodeParams any{};
+  any.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  any.memOp.ctx = g.context;
+  any.memOp.count = 2;
+  any.memOp.paramArray = operations;
+  operations[0].writeValue.value = 46;
+  CHECK(cuGraphNodeSetParams(node, &any) == CUDA_SUCCESS);
+  CHECK(cuGraphExecNodeSetParams(exec, node, &any) == CUDA_SUCCESS);
+  any.type = CU_GRAPH_NODE_TYPE_EMPTY;
+  CHECK(cuGraphNodeSetParams(node, &any) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(g.word(129) == 46);
+}
+
+TEST_CASE("a graph that cannot be instantiated names its node") {
+  Graphs g;
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUgraphNode first = nullptr, second = nullptr;
+  REQUIRE(cuGraphAddEmptyNode(&first, graph, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddEmptyNode(&second, graph, &first, 1) == CUDA_SUCCESS);
+  g.driver->script("cuGraphInstantiateWithParams", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  CUgraphExec exec = nullptr;
+  CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+  CHECK(cuGraphInstantiateWithParams(&exec, graph, &params) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(exec == nullptr);
+  CHECK(cuGraphInstantiateWithParams(&exec, graph, &params) == CUDA_SUCCESS);
+  CHECK(params.result_out == CUDA_GRAPH_INSTANTIATE_SUCCESS);
+  CHECK(params.hErrNode_out == nullptr);
+}
+
+TEST_CASE("a graph is printed on the client's disk") {
+  Graphs g;
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUgraphNode node = nullptr;
+  for (int i = 0; i < 3; ++i) REQUIRE(cuGraphAddEmptyNode(&node, graph, nullptr, 0) == CUDA_SUCCESS);
+  const auto path = std::filesystem::temp_directory_path() / ("fargpu_graph_" + std::to_string(::getpid()) + ".dot");
+  CHECK(cuGraphDebugDotPrint(graph, path.c_str(), CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE) == CUDA_SUCCESS);
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  CHECK(text.starts_with("digraph dot {\n"));
+  CHECK(text.ends_with("}\n"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 5);
+  std::filesystem::remove(path);
+  CHECK(cuGraphDebugDotPrint(graph, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphDebugDotPrint(graph, "/nowhere/at/all.dot", 0) == CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+TEST_CASE("a capture may go on in a graph that is there") {
+  Graphs g;
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  REQUIRE(g.launch(1, 1) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCaptureToGraph(g.stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+  REQUIRE(g.launch(1, 4) == CUDA_SUCCESS);
+  CUgraph ended = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &ended) == CUDA_SUCCESS);
+  CHECK(ended == graph);
+  std::size_t n = 0;
+  CHECK(cuGraphGetNodes(graph, nullptr, &n) == CUDA_SUCCESS);
+  CHECK(n == 1);
+}
+
+TEST_CASE("a node of a child graph that is gone leaves no handle that means another") {
+  Graphs g;
+  CUgraph child = nullptr, graph = nullptr;
+  REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddEmptyNode(&node, child, nullptr, 0) == CUDA_SUCCESS);
+  for (int round = 0; round < 20; ++round) {
+    REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+    CUgraphNode nested = nullptr, inner = nullptr, fresh = nullptr;
+    REQUIRE(cuGraphAddChildGraphNode(&nested, graph, nullptr, 0, child) == CUDA_SUCCESS);
+    CUgraph embedded = nullptr;
+    REQUIRE(cuGraphChildGraphNodeGetGraph(nested, &embedded) == CUDA_SUCCESS);
+    std::size_t n = 1;
+    REQUIRE(cuGraphGetNodes(embedded, &inner, &n) == CUDA_SUCCESS);
+    REQUIRE(cuGraphDestroyNode(nested) == CUDA_SUCCESS);
+    // The driver may give a new node the place of an old one.
+    CUgraph other = nullptr;
+    REQUIRE(cuGraphCreate(&other, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphAddEmptyNode(&fresh, other, nullptr, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    CUgraphNodeType type{};
+    CHECK(cuGraphNodeGetType(fresh, &type) == CUDA_SUCCESS);
+    CHECK(cuGraphDestroy(other) == CUDA_SUCCESS);
+  }
 }

@@ -6,129 +6,19 @@
 #include <thread>
 
 #include "calls_copy.capnp.h"
+#include "calls_graph.capnp.h"
 #include "calls_stream.capnp.h"
 #include "client/dial.h"
 #include "fixture.h"
+#include "hand_made_client.h"
 #include "operations.capnp.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
-#include "server/worker/attach.h"
 
 using namespace fargpu;
-
-namespace {
-
-/// Sends what the other end may not want to hear to the end.
-void send_until_cut(Channel& channel, std::span<const Channel::Bytes> pieces) {
-  try {
-    send_all(channel, pieces);
-  } catch (const ChannelClosed&) {
-  }
-}
-
-/// A worker in this process with a hand-made client before it.
-class HandMadeClient {
- public:
-  HandMadeClient() {
-    auto [near, far] = make_memory_channel();
-    channel_ = std::move(near);
-    worker_ = std::thread([this, far = std::move(far)] {
-      server::AttachOptions options;
-      options.session_id = 5;
-      options.devices = {0};
-      options.one_process = true;
-      const auto attach = receive_control(*far, limits::lease_timeout);
-      why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
-    });
-    send_control(*channel_, 1, [](wire::Control::Builder control) {
-      auto attach = control.initAttach();
-      attach.setProtocolVersion(wire::PROTOCOL_VERSION);
-      attach.setDriverVersion(13000);
-      const auto range = [](wire::Range::Builder r, std::uint64_t base) {
-        r.setBase(base);
-        r.setBytes(std::uint64_t{64} << 30);
-      };
-      range(attach.initDeviceWindows(1)[0], 0x1000'0000'0000);
-      range(attach.initHostWindows(1)[0], 0x2b5d'4000'0000);
-    });
-    const auto answer = receive_control(*channel_, limits::lease_timeout);
-    MessageReader reader(answer);
-    REQUIRE(reader.root<wire::Control>().getAttachAnswer().getFailure().getReason() == wire::Failure::Reason::NONE);
-  }
-  ~HandMadeClient() {
-    if (worker_.joinable()) {
-      channel_->close();
-      worker_.join();
-    }
-  }
-
-  /// Header as a proper client would fill it, to be spoilt.
-  FrameHeader call(Opcode opcode, bool wants_reply = true) {
-    FrameHeader h;
-    h.kind = FrameKind::call;
-    h.opcode = static_cast<std::uint16_t>(opcode);
-    h.sequence = ++sequence_;
-    h.thread = 1;
-    h.subject = context_;
-    h.detail = wants_reply ? std::uint32_t{call_wants_reply} : 0;
-    return h;
-  }
-  void send(FrameHeader header, std::span<const std::byte> message = {}, std::span<const std::byte> bulk = {}) {
-    if (header.message_bytes == 0) header.message_bytes = static_cast<std::uint32_t>(message.size());
-    if (header.bulk_bytes == 0) header.bulk_bytes = static_cast<std::uint32_t>(bulk.size());
-    const std::byte zeros[8] = {};
-    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), message, bulk,
-                                                 std::span(zeros).first(padded(bulk.size()) - bulk.size())};
-    send_until_cut(*channel_, pieces);
-  }
-  template <class Request, class Fill>
-  void send_call(Opcode opcode, Fill&& fill, std::span<const std::byte> bulk = {}, bool wants_reply = true) {
-    MessageWriter writer;
-    fill(writer.root<Request>());
-    send(call(opcode, wants_reply), writer.finish(), bulk);
-  }
-  /// The result of the next reply frame; other frames are passed over.
-  CUresult reply() {
-    for (;;) {
-      FrameHeader header;
-      read(std::as_writable_bytes(std::span(&header, 1)));
-      std::vector<std::byte> rest(header.message_bytes + padded(header.bulk_bytes));
-      read(rest);
-      if (header.kind == FrameKind::reply) return static_cast<CUresult>(header.detail);
-    }
-  }
-  void open_context() {
-    send_call<wire::OpenContext>(Opcode::openContext, [](wire::OpenContext::Builder in) {
-      in.setContext(Handle(HandleKind::context, 1, 1).value());
-      in.setPrimary(true);
-    });
-    REQUIRE(reply() == CUDA_SUCCESS);
-    context_ = Handle(HandleKind::context, 1, 1).id();
-  }
-  /// Why the worker ended.
-  std::string worker_end() {
-    worker_.join();
-    return why_;
-  }
-
- private:
-  void read(std::span<std::byte> into) {
-    while (!into.empty()) {
-      const std::size_t n = channel_->receive_some(into);
-      into = into.subspan(n);
-      if (n == 0) channel_->wait({.readable = true}, std::chrono::seconds(10));
-    }
-  }
-
-  std::unique_ptr<Channel> channel_;
-  std::thread worker_;
-  std::string why_;
-  std::uint32_t sequence_ = 1;
-  std::uint32_t context_ = 0;
-};
-
-}  // namespace
+using test::HandMadeClient;
+using test::send_until_cut;
 
 TEST_CASE("a worker refuses what it can refuse, and goes on") {
   HandMadeClient client;
@@ -168,6 +58,63 @@ TEST_CASE("a worker refuses what it can refuse, and goes on") {
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
   client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
   CHECK(client.reply() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a worker refuses parts of graphs that cannot be, and gives none to the GPU") {
+  HandMadeClient client;
+  client.open_context();
+  client.send_call<wire::CuGraphCreate>(Opcode::cuGraphCreate, [](auto) {});
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  const std::uint64_t graph = Handle(HandleKind::graph, Handle::worker_index_first, 1).value();
+  const auto add = [&](auto&& fill) {
+    client.send_call<wire::AddNode>(Opcode::addNode, [&](wire::AddNode::Builder in) {
+      in.setGraph(graph);
+      fill(in.initParameters());
+    });
+    return client.reply();
+  };
+  const auto copy = [&](std::uint64_t width, std::uint64_t height, std::uint64_t depth, std::uint64_t part) {
+    return add([&](wire::NodeParameters::Builder node) {
+      auto copy = node.initCopy();
+      copy.setWidth(width);
+      copy.setHeight(height);
+      copy.setDepth(depth);
+      copy.initSource().getPlace().setPart(part);
+      copy.initTarget().getPlace().setDevice(0x1000'0000'0000);
+    });
+  };
+  CHECK(copy(4, 1, 1, 10) == CUDA_ERROR_INVALID_VALUE);  // no memory of the session there
+  CHECK(copy(0, 1, 1, 11) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(1ull << 40, 1ull << 40, 1ull << 48, 12) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(~0ull, ~0ull, ~0ull, 13) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(add([](wire::NodeParameters::Builder node) { node.setEventRecord(12345); }) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(add([](wire::NodeParameters::Builder node) { node.setChild(12345); }) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(add([](wire::NodeParameters::Builder node) {
+          auto operation = node.initMemory().initOperations(1)[0];
+          operation.setOperation(CU_STREAM_MEM_OP_WRITE_VALUE_64);
+          operation.setAddress(~0ull - 3);
+        }) == CUDA_ERROR_INVALID_VALUE);
+  // A function on a stream that is not captured, and a launch of what was never instantiated.
+  client.send_call<wire::HostFunction>(Opcode::hostFunction, [](auto in) {
+    in.setStream(1);
+    in.setPart(20);
+  });
+  CHECK(client.reply() == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  client.send_call<wire::LaunchGraph>(Opcode::launchGraph, [](auto in) {
+    in.setExec(Handle(HandleKind::exec, Handle::worker_index_first, 1).value());
+    in.setStream(1);
+  });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+  // An executable graph with a function goes to the driver in pieces only.
+  CHECK(add([](wire::NodeParameters::Builder node) { node.setHost(21); }) == CUDA_SUCCESS);
+  client.send_call<wire::InstantiateGraph>(Opcode::instantiateGraph, [&](auto in) { in.setGraph(graph); });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  client.send_call<wire::CuGraphLaunch>(Opcode::cuGraphLaunch, [](auto in) {
+    in.setHGraph(Handle(HandleKind::exec, Handle::worker_index_first, 1).value());
+    in.setHStream(1);
+  });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+  CHECK(fake::FakeDriver::instance()->calls("cuGraphLaunch") == 0);
 }
 
 TEST_CASE("a worker ends the session of a client that breaks the protocol") {
@@ -229,6 +176,14 @@ TEST_CASE("a worker ends the session of a client that breaks the protocol") {
     header.opcode = 0;
     client.send(header, writer.finish());
     wanted = "not asked for";
+  }
+  SECTION("a part of a graph by a number that is taken") {
+    for (int i = 0; i < 2; ++i)
+      client.send_call<wire::CreateUserObject>(Opcode::createUserObject, [](auto in) {
+        in.setPart(7);
+        in.setReferences(1);
+      });
+    wanted = "not free";
   }
   SECTION("a handle that is taken") {
     for (int i = 0; i < 2; ++i) {
@@ -328,6 +283,40 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
         pull.setPull(1);
         pull.setAddress(reinterpret_cast<std::uint64_t>(&victim));
         pull.setBytes(1);
+      });
+    });
+  }
+  SECTION("a function that is part of no graph") {
+    speaker = std::thread([&] {
+      worker.control([](wire::Control::Builder control) {
+        auto callback = control.initCallback();
+        callback.setCallback(1);
+        callback.setPart(5);
+      });
+    });
+  }
+  SECTION("bytes for memory that is part of no graph") {
+    speaker = std::thread([&] {
+      worker.control([](wire::Control::Builder control) {
+        auto pull = control.initPull();
+        pull.setPull(1);
+        pull.setPart(5);
+        pull.setBytes(1);
+      });
+    });
+  }
+  SECTION("bytes behind the end of memory that is part of a graph") {
+    static unsigned char victim[4];
+    client::GraphParts::Memory memory;
+    memory.base = reinterpret_cast<std::uint64_t>(victim);
+    memory.pitch = memory.width = 4;
+    memory.height = memory.rows = memory.slices = 1;
+    const std::uint64_t part = client::Thread::current().session().graph_parts().add(memory);
+    speaker = std::thread([&worker, part] {
+      worker.control([part](wire::Control::Builder control) {
+        auto deliver = control.initDeliver();
+        deliver.setPart(part);
+        deliver.setAddress(5);
       });
     });
   }

@@ -32,6 +32,29 @@ TEST_CASE("memory is allocated, filled, copied and freed") {
   CHECK(cuMemFree_v2(0) == CUDA_SUCCESS);
 }
 
+TEST_CASE("device addresses that CUDA does not know are refused, not taken for the host's") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  std::vector<unsigned char> host(64), other(64, 3);
+  const auto wrong = GENERATE_REF(CUdeviceptr{0x1000}, reinterpret_cast<CUdeviceptr>(other.data()));
+  CHECK(cuMemcpyDtoH_v2(host.data(), wrong, 16) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyHtoD_v2(wrong, host.data(), 16) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyHtoDAsync_v2(wrong, host.data(), 16, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyDtoD_v2(memory, wrong, 16) == CUDA_ERROR_INVALID_VALUE);
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = wrong;
+  rows.dstMemoryType = CU_MEMORYTYPE_HOST;
+  rows.dstHost = host.data();
+  rows.WidthInBytes = rows.srcPitch = rows.dstPitch = 8;
+  rows.Height = 2;
+  CHECK(cuMemcpy2D_v2(&rows) == CUDA_ERROR_INVALID_VALUE);
+  // Whoever does not say what an address is has both sides looked up.
+  REQUIRE(cuMemcpy(reinterpret_cast<CUdeviceptr>(host.data()), reinterpret_cast<CUdeviceptr>(other.data()), 64) == CUDA_SUCCESS);
+  CHECK(host == other);
+}
+
 TEST_CASE("large copies arrive whole, in both directions") {
   RemoteContext remote;
   const std::size_t bytes = (11u << 20) + 13;  // several frames, the last one odd

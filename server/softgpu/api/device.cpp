@@ -55,6 +55,9 @@ CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   });
 }
 
+// An identity that Windows gives to adapters.
+CUresult cuDeviceGetLuid(char*, unsigned int*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; }
+
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
 
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {

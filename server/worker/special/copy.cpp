@@ -3,63 +3,30 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/extent.h"
+#include "server/worker/copy_sides.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 
 namespace fargpu::server::hand {
 namespace {
 
-struct Shape {
-  std::uint64_t width, height, depth;
-};
-struct Side {
-  std::uint64_t address, pitch, slice;
-};
-
-Shape shape_of(wire::Shape::Reader in) { return {in.getWidth(), in.getHeight(), in.getDepth()}; }
-Side side_of(wire::Side::Reader in) { return {in.getAddress(), in.getPitch(), in.getSlice()}; }
-
-// Bytes from the first to behind the last; false if that is no sensible number.
-bool extent_of(const Shape& shape, const Side& side, std::uint64_t& extent) {
-  if (shape.width == 0 || shape.height == 0 || shape.depth == 0) return false;
-  unsigned __int128 sum = static_cast<unsigned __int128>(shape.depth - 1) * side.slice;
-  sum += static_cast<unsigned __int128>(shape.height - 1) * side.pitch;
-  sum += shape.width;
-  extent = static_cast<std::uint64_t>(sum);
-  return sum <= (std::uint64_t{1} << 47);
-}
-
-bool allowed(Session& session, const Shape& shape, const Side& side) {
-  std::uint64_t extent = 0;
-  return extent_of(shape, side, extent) && session.memory().holds(side.address, extent);
-}
-
-// Packed rows at `host` to or from rows on the device, in stream order.
+// Packed rows at `host` to or from the device's side, in stream order.
 CUresult copy_rows(Session& session, StreamState& stream, const Shape& shape, const Side& device, std::byte* host, bool in) {
   DriverTable& driver = session.driver();
-  if (shape.height == 1) {
+  if (!device.array && shape.height == 1) {
     return in ? driver.cuMemcpyHtoDAsync_v2(device.address, host, shape.width, stream.cuda)
               : driver.cuMemcpyDtoHAsync_v2(host, device.address, shape.width, stream.cuda);
   }
-  CUDA_MEMCPY2D copy{};
-  copy.WidthInBytes = shape.width;
-  copy.Height = shape.height;
+  CUDA_MEMCPY3D copy = copy_of(shape);
   if (in) {
-    copy.srcMemoryType = CU_MEMORYTYPE_HOST;
-    copy.srcHost = host;
-    copy.srcPitch = shape.width;
-    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.dstDevice = device.address;
-    copy.dstPitch = device.pitch;
+    put_packed_source(host, copy);
+    put_target(device, copy);
   } else {
-    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = device.address;
-    copy.srcPitch = device.pitch;
-    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
-    copy.dstHost = host;
-    copy.dstPitch = shape.width;
+    put_source(device, copy);
+    put_packed_target(host, copy);
   }
-  return driver.cuMemcpy2DAsync_v2(&copy, stream.cuda);
+  return driver.cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }
 
 // What the program's call was synchronous about: later work on other streams must find the bytes.
@@ -102,13 +69,12 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
       const auto part = session_.staging_out().take(rows * width);
       if (!part) return false;
       StreamState* const stream = session_.stream(stream_, call_.context);
-      if (!stream) {
+      if (!stream || !source_.alive(session_)) {
         failure_ = CUDA_ERROR_INVALID_HANDLE;
         session_.staging_out().give(*part);
         break;
       }
-      const Side from{source_.address + row_ * source_.pitch + column_, source_.pitch, 0};
-      const CUresult result = copy_rows(session_, *stream, {width, rows, 1}, from, part->data(), false);
+      const CUresult result = copy_rows(session_, *stream, {width, rows, 1}, source_.from(column_, row_), part->data(), false);
       if (result != CUDA_SUCCESS) {
         failure_ = result;
         session_.staging_out().give(*part);
@@ -175,8 +141,8 @@ void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes)
 }  // namespace
 
 Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
-  const Shape shape = shape_of(in.getShape());
-  const Side target = side_of(in.getTarget());
+  const Shape shape(in.getShape());
+  Side target;
   const std::span<std::byte> bulk = call.bulk();
   const bool staged = session.staging_in().contains(bulk.data());
   const auto refuse = [&](CUresult result) {
@@ -185,10 +151,11 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   };
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
   if (!stream) return refuse(CUDA_ERROR_INVALID_HANDLE);
-  if (shape.depth != 1 || !allowed(session, shape, target)) return refuse(CUDA_ERROR_INVALID_VALUE);
+  if (shape.depth != 1) return refuse(CUDA_ERROR_INVALID_VALUE);
+  if (const CUresult bad = read_side(session, in.getTarget(), shape, target); bad != CUDA_SUCCESS) return refuse(bad);
   const auto source = in.getSource();
   if (source.isBulk()) {
-    if (bulk.size() != shape.width * shape.height) throw ProtocolError("a copy with too few or too many bytes");
+    if (bulk.size() != extent_of_rows(shape.width, 1, shape.height, shape.width)) throw ProtocolError("a copy with too few or too many bytes");
     const CUresult result = copy_rows(session, *stream, shape, target, bulk.data(), true);
     if (result != CUDA_SUCCESS) return refuse(result);
     session.submitted(*stream);
@@ -207,18 +174,27 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     session.submitted(*stream);
   } else {
     const std::uint64_t held = session.order().hold(*stream);
-    session.start_pull(source.getPull(), shape.width,
-                       [&session, id = call.id(), handle = in.getStream(), shape, target, held](std::vector<std::byte> bytes) {
-                         StreamState* const there = session.stream(handle, id.context);
-                         CUresult result = CUDA_ERROR_INVALID_HANDLE;
-                         if (there && session.make_current(*there->context)) {
-                           // The stream has nothing before it any more, so that this takes no longer than the copy.
-                           result = copy_rows(session, *there, shape, target, bytes.data(), true);
-                           if (result == CUDA_SUCCESS) session.submitted(*there);
-                         }
-                         session.order().release(held);
-                         if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
-                       });
+    const auto arrived = [&session, id = call.id(), handle = in.getStream(), shape, target, held](std::vector<std::byte> bytes) {
+      StreamState* const there = session.stream(handle, id.context);
+      CUresult result = CUDA_ERROR_INVALID_HANDLE;
+      if (there && target.alive(session) && session.make_current(*there->context)) {
+        // The stream has nothing before it any more, so that this takes no longer than the copy.
+        result = copy_rows(session, *there, shape, target, bytes.data(), true);
+        if (result == CUDA_SUCCESS) session.submitted(*there);
+      }
+      session.order().release(held);
+      if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
+    };
+    // What the stream was given before may write the memory too.
+    session.completions().after(*stream, Completions::Kind::signal,
+                                [&session, id = call.id(), held, arrived, address = source.getPull(), bytes = shape.width](CUresult result) {
+                                  if (result == CUDA_SUCCESS) {
+                                    session.start_pull({.address = address, .bytes = bytes}, arrived);
+                                    return;
+                                  }
+                                  session.order().release(held);
+                                  session.finish(id, result);
+                                });
     return Outcome::later();
   }
   if (in.getComplete()) let_nothing_overtake(session, *stream);
@@ -226,11 +202,12 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
 }
 
 Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
-  const Shape shape = shape_of(in.getShape());
-  const Side source = side_of(in.getSource());
+  const Shape shape(in.getShape());
+  Side source;
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (shape.depth != 1 || !allowed(session, shape, source)) return CUDA_ERROR_INVALID_VALUE;
+  if (shape.depth != 1) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = read_side(session, in.getSource(), shape, source); bad != CUDA_SUCCESS) return bad;
   const auto target = in.getTarget();
   if (target.isReply()) {
     if (!call.id().wants_reply) throw ProtocolError("a copy whose bytes nobody waits for");
@@ -239,39 +216,32 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
     return Outcome::later();
   }
   const std::uint64_t address = target.getBlock();
-  const std::span<std::byte> memory = session.host_blocks().find(address, shape.width);
-  if (shape.height != 1 || memory.size() != shape.width) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t bytes = extent_of_rows(shape.width, 1, shape.height, shape.width);
+  const std::span<std::byte> memory = session.host_blocks().find(address, bytes);
+  if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = copy_rows(session, *stream, shape, source, memory.data(), false);
   if (result != CUDA_SUCCESS) return result;
   session.submitted(*stream);
-  session.completions().after(*stream, Completions::Kind::delivery, [&session, address, bytes = shape.width](CUresult done) {
+  session.completions().after(*stream, Completions::Kind::delivery, [&session, address, bytes](CUresult done) {
     if (done == CUDA_SUCCESS) deliver_block(session, address, bytes);
   });
   return CUDA_SUCCESS;
 }
 
 Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {
-  const Shape shape = shape_of(in.getShape());
-  const Side target = side_of(in.getTarget());
-  const Side source = side_of(in.getSource());
+  const Shape shape(in.getShape());
+  Side target, source;
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (!allowed(session, shape, target) || !allowed(session, shape, source)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = read_side(session, in.getTarget(), shape, target); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read_side(session, in.getSource(), shape, source); bad != CUDA_SUCCESS) return bad;
   CUresult result;
-  if (shape.height == 1 && shape.depth == 1) {
+  if (!target.array && !source.array && shape.height == 1 && shape.depth == 1) {
     result = session.driver().cuMemcpyDtoDAsync_v2(target.address, source.address, shape.width, stream->cuda);
   } else {
-    CUDA_MEMCPY3D copy{};
-    copy.WidthInBytes = shape.width;
-    copy.Height = shape.height;
-    copy.Depth = shape.depth;
-    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = source.address;
-    copy.srcPitch = source.pitch;
-    copy.srcHeight = source.pitch ? source.slice / source.pitch : 0;
-    copy.dstDevice = target.address;
-    copy.dstPitch = target.pitch;
-    copy.dstHeight = target.pitch ? target.slice / target.pitch : 0;
+    CUDA_MEMCPY3D copy = copy_of(shape);
+    put_source(source, copy);
+    put_target(target, copy);
     result = session.driver().cuMemcpy3DAsync_v2(&copy, stream->cuda);
   }
   if (result == CUDA_SUCCESS) session.submitted(*stream);

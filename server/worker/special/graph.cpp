@@ -1,45 +1,18 @@
-// Graph nodes, instantiation and update.
+// Graphs: nodes, executable graphs, launches, user objects.
 
-#include "server/worker/arguments.h"
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "server/worker/graph_node.h"
+#include "server/worker/graph_plan.h"
+#include "server/worker/graph_run.h"
+#include "server/worker/launch_attributes.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 
 namespace fargpu::server::hand {
-namespace {
 
-// The context a node runs in: the one it names, or the call's.
-CUresult node_context(Session& session, const Call& call, std::uint64_t named, CUcontext& context) {
-  if (named != 0) return session.resolve(HandleKind::context, named, context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-  ContextState* const current = session.context(call.id().context);
-  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-  context = current->cuda;
-  return CUDA_SUCCESS;
-}
-
-CUresult read_kernel(Session& session, const Call& call, wire::KernelNode::Reader in, Arguments& arguments,
-                     CUDA_KERNEL_NODE_PARAMS& params) {
-  params = {};
-  if (const CUresult bad = arguments.read(session, in.getFunction(), in.getParameters(), params.func); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = node_context(session, call, in.getContext(), params.ctx); bad != CUDA_SUCCESS) return bad;
-  params.gridDimX = in.getGridX();
-  params.gridDimY = in.getGridY();
-  params.gridDimZ = in.getGridZ();
-  params.blockDimX = in.getBlockX();
-  params.blockDimY = in.getBlockY();
-  params.blockDimZ = in.getBlockZ();
-  params.sharedMemBytes = in.getSharedBytes();
-  params.kernelParams = arguments.pointers();
-  return CUDA_SUCCESS;
-}
-
-bool holds_rows(Session& session, std::uint64_t address, std::uint64_t pitch, std::uint64_t slice, std::uint64_t width,
-                std::uint64_t height, std::uint64_t depth) {
-  if (width == 0 || height == 0 || depth == 0) return false;
-  const auto extent = static_cast<unsigned __int128>(depth - 1) * slice + static_cast<unsigned __int128>(height - 1) * pitch + width;
-  return extent <= (std::uint64_t{1} << 47) && session.memory().holds(address, static_cast<std::uint64_t>(extent));
-}
-
-}  // namespace
+// --- nodes ---------------------------------------------------------------------------------------------------------------------------
 
 Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
   CUgraph graph{};
@@ -56,102 +29,112 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
     edges[i].to_port = edge_list[i].getToPort();
     edges[i].type = edge_list[i].getType();
   }
-  CUgraphNodeParams params{};
-  Arguments arguments;
-  const auto node = in.getNode();
-  switch (node.which()) {
-    case wire::AddNode::Node::EMPTY:
-      params.type = CU_GRAPH_NODE_TYPE_EMPTY;
-      break;
-    case wire::AddNode::Node::KERNEL: {
-      params.type = CU_GRAPH_NODE_TYPE_KERNEL;
-      CUDA_KERNEL_NODE_PARAMS kernel;
-      if (const CUresult bad = read_kernel(session, call, node.getKernel(), arguments, kernel); bad != CUDA_SUCCESS) return bad;
-      params.kernel.func = kernel.func;
-      params.kernel.gridDimX = kernel.gridDimX;
-      params.kernel.gridDimY = kernel.gridDimY;
-      params.kernel.gridDimZ = kernel.gridDimZ;
-      params.kernel.blockDimX = kernel.blockDimX;
-      params.kernel.blockDimY = kernel.blockDimY;
-      params.kernel.blockDimZ = kernel.blockDimZ;
-      params.kernel.sharedMemBytes = kernel.sharedMemBytes;
-      params.kernel.kernelParams = kernel.kernelParams;
-      params.kernel.ctx = kernel.ctx;
-      break;
-    }
-    case wire::AddNode::Node::CHILD:
-      params.type = CU_GRAPH_NODE_TYPE_GRAPH;
-      if (!session.resolve(HandleKind::graph, node.getChild(), params.graph.graph)) return session.invalid(HandleKind::graph);
-      break;
-    case wire::AddNode::Node::MEMSET: {
-      params.type = CU_GRAPH_NODE_TYPE_MEMSET;
-      const auto memset = node.getMemset();
-      const auto target = memset.getTarget();
-      if (memset.getElementBytes() > 4 || memset.getWidth() > std::uint64_t{1} << 47 ||
-          !holds_rows(session, target.getAddress(), target.getPitch(), 0, memset.getWidth() * memset.getElementBytes(),
-                      memset.getHeight(), 1))
-        return CUDA_ERROR_INVALID_VALUE;
-      params.memset.dst = target.getAddress();
-      params.memset.pitch = target.getPitch();
-      params.memset.value = memset.getValue();
-      params.memset.elementSize = memset.getElementBytes();
-      params.memset.width = memset.getWidth();
-      params.memset.height = memset.getHeight();
-      if (const CUresult bad = node_context(session, call, 0, params.memset.ctx); bad != CUDA_SUCCESS) return bad;
-      break;
-    }
-    case wire::AddNode::Node::COPY: {
-      params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
-      const auto copy = node.getCopy();
-      const auto shape = copy.getShape();
-      const auto source = copy.getSource();
-      const auto target = copy.getTarget();
-      for (const auto side : {source, target})
-        if (!holds_rows(session, side.getAddress(), side.getPitch(), side.getSlice(), shape.getWidth(), shape.getHeight(), shape.getDepth()))
-          return CUDA_ERROR_INVALID_VALUE;
-      CUDA_MEMCPY3D& p = params.memcpy.copyParams;
-      p.WidthInBytes = shape.getWidth();
-      p.Height = shape.getHeight();
-      p.Depth = shape.getDepth();
-      p.srcMemoryType = p.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-      p.srcDevice = source.getAddress();
-      p.srcPitch = source.getPitch();
-      p.srcHeight = source.getPitch() ? source.getSlice() / source.getPitch() : 0;
-      p.dstDevice = target.getAddress();
-      p.dstPitch = target.getPitch();
-      p.dstHeight = target.getPitch() ? target.getSlice() / target.getPitch() : 0;
-      if (const CUresult bad = node_context(session, call, 0, params.memcpy.copyCtx); bad != CUDA_SUCCESS) return bad;
-      break;
-    }
-    case wire::AddNode::Node::EVENT_RECORD:
-      params.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-      if (!session.resolve(HandleKind::event, node.getEventRecord(), params.eventRecord.event)) return CUDA_ERROR_INVALID_HANDLE;
-      break;
-    case wire::AddNode::Node::EVENT_WAIT:
-      params.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-      if (!session.resolve(HandleKind::event, node.getEventWait(), params.eventWait.event)) return CUDA_ERROR_INVALID_HANDLE;
-      break;
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  NodeParameters node(session);
+  if (const CUresult bad = node.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = node.keep_in(keeper_of(session, graph)); bad != CUDA_SUCCESS) return bad;
   CUgraphNode made{};
   const CUresult result = session.driver().cuGraphAddNode_v2(&made, graph, dependencies.data(), edges.empty() ? nullptr : edges.data(),
-                                                             dependencies.size(), &params);
-  if (result == CUDA_SUCCESS) call.out<wire::AddNodeReply>().setNode(session.reveal(HandleKind::node, made, call, in.getGraph()).value());
+                                                             dependencies.size(), &node.params());
+  if (result != CUDA_SUCCESS) {
+    node.take_back();
+    return result;
+  }
+  auto out = call.out<wire::AddNodeReply>();
+  out.setNode(session.reveal(HandleKind::node, made, call, in.getGraph()).value());
+  const CUgraphNodeParams& params = node.params();
+  if (params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+    const std::vector<CUgraph> bodies(params.conditional.phGraph_out, params.conditional.phGraph_out + params.conditional.size);
+    auto list = out.initBodies(params.conditional.size);
+    for (unsigned i = 0; i < bodies.size(); ++i) list.set(i, session.reveal(HandleKind::graph, bodies[i], call, in.getGraph()).value());
+    session.graph_parts().set_bodies(made, bodies);
+  } else if (params.type == CU_GRAPH_NODE_TYPE_GRAPH && params.graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
+    session.handles().give(Handle(in.getParameters().getChild()), Handle(in.getGraph()));
+  }
   return result;
 }
 
-Outcome setKernelNode(Session& session, Call& call, wire::SetKernelNode::Reader in) {
+Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
   CUgraphNode node{};
   if (!session.resolve(HandleKind::node, in.getNode(), node)) return session.invalid(HandleKind::node);
-  Arguments arguments;
-  CUDA_KERNEL_NODE_PARAMS params;
-  if (const CUresult bad = read_kernel(session, call, in.getKernel(), arguments, params); bad != CUDA_SUCCESS) return bad;
-  if (in.getExec() == 0) return session.driver().cuGraphKernelNodeSetParams_v2(node, &params);
+  NodeParameters params(session);
+  DriverTable& driver = session.driver();
+  if (in.getExec() == 0) {
+    CUgraph graph{};
+    if (!session.resolve(HandleKind::graph, session.handles().root_of(Handle(in.getNode())).value(), graph))
+      return session.invalid(HandleKind::node);
+    if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
+    const CUresult result = driver.cuGraphNodeSetParams(node, &params.params());
+    if (result != CUDA_SUCCESS) params.take_back();
+    return result;
+  }
   CUgraphExec exec{};
   if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
-  return session.driver().cuGraphExecKernelNodeSetParams_v2(exec, node, &params);
+  if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
+  AttendedGraph* const attended = session.attended(in.getExec());
+  if (!attended) {
+    // Without parts until now: the driver does not let a node change so much, and neither do we.
+    return params.attended() ? CUDA_ERROR_INVALID_VALUE : driver.cuGraphExecNodeSetParams(exec, node, &params.params());
+  }
+  const CUgraphNode copy = attended->copy_of(node);
+  if (!copy) {
+    if (params.attended() || attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
+    return driver.cuGraphExecNodeSetParams(exec, node, &params.params());
+  }
+  if (const CUresult bad = params.keep_in(attended->copy()); bad != CUDA_SUCCESS) return bad;
+  CUresult result = driver.cuGraphExecNodeSetParams(exec, node, &params.params());
+  if (result == CUDA_SUCCESS) {
+    result = driver.cuGraphNodeSetParams(copy, &params.params());
+    attended->changed();
+  } else {
+    params.take_back();
+  }
+  return result;
 }
+
+Outcome getNode(Session& session, Call& call, wire::GetNode::Reader in) {
+  CUgraphNode node{};
+  if (!session.resolve(HandleKind::node, in.getNode(), node)) return session.invalid(HandleKind::node);
+  return write_node(session, call, node, static_cast<CUgraphNodeType>(in.getType()), call.out<wire::GetNodeReply>().initParameters());
+}
+
+Outcome nodeAttribute(Session& session, Call& call, wire::NodeAttribute::Reader in) {
+  CUgraphNode node{};
+  if (!session.resolve(HandleKind::node, in.getNode(), node)) return session.invalid(HandleKind::node);
+  CUlaunchAttribute attribute;
+  if (const CUresult bad = read_attribute(session, in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
+  if (in.getSet()) return session.driver().cuGraphKernelNodeSetAttribute(node, attribute.id, &attribute.value);
+  const CUresult result = session.driver().cuGraphKernelNodeGetAttribute(node, attribute.id, &attribute.value);
+  if (result != CUDA_SUCCESS) return result;
+  return write_attribute(session, attribute, call.out<wire::NodeAttributeReply>().initAttribute());
+}
+
+Outcome cuGraphNodeSetEnabled(Session& session, Call&, wire::CuGraphNodeSetEnabled::Reader in) {
+  CUgraphExec exec{};
+  CUgraphNode node{};
+  if (!session.resolve(HandleKind::exec, in.getHGraphExec(), exec)) return session.invalid(HandleKind::exec);
+  if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
+  AttendedGraph* const attended = session.attended(in.getHGraphExec());
+  const CUgraphNode copy = attended ? attended->copy_of(node) : nullptr;
+  if (attended && !copy && attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver().cuGraphNodeSetEnabled(exec, node, in.getIsEnabled());
+  if (result == CUDA_SUCCESS && copy) attended->set_enabled(copy, in.getIsEnabled() != 0);
+  return result;
+}
+
+Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call&, wire::CuGraphExecChildGraphNodeSetParams::Reader in) {
+  CUgraphExec exec{};
+  CUgraphNode node{};
+  CUgraph child{};
+  if (!session.resolve(HandleKind::exec, in.getHGraphExec(), exec)) return session.invalid(HandleKind::exec);
+  if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
+  if (!session.resolve(HandleKind::graph, in.getChildGraph(), child)) return session.invalid(HandleKind::graph);
+  // A child graph cannot be exchanged in the copy from which an attended graph's pieces are made.
+  if (session.attended(in.getHGraphExec()) || needs_attention(session.driver(), session.graph_parts(), child)) return CUDA_ERROR_NOT_SUPPORTED;
+  return session.driver().cuGraphExecChildGraphNodeSetParams(exec, node, child);
+}
+
+// --- executable graphs ---------------------------------------------------------------------------------------------------------------
 
 Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::Reader in) {
   CUgraph graph{};
@@ -159,6 +142,8 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
   struct Made {
     CUgraphExec exec = nullptr;
     CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+    std::unique_ptr<AttendedGraph> attended;
+    std::string refusal;
   };
   auto made = std::make_shared<Made>();
   made->params.flags = in.getFlags();
@@ -169,7 +154,15 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
     session.submitted(*stream);
   }
   return session.aside_reply(
-      call, [made, graph, &driver = session.driver()] { return driver.cuGraphInstantiateWithParams(&made->exec, graph, &made->params); },
+      call,
+      [made, graph, driver = session.lent_driver(), &parts = session.graph_parts()] {
+        const CUresult result = driver->cuGraphInstantiateWithParams(&made->exec, graph, &made->params);
+        if (result != CUDA_SUCCESS || !needs_attention(*driver, parts, graph)) return result;
+        made->attended = std::make_unique<AttendedGraph>(driver, parts, made->exec, made->params.flags);
+        const CUresult taken = made->attended->take(graph, made->refusal);
+        if (taken != CUDA_SUCCESS) driver->cuGraphExecDestroy(made->exec);
+        return taken;
+      },
       [made, &session, source = Handle(in.getGraph())](CUresult result, MessageWriter& writer) {
         auto out = writer.root<wire::InstantiateGraphReply>();
         out.setOutcome(made->params.result_out);
@@ -177,8 +170,12 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
           out.setErrorNode(
               session.handles().reveal(HandleKind::node, reinterpret_cast<std::uint64_t>(made->params.hErrNode_out), 0, source).value());
         }
-        if (result == CUDA_SUCCESS)
-          out.setExec(session.handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0).value());
+        out.setRefusal(made->refusal);
+        if (result != CUDA_SUCCESS) return result;
+        const Handle exec = session.handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0);
+        out.setExec(exec.value());
+        out.setAttended(made->attended != nullptr);
+        if (made->attended) session.attend(exec.value(), std::move(made->attended));
         return result;
       });
 }
@@ -188,13 +185,117 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
   CUgraph graph{};
   if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
   if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
+  DriverTable& driver = session.driver();
   CUgraphExecUpdateResultInfo info{};
-  const CUresult result = session.driver().cuGraphExecUpdate_v2(exec, graph, &info);
+  CUresult result = driver.cuGraphExecUpdate_v2(exec, graph, &info);
   auto out = call.out<wire::UpdateGraphReply>();
   out.setOutcome(info.result);
   out.setErrorNode(session.reveal(HandleKind::node, info.errorNode, call, in.getGraph()).value());
   out.setErrorFromNode(session.reveal(HandleKind::node, info.errorFromNode, call, in.getGraph()).value());
+  AttendedGraph* attended = session.attended(in.getExec());
+  if (result == CUDA_SUCCESS && !attended && needs_attention(driver, session.graph_parts(), graph)) {
+    cuuint64_t flags = 0;
+    driver.cuGraphExecGetFlags(exec, &flags);
+    session.attend(in.getExec(), std::make_unique<AttendedGraph>(session.lent_driver(), session.graph_parts(), exec, flags));
+    attended = session.attended(in.getExec());
+  }
+  if (attended) {
+    out.setAttended(true);
+    std::string refusal;
+    if (result == CUDA_SUCCESS && (result = attended->take(graph, refusal)) != CUDA_SUCCESS) {
+      out.setRefusal(refusal);
+      out.setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
+    }
+  }
   return result;
+}
+
+Outcome cuGraphLaunch(Session& session, Call& call, wire::CuGraphLaunch::Reader in) {
+  CUgraphExec exec{};
+  if (!session.resolve(HandleKind::exec, in.getHGraph(), exec)) return session.invalid(HandleKind::exec);
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  // Into a capture goes the graph as it is; it is looked at when what is captured is instantiated.
+  const AttendedGraph* const attended = session.attended(in.getHGraph());
+  if (attended && attended->has_parts() && !session.capturing(*stream)) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = session.driver().cuGraphLaunch(exec, stream->cuda);
+  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  return result;
+}
+
+Outcome launchGraph(Session& session, Call& call, wire::LaunchGraph::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  AttendedGraph* const attended = session.attended(in.getExec());
+  const auto refuse = [&](CUresult result) {
+    GraphRun::announce(session, nullptr, in.getDone());
+    return result;
+  };
+  if (!attended) return refuse(CUDA_ERROR_INVALID_VALUE);
+  if (!stream || session.capturing(*stream)) return refuse(CUDA_ERROR_INVALID_HANDLE);
+  std::string refusal;
+  auto plan = attended->plan(refusal);
+  if (!plan) return refuse(CUDA_ERROR_NOT_SUPPORTED);
+  std::make_shared<GraphRun>(session, std::move(plan), call.id(), in.getStream(), in.getDone())->launch(*stream, *attended);
+  return Outcome::later();
+}
+
+Outcome cuGraphUpload(Session& session, Call& call, wire::CuGraphUpload::Reader in) {
+  CUgraphExec exec{};
+  if (!session.resolve(HandleKind::exec, in.getHGraph(), exec)) return session.invalid(HandleKind::exec);
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  CUresult result = CUDA_SUCCESS;
+  if (AttendedGraph* const attended = session.attended(in.getHGraph())) {
+    std::string refusal;
+    const auto plan = attended->plan(refusal);
+    if (!plan) return CUDA_ERROR_NOT_SUPPORTED;
+    for (const GraphPlan::Step& step : plan->steps)
+      if (step.piece && result == CUDA_SUCCESS) result = session.driver().cuGraphUpload(step.piece, stream->cuda);
+  } else {
+    result = session.driver().cuGraphUpload(exec, stream->cuda);
+  }
+  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  return result;
+}
+
+// --- the rest --------------------------------------------------------------------------------------------------------------------------
+
+// The driver writes to a path only; this one leads to memory.
+Outcome printGraph(Session& session, Call& call, wire::PrintGraph::Reader in) {
+  CUgraph graph{};
+  if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
+  const int file = ::memfd_create("graph", MFD_CLOEXEC);
+  if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  const CUresult result = session.driver().cuGraphDebugDotPrint(graph, path.c_str(), in.getFlags());
+  if (result == CUDA_SUCCESS) {
+    const auto bytes = static_cast<std::uint64_t>(std::max<off_t>(0, ::lseek(file, 0, SEEK_END)));
+    const std::uint64_t offset = std::min(in.getOffset(), bytes);
+    std::vector<kj::byte> text(std::min<std::uint64_t>(bytes - offset, limits::bulk_bytes_max));
+    const ssize_t got = ::pread(file, text.data(), text.size(), static_cast<off_t>(offset));
+    auto out = call.out<wire::PrintGraphReply>();
+    out.setText(capnp::Data::Reader(text.data(), static_cast<std::size_t>(std::max<ssize_t>(0, got))));
+    out.setBytes(bytes);
+  }
+  ::close(file);
+  return result;
+}
+
+Outcome createUserObject(Session& session, Call& call, wire::CreateUserObject::Reader in) {
+  if (in.getReferences() == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUuserObject object{};
+  DriverTable& driver = session.driver();
+  if (const CUresult bad = session.graph_parts().add(driver, in.getPart(), 0, 0, object); bad != CUDA_SUCCESS) return bad;
+  if (in.getReferences() > 1) {
+    if (const CUresult bad = driver.cuUserObjectRetain(object, in.getReferences() - 1); bad != CUDA_SUCCESS) {
+      driver.cuUserObjectRelease(object, 1);
+      return bad;
+    }
+  }
+  const Handle handle = session.reveal(HandleKind::userobject, object, call);
+  session.add_user_object(in.getPart(), handle);
+  call.out<wire::CreateUserObjectReply>().setObject(handle.value());
+  return CUDA_SUCCESS;
 }
 
 }  // namespace fargpu::server::hand

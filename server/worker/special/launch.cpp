@@ -1,38 +1,12 @@
 // Kernel launches and what is asked about them.
 
-#include <cstring>
-
-#include "cuda_facts.h"
 #include "server/worker/arguments.h"
+#include "server/worker/launch_attributes.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 
 namespace fargpu::server::hand {
 namespace {
-
-constexpr unsigned attributes_max = 32;
-
-// Launch attributes as the driver wants them.
-CUresult read_attributes(Session& session, capnp::List<wire::LaunchAttribute>::Reader in, std::vector<CUlaunchAttribute>& out) {
-  if (in.size() > attributes_max) return CUDA_ERROR_INVALID_VALUE;
-  for (const auto item : in) {
-    CUlaunchAttribute& attribute = out.emplace_back();
-    std::memset(&attribute, 0, sizeof(attribute));
-    attribute.id = static_cast<CUlaunchAttributeID>(item.getAttribute());
-    const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
-    const auto in_words = item.getWords();
-    if (!facts || in_words.size() * 8 > sizeof(attribute.value)) return CUDA_ERROR_INVALID_VALUE;
-    std::uint64_t words[sizeof(CUlaunchAttributeValue) / 8] = {};
-    for (unsigned i = 0; i < in_words.size(); ++i) words[i] = in_words[i];
-    if (facts->holds_event) {
-      CUevent event{};
-      if (item.getHandle() != 0 && !session.resolve(HandleKind::event, item.getHandle(), event)) return CUDA_ERROR_INVALID_HANDLE;
-      words[0] = reinterpret_cast<std::uint64_t>(event);
-    }
-    std::memcpy(&attribute.value, words, facts->bytes);
-  }
-  return CUDA_SUCCESS;
-}
 
 // Shape and attributes of a launch; the attributes must outlive it.
 template <class Request>
@@ -48,6 +22,16 @@ CUlaunchConfig read_config(Request in, std::vector<CUlaunchAttribute>& attribute
   config.attrs = attributes.data();
   config.numAttrs = static_cast<unsigned>(attributes.size());
   return config;
+}
+
+void tell_cluster(DriverTable& driver, CUfunction function, wire::LaunchReply::Builder out) {
+  const auto size = [&](CUfunction_attribute attribute) {
+    int value = 0;
+    return driver.cuFuncGetAttribute(&value, attribute, function) == CUDA_SUCCESS ? static_cast<unsigned>(value) : 0u;
+  };
+  out.setClusterX(size(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH));
+  out.setClusterY(size(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT));
+  out.setClusterZ(size(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH));
 }
 
 }  // namespace
@@ -78,7 +62,10 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
       result = driver.cuLaunchKernelEx(&config, function, arguments.pointers(), nullptr);
     }
   }
-  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  if (result == CUDA_SUCCESS) {
+    session.submitted(*stream);
+    if (call.id().wants_reply) tell_cluster(driver, function, call.out<wire::LaunchReply>());
+  }
   return result;
 }
 

@@ -1,5 +1,6 @@
 // Streams, events and host functions: waiting without blocking, and what only the client can do.
 
+#include "server/worker/graph_node.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
@@ -79,9 +80,35 @@ Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchroniz
   return Outcome::later();
 }
 
+namespace {
+
+// Has the driver make a node of the graph into which a stream is captured; the graph keeps the node's parts.
+template <class Make>
+CUresult capture_node(Session& session, NodeParameters& node, CUstream stream, Make&& make) {
+  CUstreamCaptureStatus status{};
+  CUgraph graph{};
+  const CUresult result = session.driver().cuStreamGetCaptureInfo_v3(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr);
+  if (result != CUDA_SUCCESS) return result;
+  // The client describes work only while it captures; this stream is captured no more.
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || !graph) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (const CUresult bad = node.keep_in(keeper_of(session, graph)); bad != CUDA_SUCCESS) return bad;
+  const CUresult made = make();
+  if (made != CUDA_SUCCESS) node.take_back();
+  return made;
+}
+
+}  // namespace
+
 Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in) {
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (in.getPart() != 0) {
+    NodeParameters node(session);
+    if (const CUresult bad = node.read_host(call, in.getPart()); bad != CUDA_SUCCESS) return bad;
+    return capture_node(session, node, stream->cuda, [&] {
+      return session.driver().cuLaunchHostFunc(stream->cuda, node.params().host.fn, node.params().host.userData);
+    });
+  }
   const std::uint64_t held = session.order().hold(*stream);
   session.completions().after(
       *stream, Completions::Kind::signal,
@@ -91,14 +118,18 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
           return;
         }
         session.deliver_changes();
-        session.expect_callback(number, [&session, held] { session.order().release(held); });
-        session.output().control([&](wire::Control::Builder control) {
-          auto callback = control.initCallback();
-          callback.setCallback(number);
-          callback.setResult(result);
-        });
+        session.call_client(number, result, [&session, held] { session.order().release(held); });
       });
   return CUDA_SUCCESS;
+}
+
+Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  NodeParameters node(session);
+  if (const CUresult bad = node.read_copy(call, in.getCopy()); bad != CUDA_SUCCESS) return bad;
+  return capture_node(session, node, stream->cuda,
+                      [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream->cuda); });
 }
 
 // --- capture -----------------------------------------------------------------------------------------------------------------------

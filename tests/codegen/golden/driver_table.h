@@ -29,6 +29,10 @@ struct DriverTable {
   CUresult(CUDAAPI* cuStreamDestroy)(CUstream hStream) = nullptr;
   CUresult(CUDAAPI* cuStreamSetAttribute)(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value) = nullptr;
   CUresult(CUDAAPI* cuStreamSetAttribute_ptsz)(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value) = nullptr;
+  CUresult(CUDAAPI* cuTexObjectCreate)(CUtexObject * object, const CUcontents * contents, const CUboxShape * shape) = nullptr;
+  CUresult(CUDAAPI* cuTexObjectDestroy)(CUtexObject object) = nullptr;
+  CUresult(CUDAAPI* cuTexObjectGetBox)(CUbox * box, CUtexObject object) = nullptr;
+  CUresult(CUDAAPI* cuTexObjectGetContents)(CUcontents * contents, size_t * room, CUtexObject object) = nullptr;
 
   /// Fills the table by `find`, which returns an address or null. Returns the names that are missing.
   template <class Find>
@@ -54,6 +58,10 @@ inline CUresult CUDAAPI cuStreamCreate(CUstream *, unsigned int) { return CUDA_E
 inline CUresult CUDAAPI cuStreamDestroy(CUstream) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuStreamSetAttribute(CUstream, CUlaunchAttributeID, const CUlaunchAttributeValue *) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuStreamSetAttribute_ptsz(CUstream, CUlaunchAttributeID, const CUlaunchAttributeValue *) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuTexObjectCreate(CUtexObject *, const CUcontents *, const CUboxShape *) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuTexObjectDestroy(CUtexObject) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuTexObjectGetBox(CUbox *, CUtexObject) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuTexObjectGetContents(CUcontents *, size_t *, CUtexObject) { return CUDA_ERROR_NOT_FOUND; }
 }  // namespace missing
 
 template <class Find>
@@ -148,6 +156,26 @@ std::vector<std::string> DriverTable::fill(Find&& find) {
   if (!cuStreamSetAttribute_ptsz) {
     cuStreamSetAttribute_ptsz = &missing::cuStreamSetAttribute_ptsz;
     absent.emplace_back("cuStreamSetAttribute_ptsz");
+  }
+  cuTexObjectCreate = reinterpret_cast<decltype(cuTexObjectCreate)>(find("cuTexObjectCreate"));
+  if (!cuTexObjectCreate) {
+    cuTexObjectCreate = &missing::cuTexObjectCreate;
+    absent.emplace_back("cuTexObjectCreate");
+  }
+  cuTexObjectDestroy = reinterpret_cast<decltype(cuTexObjectDestroy)>(find("cuTexObjectDestroy"));
+  if (!cuTexObjectDestroy) {
+    cuTexObjectDestroy = &missing::cuTexObjectDestroy;
+    absent.emplace_back("cuTexObjectDestroy");
+  }
+  cuTexObjectGetBox = reinterpret_cast<decltype(cuTexObjectGetBox)>(find("cuTexObjectGetBox"));
+  if (!cuTexObjectGetBox) {
+    cuTexObjectGetBox = &missing::cuTexObjectGetBox;
+    absent.emplace_back("cuTexObjectGetBox");
+  }
+  cuTexObjectGetContents = reinterpret_cast<decltype(cuTexObjectGetContents)>(find("cuTexObjectGetContents"));
+  if (!cuTexObjectGetContents) {
+    cuTexObjectGetContents = &missing::cuTexObjectGetContents;
+    absent.emplace_back("cuTexObjectGetContents");
   }
   return absent;
 }

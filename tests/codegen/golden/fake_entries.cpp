@@ -26,6 +26,10 @@ CUresult cuStreamCreate(CUstream * phStream, unsigned int Flags) __attribute__((
 CUresult cuStreamDestroy(CUstream hStream) __attribute__((weak));
 CUresult cuStreamSetAttribute(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value) __attribute__((weak));
 CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value) __attribute__((weak));
+CUresult cuTexObjectCreate(CUtexObject * object, const CUcontents * contents, const CUboxShape * shape) __attribute__((weak));
+CUresult cuTexObjectDestroy(CUtexObject object) __attribute__((weak));
+CUresult cuTexObjectGetBox(CUbox * box, CUtexObject object) __attribute__((weak));
+CUresult cuTexObjectGetContents(CUcontents * contents, size_t * room, CUtexObject object) __attribute__((weak));
 }  // namespace fargpu::fake::behaviour
 
 namespace behaviour = fargpu::fake::behaviour;
@@ -139,5 +143,29 @@ __attribute__((visibility("default"))) CUresult CUDAAPI cuStreamSetAttribute_pts
   if (call.scripted()) return call.result();
   if (!behaviour::cuStreamSetAttribute_ptsz) return CUDA_ERROR_NOT_SUPPORTED;
   return behaviour::cuStreamSetAttribute_ptsz(hStream, attr, value);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuTexObjectCreate(CUtexObject * object, const CUcontents * contents, const CUboxShape * shape) {
+  Recorded call("cuTexObjectCreate", object, contents, shape);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuTexObjectCreate) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuTexObjectCreate(object, contents, shape);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object) {
+  Recorded call("cuTexObjectDestroy", object);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuTexObjectDestroy) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuTexObjectDestroy(object);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuTexObjectGetBox(CUbox * box, CUtexObject object) {
+  Recorded call("cuTexObjectGetBox", box, object);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuTexObjectGetBox) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuTexObjectGetBox(box, object);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuTexObjectGetContents(CUcontents * contents, size_t * room, CUtexObject object) {
+  Recorded call("cuTexObjectGetContents", contents, room, object);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuTexObjectGetContents) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuTexObjectGetContents(contents, room, object);
 }
 }

@@ -9,8 +9,19 @@ namespace fargpu {
 enum class HandleKind : std::uint8_t {
   stream = 1,  ///< CUstream
   box = 2,  ///< CUbox
+  texobject = 3,  ///< CUtexObject
 };
 
-inline constexpr unsigned handle_kind_max = 2;
+/// Kernels see these objects, so that their values cannot be minted: they are the driver's own, everywhere.
+constexpr bool device_visible(HandleKind kind) {
+  switch (kind) {
+    case HandleKind::texobject:
+      return true;
+    default:
+      return false;
+  }
+}
+
+inline constexpr unsigned handle_kind_max = 3;
 
 }  // namespace fargpu

@@ -16,6 +16,10 @@ std::string_view opcode_name(std::uint16_t opcode) {
     case Opcode::cuStreamCreate: return "cuStreamCreate";
     case Opcode::cuStreamDestroy: return "cuStreamDestroy";
     case Opcode::openBox: return "openBox";
+    case Opcode::cuTexObjectCreate: return "cuTexObjectCreate";
+    case Opcode::cuTexObjectDestroy: return "cuTexObjectDestroy";
+    case Opcode::cuTexObjectGetBox: return "cuTexObjectGetBox";
+    case Opcode::cuTexObjectGetContents: return "cuTexObjectGetContents";
   }
   return "unknown";
 }

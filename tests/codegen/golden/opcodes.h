@@ -19,10 +19,14 @@ enum class Opcode : std::uint16_t {
   cuStreamCreate = 8,
   cuStreamDestroy = 9,
   openBox = 10,
+  cuTexObjectCreate = 11,
+  cuTexObjectDestroy = 12,
+  cuTexObjectGetBox = 13,
+  cuTexObjectGetContents = 14,
 };
 
-inline constexpr unsigned opcode_max = 10;
-inline constexpr std::uint64_t spec_hash = 0xd3074e3982fbf6c4;
+inline constexpr unsigned opcode_max = 14;
+inline constexpr std::uint64_t spec_hash = 0xf4a979604bfc3858;
 
 /// Calls whose kept answers are no longer true after this one has succeeded (`forgotten_by` in the spec).
 std::span<const Opcode> forgotten_after(Opcode opcode);

@@ -31,6 +31,10 @@ const ProcEntry entries[] = {
     {"cuStreamDestroy", 4000, false, reinterpret_cast<void*>(&::cuStreamDestroy)},
     {"cuStreamSetAttribute", 11000, false, reinterpret_cast<void*>(&::cuStreamSetAttribute)},
     {"cuStreamSetAttribute", 11000, true, reinterpret_cast<void*>(&::cuStreamSetAttribute_ptsz)},
+    {"cuTexObjectCreate", 12000, false, reinterpret_cast<void*>(&::cuTexObjectCreate)},
+    {"cuTexObjectDestroy", 12000, false, reinterpret_cast<void*>(&::cuTexObjectDestroy)},
+    {"cuTexObjectGetBox", 12000, false, reinterpret_cast<void*>(&::cuTexObjectGetBox)},
+    {"cuTexObjectGetContents", 12000, false, reinterpret_cast<void*>(&::cuTexObjectGetContents)},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "protocol/extent.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
@@ -20,7 +21,7 @@ Outcome serve_cuBoxCreate(Session& session, [[maybe_unused]] Call& call) {
   const CUresult result = session.driver().cuBoxCreate(&box, &shape, name.c_str(), dev);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuBoxCreateReply>();
-  out.setBox(session.reveal(HandleKind::box, box, call).value());
+  out.setBox(session.introduce(HandleKind::box, box, call).value());
   return CUDA_SUCCESS;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "protocol/extent.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"

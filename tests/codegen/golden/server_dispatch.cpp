@@ -18,6 +18,10 @@ Outcome serve_cuBoxSetWeights(Session& session, Call& call);
 Outcome serve_cuStreamCreate(Session& session, Call& call);
 Outcome serve_cuStreamDestroy(Session& session, Call& call);
 Outcome serve_openBox(Session& session, Call& call);
+Outcome serve_cuTexObjectCreate(Session& session, Call& call);
+Outcome serve_cuTexObjectDestroy(Session& session, Call& call);
+Outcome serve_cuTexObjectGetBox(Session& session, Call& call);
+Outcome serve_cuTexObjectGetContents(Session& session, Call& call);
 std::uint64_t stream_of_cuBoxFillAsync(Call& call);
 }  // namespace generated
 
@@ -71,6 +75,26 @@ struct Table {
         .serve = &generated::serve_cuStreamDestroy,
         .context = ContextUse::current,
         .after_held = true,
+    };
+    services[11] = {
+        .serve = &generated::serve_cuTexObjectCreate,
+        .context = ContextUse::current,
+        .after_held = false,
+    };
+    services[12] = {
+        .serve = &generated::serve_cuTexObjectDestroy,
+        .context = ContextUse::current,
+        .after_held = true,
+    };
+    services[13] = {
+        .serve = &generated::serve_cuTexObjectGetBox,
+        .context = ContextUse::current,
+        .after_held = false,
+    };
+    services[14] = {
+        .serve = &generated::serve_cuTexObjectGetContents,
+        .context = ContextUse::current,
+        .after_held = false,
     };
     services[10] = {
         .serve = &generated::serve_openBox,

@@ -24,6 +24,10 @@ extern "C" {
 [[gnu::weak, gnu::visibility("default")]] int cuStreamDestroy() { return fargpu::softgpu::unsupported("cuStreamDestroy"); }
 [[gnu::weak, gnu::visibility("default")]] int cuStreamSetAttribute() { return fargpu::softgpu::unsupported("cuStreamSetAttribute"); }
 [[gnu::weak, gnu::visibility("default")]] int cuStreamSetAttribute_ptsz() { return fargpu::softgpu::unsupported("cuStreamSetAttribute_ptsz"); }
+[[gnu::weak, gnu::visibility("default")]] int cuTexObjectCreate() { return fargpu::softgpu::unsupported("cuTexObjectCreate"); }
+[[gnu::weak, gnu::visibility("default")]] int cuTexObjectDestroy() { return fargpu::softgpu::unsupported("cuTexObjectDestroy"); }
+[[gnu::weak, gnu::visibility("default")]] int cuTexObjectGetBox() { return fargpu::softgpu::unsupported("cuTexObjectGetBox"); }
+[[gnu::weak, gnu::visibility("default")]] int cuTexObjectGetContents() { return fargpu::softgpu::unsupported("cuTexObjectGetContents"); }
 }
 
 namespace fargpu::softgpu {
@@ -47,6 +51,10 @@ const Procedure procedures[] = {
     {"cuStreamDestroy", 4000, false, reinterpret_cast<void*>(&::cuStreamDestroy)},
     {"cuStreamSetAttribute", 11000, false, reinterpret_cast<void*>(&::cuStreamSetAttribute)},
     {"cuStreamSetAttribute", 11000, true, reinterpret_cast<void*>(&::cuStreamSetAttribute_ptsz)},
+    {"cuTexObjectCreate", 12000, false, reinterpret_cast<void*>(&::cuTexObjectCreate)},
+    {"cuTexObjectDestroy", 12000, false, reinterpret_cast<void*>(&::cuTexObjectDestroy)},
+    {"cuTexObjectGetBox", 12000, false, reinterpret_cast<void*>(&::cuTexObjectGetBox)},
+    {"cuTexObjectGetContents", 12000, false, reinterpret_cast<void*>(&::cuTexObjectGetContents)},
 };
 const size_t procedure_count = sizeof procedures / sizeof procedures[0];
 

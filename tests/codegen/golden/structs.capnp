@@ -10,3 +10,11 @@ struct CUboxShape {
   colour @1 :UInt32;
   partsLid @2 :UInt16;
 }
+
+struct CUcontents {
+  holds @0 :UInt32;
+  heldInnerBox @1 :UInt64;
+  heldMemoryAddress @2 :UInt64;
+  heldMemoryCount @3 :UInt64;
+  heldMemoryBorders @4 :Data;
+}

@@ -26,6 +26,10 @@ constexpr SymbolFacts table[] = {
     {"cuStreamDestroy", Service::generated, CUDA_SUCCESS, ""},
     {"cuStreamSetAttribute", Service::local, CUDA_SUCCESS, ""},
     {"cuStreamSetAttribute_ptsz", Service::local, CUDA_SUCCESS, ""},
+    {"cuTexObjectCreate", Service::generated, CUDA_SUCCESS, ""},
+    {"cuTexObjectDestroy", Service::generated, CUDA_SUCCESS, ""},
+    {"cuTexObjectGetBox", Service::generated, CUDA_SUCCESS, ""},
+    {"cuTexObjectGetContents", Service::generated, CUDA_SUCCESS, ""},
 };
 static_assert(std::size(table) == symbol_count);
 

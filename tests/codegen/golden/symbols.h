@@ -28,9 +28,13 @@ enum class Symbol : std::uint16_t {
   cuStreamDestroy,
   cuStreamSetAttribute,
   cuStreamSetAttribute_ptsz,
+  cuTexObjectCreate,
+  cuTexObjectDestroy,
+  cuTexObjectGetBox,
+  cuTexObjectGetContents,
 };
 
-inline constexpr unsigned symbol_count = 18;
+inline constexpr unsigned symbol_count = 22;
 
 enum class Service : std::uint8_t { generated, local, special, refused };
 

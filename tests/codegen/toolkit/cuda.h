@@ -54,6 +54,27 @@ CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char value, size_t
 CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream);
 CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream);
 
+typedef unsigned long long CUtexObject;
+typedef enum CUholds_enum { CU_HOLDS_BOX = 0, CU_HOLDS_MEMORY = 1 } CUholds;
+typedef struct CUcontents_st {
+  union {
+    struct {
+      CUbox box;
+    } inner;
+    struct {
+      CUdeviceptr address;
+      size_t count;
+      float borders[2];
+    } memory;
+    void* spare[8];
+  } held;
+  CUholds holds;
+} CUcontents;
+CUresult CUDAAPI cuTexObjectCreate(CUtexObject* object, const CUcontents* contents, const CUboxShape* shape);
+CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object);
+CUresult CUDAAPI cuTexObjectGetContents(CUcontents* contents, size_t* room, CUtexObject object);
+CUresult CUDAAPI cuTexObjectGetBox(CUbox* box, CUtexObject object);
+
 #ifdef __cplusplus
 }
 #endif

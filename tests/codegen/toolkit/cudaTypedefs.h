@@ -18,3 +18,7 @@ typedef CUresult(CUDAAPI* PFN_cuBoxFill_v12000)(CUdeviceptr address, unsigned ch
 typedef CUresult(CUDAAPI* PFN_cuBoxFill_v12000_ptds)(CUdeviceptr address, unsigned char value, size_t bytes);
 typedef CUresult(CUDAAPI* PFN_cuBoxFillAsync_v12000)(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream);
 typedef CUresult(CUDAAPI* PFN_cuBoxFillAsync_v12000_ptsz)(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream);
+typedef CUresult(CUDAAPI* PFN_cuTexObjectCreate_v12000)(CUtexObject* object, const CUcontents* contents, const CUboxShape* shape);
+typedef CUresult(CUDAAPI* PFN_cuTexObjectDestroy_v12000)(CUtexObject object);
+typedef CUresult(CUDAAPI* PFN_cuTexObjectGetContents_v12000)(CUcontents* contents, size_t* room, CUtexObject object);
+typedef CUresult(CUDAAPI* PFN_cuTexObjectGetBox_v12000)(CUbox* box, CUtexObject object);

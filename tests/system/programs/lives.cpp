@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -147,6 +148,15 @@ int spawn() {
   return 0;
 }
 
+// Starts another program while a thread of this one is connecting, to a host that does not answer.
+int spawn_connecting() {
+  std::thread connecting([] { say("init " + number(cuInit(0))); });
+  while (std::system("ls -l /proc/$PPID/fd | grep -q socket:") != 0) ::usleep(1000);
+  std::system("ls -l /proc/self/fd | grep -c socket:");
+  connecting.join();
+  return 0;
+}
+
 int exec_self() {
   say("before " + begin_and_use());
   ::execl("/proc/self/exe", "lives", "after-exec", nullptr);
@@ -196,6 +206,7 @@ int quick_exit() {
 
 int crash() {
   say("main " + number(begin()));
+  ::signal(SIGSEGV, SIG_DFL);  // also where a sanitizer would rather explain
   ::raise(SIGSEGV);
   return 0;
 }
@@ -214,6 +225,7 @@ int thread_ends() {
 
 const std::map<std::string, std::function<int()>> scenarios{
     {"fork-after", fork_after}, {"fork-before", fork_before}, {"fork-busy", fork_busy},   {"spawn", spawn},
+    {"spawn-connecting", spawn_connecting},
     {"exec", exec_self},        {"after-exec", after_exec},   {"exit-code", exit_code},   {"late-calls", late_calls},
     {"threads", threads_at_exit}, {"quick-exit", quick_exit}, {"crash", crash},           {"thread-ends", thread_ends},
 };

@@ -10,6 +10,8 @@ FARGPU = BUILD / "bin" / "fargpu"
 FARGPUD = BUILD / "bin" / "fargpud"
 LIBRARIES = BUILD / "lib"
 FAKE_DRIVER = BUILD / "tests" / "fake_driver" / "libfargpu-fake.so"
+SOFTWARE_GPU = BUILD / "server" / "softgpu" / "libfargpu-softgpu.so"
+KERNEL_PROGRAMS = BUILD / "tests" / "kernels"
 PROGRAMS = BUILD / "tests" / "system"
 
 # Programs that are not built with the sanitizer need its runtime before they load a library that is.

@@ -119,6 +119,18 @@ def listener(serve):
         thread.join(PATIENCE)
 
 
+@contextlib.contextmanager
+def deaf_host():
+    """A host that lets nobody in: connecting to it gets no answer."""
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # what the system accepts by itself
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(deaf.getsockname())
+        yield "127.0.0.1:{}".format(deaf.getsockname()[1])
+
+
 def fake_broker(**answers):
     """A listener that answers each request by its name (hello=, leaseRequest=, statusRequest=, attach=) with this control message, or
     with these bytes; where it has none it closes."""

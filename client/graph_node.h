@@ -1,0 +1,30 @@
+#pragma once
+// Parameters of graph nodes, between programs and the wire.
+
+#include <cuda.h>
+
+#include "graph_parts.h"
+#include "operations.capnp.h"
+
+namespace fargpu::client {
+
+class Thread;
+
+/// The older structs, as the one that holds all kinds.
+CUgraphNodeParams node_params(const CUDA_KERNEL_NODE_PARAMS_v1& p);
+CUgraphNodeParams node_params(const CUDA_KERNEL_NODE_PARAMS_v2& p);
+CUgraphNodeParams node_params(const CUDA_MEMSET_NODE_PARAMS_v1& p, CUcontext context);
+CUgraphNodeParams node_params(const CUDA_MEMCPY3D& p, CUcontext context);
+CUgraphNodeParams node_params(const CUDA_HOST_NODE_PARAMS_v1& p);
+CUgraphNodeParams node_params(const CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& p);
+CUgraphNodeParams node_params(CUgraphNodeType record_or_wait, CUevent event);
+
+CUresult write_node(Thread& thread, const CUgraphNodeParams& params, wire::NodeParameters::Builder out, NewParts& parts);
+CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& copy, CUcontext context, wire::CopyNode::Builder out, NewParts& parts);
+
+CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader in, CUDA_KERNEL_NODE_PARAMS_v2& params);
+void read_copy(Thread& thread, wire::CopyNode::Reader in, CUDA_MEMCPY3D& copy);
+void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& params);
+void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in, CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& params);
+
+}  // namespace fargpu::client

@@ -1,0 +1,85 @@
+#pragma once
+// What graphs need of this process when they are launched: functions to call, memory to copy from and to.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+namespace fargpu::client {
+
+/// Parts by number. A part is given to the worker with the node that needs it, never changes, and stays until the worker says that no
+/// graph needs it any more. The worker can only name parts, so that it reaches nothing of the program that was not offered to it.
+/// Threads: any.
+class GraphParts {
+ public:
+  struct Function {
+    CUhostFn call = nullptr;
+    void* argument = nullptr;
+  };
+  /// One side of a copy, as the program described it.
+  struct Memory {
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+    std::uint64_t base = 0;
+    std::size_t x = 0, y = 0, z = 0, pitch = 0, height = 0;
+    std::size_t width = 0, rows = 0, slices = 0;  ///< of the copy
+
+    std::uint64_t row(std::size_t y, std::size_t z) const;
+    std::uint64_t begin() const { return row(0, 0); }
+    std::uint64_t end() const { return row(rows - 1, slices - 1) + width; }
+    std::size_t bytes() const { return width * rows * slices; }
+    /// The rows, packed; and packed bytes, from an offset on, put where they belong.
+    std::vector<std::byte> gather() const;
+    void scatter(std::size_t offset, std::span<const std::byte> bytes) const;
+  };
+
+  std::uint64_t add(Function function) { return add(Part(function)); }
+  std::uint64_t add(Memory memory) { return add(Part(memory)); }
+  std::optional<Function> function(std::uint64_t number) const { return find<Function>(number); }
+  std::optional<Memory> memory(std::uint64_t number) const { return find<Memory>(number); }
+  /// Whether any part is memory within [base, base + bytes).
+  bool within(std::uint64_t base, std::uint64_t bytes) const;
+  void release(std::uint64_t number);
+
+ private:
+  using Part = std::variant<Function, Memory>;
+  std::uint64_t add(Part part);
+  template <class T>
+  std::optional<T> find(std::uint64_t number) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = parts_.find(number);
+    if (found == parts_.end() || !std::holds_alternative<T>(found->second)) return std::nullopt;
+    return std::get<T>(found->second);
+  }
+
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Part> parts_;
+  std::uint64_t next_ = 1;
+};
+
+/// Parts for a call that may not come to pass: forgotten unless kept.
+class NewParts {
+ public:
+  explicit NewParts(GraphParts& parts) : parts_(parts) {}
+  NewParts(const NewParts&) = delete;
+  NewParts& operator=(const NewParts&) = delete;
+  ~NewParts() {
+    for (const std::uint64_t number : numbers_) parts_.release(number);
+  }
+  template <class T>
+  std::uint64_t add(T part) {
+    return numbers_.emplace_back(parts_.add(part));
+  }
+  void keep() { numbers_.clear(); }
+
+ private:
+  GraphParts& parts_;
+  std::vector<std::uint64_t> numbers_;
+};
+
+}  // namespace fargpu::client

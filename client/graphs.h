@@ -1,0 +1,46 @@
+#pragma once
+// What the client keeps of graphs: their nodes and edges are the driver's.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "protocol/handle.h"
+
+namespace fargpu::client {
+
+/// Threads: any.
+class Graphs {
+ public:
+  /// Executable graphs that the worker attends to, because they have parts of ours or events.
+  void set_attended(Handle exec, bool attended);
+  bool attended(Handle exec) const;
+
+  /// Launches of those under way: until they end, memory of the program may yet change.
+  void launched() { launches_.fetch_add(1); }
+  void ended() { launches_.fetch_sub(1); }
+  bool any_launched() const { return launches_.load() > 0; }
+
+  /// What the driver gives out by pointer belongs to a node, and lasts until the node's next such answer or its end.
+  struct Given {
+    std::vector<std::byte> arguments;
+    std::vector<void*> argument_pointers;
+    std::vector<CUstreamBatchMemOpParams> operations;
+    std::vector<CUgraph> bodies;
+  };
+  Given& given(Handle node);
+
+ private:
+  mutable std::mutex mutex_;
+  // By the handle's index, so that what is left of objects that are gone makes room for later ones.
+  std::map<std::uint32_t, Handle> attended_;
+  std::map<std::uint32_t, std::unique_ptr<Given>> given_;
+  std::atomic<unsigned> launches_{0};
+};
+
+}  // namespace fargpu::client

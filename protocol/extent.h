@@ -1,0 +1,70 @@
+#pragma once
+// How many bytes an access spans, so that nobody's arithmetic overflows on a size that was meant to.
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace fargpu {
+
+/// Bytes from the first to behind the last of `rows` rows of `elements` elements each, which begin `pitch` bytes apart. No memory
+/// is as long as the largest number, which stands for all that do not fit.
+constexpr std::uint64_t extent_of_rows(std::uint64_t elements, std::uint64_t element_bytes, std::uint64_t rows, std::uint64_t pitch) {
+  if (elements == 0 || rows == 0) return 0;
+  using Wide = unsigned __int128;
+  const Wide row = Wide{elements} * element_bytes;
+  const Wide before = Wide{rows - 1} * pitch;
+  constexpr Wide most = ~std::uint64_t{0};
+  return row > most || before > most - row ? ~std::uint64_t{0} : static_cast<std::uint64_t>(before + row);
+}
+
+/// Bytes of one element of an array; 0 where elements have no place of their own (block-compressed and YUV formats).
+constexpr std::uint64_t element_bytes(CUarray_format format, std::uint64_t channels) {
+  switch (format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+      return channels;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+      return channels * 2;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT:
+      return channels * 4;
+    case CU_AD_FORMAT_UNORM_INT8X1:
+    case CU_AD_FORMAT_SNORM_INT8X1:
+      return 1;
+    case CU_AD_FORMAT_UNORM_INT8X2:
+    case CU_AD_FORMAT_SNORM_INT8X2:
+    case CU_AD_FORMAT_UNORM_INT16X1:
+    case CU_AD_FORMAT_SNORM_INT16X1:
+      return 2;
+    case CU_AD_FORMAT_UNORM_INT8X4:
+    case CU_AD_FORMAT_SNORM_INT8X4:
+    case CU_AD_FORMAT_UNORM_INT16X2:
+    case CU_AD_FORMAT_SNORM_INT16X2:
+    case CU_AD_FORMAT_UNORM_INT_101010_2:
+      return 4;
+    case CU_AD_FORMAT_UNORM_INT16X4:
+    case CU_AD_FORMAT_SNORM_INT16X4:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+/// Whether an array has this box: `depth` slices (or layers) of `height` rows of `width` bytes, from byte x of row y of slice z on.
+/// What rows are in block-compressed and YUV arrays only the driver knows; there only sizes that no array has are refused.
+constexpr bool array_has(const CUDA_ARRAY3D_DESCRIPTOR& array, std::uint64_t x, std::uint64_t y, std::uint64_t z, std::uint64_t width,
+                         std::uint64_t height, std::uint64_t depth) {
+  constexpr std::uint64_t any = std::uint64_t{1} << 47;
+  const auto within = [](std::uint64_t begin, std::uint64_t length, std::uint64_t whole) {
+    return begin <= whole && length <= whole - begin;
+  };
+  const std::uint64_t element = element_bytes(array.Format, array.NumChannels);
+  return within(x, width, element ? array.Width * element : any) && within(y, height, element ? (array.Height ? array.Height : 1) : any) &&
+         within(z, depth, array.Depth ? array.Depth : 1);
+}
+
+}  // namespace fargpu

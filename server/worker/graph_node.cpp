@@ -1,0 +1,387 @@
+#include "graph_node.h"
+
+#include <cstring>
+
+#include "protocol/extent.h"
+
+namespace fargpu::server {
+namespace {
+
+constexpr std::uint64_t extent_max = std::uint64_t{1} << 47;
+constexpr unsigned memory_operations_max = 256;  // as the driver has it
+
+// The context a node runs in: the one it names, or the call's.
+CUresult node_context(Session& session, const Call& call, std::uint64_t named, CUcontext& context) {
+  if (named != 0) return session.resolve(HandleKind::context, named, context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  ContextState* const current = session.context(call.id().context);
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  context = current->cuda;
+  return CUDA_SUCCESS;
+}
+
+// Whether the session's memory holds rows that begin `before` bytes behind the address.
+bool holds_rows(Session& session, std::uint64_t address, unsigned __int128 before, std::uint64_t pitch, std::uint64_t slice,
+                std::uint64_t width, std::uint64_t height, std::uint64_t depth) {
+  if (width == 0 || height == 0 || depth == 0) return false;
+  if ((height > 1 || depth > 1) && pitch < width) return false;
+  const auto extent = before + static_cast<unsigned __int128>(depth - 1) * slice + static_cast<unsigned __int128>(height - 1) * pitch + width;
+  if (extent > extent_max || before > extent_max) return false;
+  return session.memory().holds(address + static_cast<std::uint64_t>(before), static_cast<std::uint64_t>(extent - before));
+}
+
+}  // namespace
+
+NodeParameters::~NodeParameters() {
+  for (const CUuserObject reference : references_) session_.driver().cuUserObjectRelease(reference, 1);
+}
+
+bool NodeParameters::attended() const {
+  return has_parts() || params_.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || params_.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+}
+
+CUresult NodeParameters::add_part(const Call& call, std::uint64_t number, std::uint64_t bytes) {
+  CUuserObject reference{};
+  const CUresult result = session_.graph_parts().add(session_.driver(), number, bytes, call.id().context, reference);
+  if (result == CUDA_SUCCESS) references_.push_back(reference);
+  return result;
+}
+
+CUresult NodeParameters::keep_in(CUgraph graph) {
+  for (const CUuserObject reference : references_) {
+    if (const CUresult bad = session_.driver().cuGraphRetainUserObject(graph, reference, 1, 0); bad != CUDA_SUCCESS) return bad;
+    keeper_ = graph;
+  }
+  return CUDA_SUCCESS;
+}
+
+void NodeParameters::take_back() {
+  if (!keeper_) return;
+  for (const CUuserObject reference : references_) session_.driver().cuGraphReleaseUserObject(keeper_, reference, 1);
+}
+
+CUresult NodeParameters::read(const Call& call, wire::NodeParameters::Reader in) {
+  switch (in.which()) {
+    case wire::NodeParameters::EMPTY:
+      params_.type = CU_GRAPH_NODE_TYPE_EMPTY;
+      return CUDA_SUCCESS;
+    case wire::NodeParameters::KERNEL:
+      return read_kernel(call, in.getKernel());
+    case wire::NodeParameters::CHILD:
+      params_.type = CU_GRAPH_NODE_TYPE_GRAPH;
+      params_.graph.ownership = in.getMoved() ? CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE : CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
+      return session_.resolve(HandleKind::graph, in.getChild(), params_.graph.graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case wire::NodeParameters::MEMSET:
+      return read_memset(call, in.getMemset());
+    case wire::NodeParameters::COPY:
+      return read_copy(call, in.getCopy());
+    case wire::NodeParameters::EVENT_RECORD:
+      params_.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+      return session_.resolve(HandleKind::event, in.getEventRecord(), params_.eventRecord.event) ? CUDA_SUCCESS
+                                                                                                 : CUDA_ERROR_INVALID_HANDLE;
+    case wire::NodeParameters::EVENT_WAIT:
+      params_.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+      return session_.resolve(HandleKind::event, in.getEventWait(), params_.eventWait.event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    case wire::NodeParameters::HOST:
+      return read_host(call, in.getHost());
+    case wire::NodeParameters::MEMORY:
+      return read_memory(call, in.getMemory());
+    case wire::NodeParameters::CONDITIONAL:
+      return read_conditional(call, in.getConditional());
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult NodeParameters::read_host(const Call& call, std::uint64_t part) {
+  params_.type = CU_GRAPH_NODE_TYPE_HOST;
+  const CUDA_HOST_NODE_PARAMS host = GraphParts::placeholder(part);
+  params_.host.fn = host.fn;
+  params_.host.userData = host.userData;
+  return add_part(call, part, 0);
+}
+
+CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader in) {
+  params_.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  auto& kernel = params_.kernel;
+  if (const CUresult bad = arguments_.read(session_, in.getFunction(), in.getParameters(), kernel.func); bad != CUDA_SUCCESS) return bad;
+  if (in.getAsKernel()) {
+    if (Handle(in.getFunction()).kind() != HandleKind::kernel) return CUDA_ERROR_INVALID_HANDLE;
+    kernel.kern = reinterpret_cast<CUkernel>(kernel.func);
+    kernel.func = nullptr;
+  }
+  kernel.gridDimX = in.getGridX();
+  kernel.gridDimY = in.getGridY();
+  kernel.gridDimZ = in.getGridZ();
+  kernel.blockDimX = in.getBlockX();
+  kernel.blockDimY = in.getBlockY();
+  kernel.blockDimZ = in.getBlockZ();
+  kernel.sharedMemBytes = in.getSharedBytes();
+  kernel.kernelParams = arguments_.pointers();
+  return node_context(session_, call, in.getContext(), kernel.ctx);
+}
+
+CUresult NodeParameters::read_memset(const Call& call, wire::MemsetNode::Reader in) {
+  params_.type = CU_GRAPH_NODE_TYPE_MEMSET;
+  const auto target = in.getTarget();
+  const auto row = static_cast<unsigned __int128>(in.getWidth()) * in.getElementBytes();
+  if (in.getElementBytes() > 4 || row > extent_max || !holds_rows(session_, target.getAddress(), 0, target.getPitch(), 0, static_cast<std::uint64_t>(row), in.getHeight(), 1))
+    return CUDA_ERROR_INVALID_VALUE;
+  auto& memset = params_.memset;
+  memset.dst = target.getAddress();
+  memset.pitch = target.getPitch();
+  memset.value = in.getValue();
+  memset.elementSize = in.getElementBytes();
+  memset.width = in.getWidth();
+  memset.height = in.getHeight();
+  return node_context(session_, call, in.getContext(), memset.ctx);
+}
+
+CUresult NodeParameters::read_copy(const Call& call, wire::CopyNode::Reader in) {
+  params_.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  CUDA_MEMCPY3D& p = copy();
+  p.WidthInBytes = in.getWidth();
+  p.Height = in.getHeight();
+  p.Depth = in.getDepth();
+  const auto packed = static_cast<unsigned __int128>(in.getWidth()) * in.getHeight() * in.getDepth();
+  if (packed == 0 || in.getHeight() > extent_max || in.getDepth() > extent_max || in.getWidth() > extent_max || packed > extent_max)
+    return CUDA_ERROR_INVALID_VALUE;
+  // One side: memory of the session, an array, or the staging memory of a part, in which the rows lie packed.
+  const auto side = [&](wire::CopySide::Reader from, CUmemorytype& type, CUdeviceptr& device, CUarray& array, const void*& host,
+                        std::size_t& x, std::size_t& y, std::size_t& z, std::size_t& pitch, std::size_t& height, std::size_t& level) {
+    const auto place = from.getPlace();
+    if (place.isPart()) {
+      if (const CUresult bad = add_part(call, place.getPart(), static_cast<std::uint64_t>(packed)); bad != CUDA_SUCCESS) return bad;
+      type = CU_MEMORYTYPE_HOST;
+      host = session_.graph_parts().staging(place.getPart()).data();
+      pitch = p.WidthInBytes;
+      height = p.Height;
+      return CUDA_SUCCESS;
+    }
+    x = from.getX();
+    y = from.getY();
+    z = from.getZ();
+    pitch = from.getPitch();
+    height = from.getHeight();
+    level = from.getLevel();
+    if (place.isArray()) {
+      type = CU_MEMORYTYPE_ARRAY;
+      if (!session_.resolve(HandleKind::array, place.getArray(), array)) return CUDA_ERROR_INVALID_HANDLE;
+      CUDA_ARRAY3D_DESCRIPTOR description{};
+      const CUresult described = session_.driver().cuArray3DGetDescriptor_v2(&description, array);
+      if (described != CUDA_SUCCESS) return described;
+      return array_has(description, x, y, z, p.WidthInBytes, p.Height, p.Depth) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    type = CU_MEMORYTYPE_DEVICE;
+    device = place.getDevice();
+    const auto slice = static_cast<unsigned __int128>(pitch) * height;
+    if (slice > extent_max || y > extent_max || z > extent_max) return CUDA_ERROR_INVALID_VALUE;
+    const auto before = z * slice + static_cast<unsigned __int128>(y) * pitch + x;
+    return holds_rows(session_, device, before, pitch, static_cast<std::uint64_t>(slice), p.WidthInBytes, p.Height, p.Depth)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+  };
+  if (const CUresult bad = side(in.getSource(), p.srcMemoryType, p.srcDevice, p.srcArray, p.srcHost, p.srcXInBytes, p.srcY, p.srcZ,
+                                p.srcPitch, p.srcHeight, p.srcLOD);
+      bad != CUDA_SUCCESS)
+    return bad;
+  const void* target = nullptr;
+  const CUresult bad = side(in.getTarget(), p.dstMemoryType, p.dstDevice, p.dstArray, target, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch,
+                            p.dstHeight, p.dstLOD);
+  p.dstHost = const_cast<void*>(target);
+  if (bad != CUDA_SUCCESS) return bad;
+  return node_context(session_, call, in.getContext(), params_.memcpy.copyCtx);
+}
+
+CUresult NodeParameters::read_memory(const Call& call, wire::MemoryOperations::Reader in) {
+  params_.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  if (in.getOperations().size() > memory_operations_max) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto from : in.getOperations()) {
+    CUstreamBatchMemOpParams& operation = operations_.emplace_back();
+    std::memset(&operation, 0, sizeof(operation));
+    operation.operation = static_cast<CUstreamBatchMemOpType>(from.getOperation());
+    bool wide = false;
+    switch (operation.operation) {
+      case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        wide = true;
+        [[fallthrough]];
+      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+      case CU_STREAM_MEM_OP_WRITE_VALUE_32:  // waits and writes are laid out alike
+        if (!session_.memory().holds(from.getAddress(), wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
+        operation.waitValue.address = from.getAddress();
+        operation.waitValue.flags = from.getFlags();
+        if (wide) operation.waitValue.value64 = from.getValue();
+        else operation.waitValue.value = static_cast<cuuint32_t>(from.getValue());
+        break;
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+        operation.flushRemoteWrites.flags = from.getFlags();
+        break;
+      case CU_STREAM_MEM_OP_BARRIER:
+        operation.memoryBarrier.flags = from.getFlags();
+        break;
+      default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  params_.memOp.count = static_cast<unsigned>(operations_.size());
+  params_.memOp.paramArray = operations_.data();
+  params_.memOp.flags = in.getFlags();
+  return node_context(session_, call, in.getContext(), params_.memOp.ctx);
+}
+
+CUresult NodeParameters::read_conditional(const Call& call, wire::ConditionalNode::Reader in) {
+  params_.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  if (in.getSize() > limits::array_elements_max) return CUDA_ERROR_INVALID_VALUE;
+  params_.conditional.handle = in.getHandle();
+  params_.conditional.type = static_cast<CUgraphConditionalNodeType>(in.getType());
+  params_.conditional.size = in.getSize();
+  return node_context(session_, call, in.getContext(), params_.conditional.ctx);
+}
+
+CUgraph keeper_of(Session& session, CUgraph graph) {
+  const Handle handle = session.handles().known(HandleKind::graph, reinterpret_cast<std::uint64_t>(graph));
+  CUgraph keeper{};
+  return handle && session.resolve(HandleKind::graph, session.handles().root_of(handle).value(), keeper) ? keeper : graph;
+}
+
+// --- from the driver to the wire -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::KernelNode::Builder out) {
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  if (const CUresult bad = session.driver().cuGraphKernelNodeGetParams_v2(node, &kernel); bad != CUDA_SUCCESS) return bad;
+  const auto value = reinterpret_cast<std::uint64_t>(kernel.func ? kernel.func : reinterpret_cast<CUfunction>(kernel.kern));
+  // Nodes may be made from kernels as well as from functions, and the driver gives back what it was given.
+  Handle function = session.handles().known(HandleKind::function, value);
+  if (!function) function = session.handles().known(HandleKind::kernel, value);
+  if (!function) {
+    function = kernel.func ? session.reveal(HandleKind::function, kernel.func, call) : session.reveal(HandleKind::kernel, kernel.kern, call);
+  }
+  Handles::Entry* const entry = session.handles().find(function.kind(), function);
+  const FunctionLayout& layout = *session.layout(*entry, function.kind() == HandleKind::kernel);
+  std::vector<std::byte> block(layout.bytes);
+  if (kernel.kernelParams) {
+    for (std::size_t i = 0; i < layout.parameters.size(); ++i)
+      std::memcpy(block.data() + layout.parameters[i].offset, kernel.kernelParams[i], layout.parameters[i].bytes);
+  } else if (kernel.extra) {
+    const void* bytes = nullptr;
+    std::size_t size = 0;
+    for (void** item = kernel.extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
+      if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER) bytes = item[1];
+      if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *static_cast<const std::size_t*>(item[1]);
+    }
+    if (bytes) std::memcpy(block.data(), bytes, std::min(size, block.size()));
+  }
+  out.setFunction(function.value());
+  out.setAsKernel(!kernel.func);
+  out.setGridX(kernel.gridDimX);
+  out.setGridY(kernel.gridDimY);
+  out.setGridZ(kernel.gridDimZ);
+  out.setBlockX(kernel.blockDimX);
+  out.setBlockY(kernel.blockDimY);
+  out.setBlockZ(kernel.blockDimZ);
+  out.setSharedBytes(kernel.sharedMemBytes);
+  out.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(block.data()), block.size()));
+  out.setContext(session.context_handle(kernel.ctx));
+  return CUDA_SUCCESS;
+}
+
+CUresult write_copy(Session& session, CUgraphNode node, wire::CopyNode::Builder out) {
+  CUDA_MEMCPY3D copy{};
+  if (const CUresult bad = session.driver().cuGraphMemcpyNodeGetParams(node, &copy); bad != CUDA_SUCCESS) return bad;
+  out.setWidth(copy.WidthInBytes);
+  out.setHeight(copy.Height);
+  out.setDepth(copy.Depth);
+  const auto side = [&](wire::CopySide::Builder to, CUmemorytype type, CUdeviceptr device, CUarray array, const void* host, std::size_t x,
+                        std::size_t y, std::size_t z, std::size_t pitch, std::size_t height, std::size_t level) {
+    to.setX(x);
+    to.setY(y);
+    to.setZ(z);
+    to.setPitch(pitch);
+    to.setHeight(height);
+    to.setLevel(level);
+    if (type == CU_MEMORYTYPE_ARRAY) {
+      to.getPlace().setArray(session.handles().known(HandleKind::array, reinterpret_cast<std::uint64_t>(array)).value());
+    } else if (const std::uint64_t part = session.graph_parts().at(type, host, device)) {
+      to.getPlace().setPart(part);
+    } else {
+      to.getPlace().setDevice(device);
+    }
+  };
+  side(out.initSource(), copy.srcMemoryType, copy.srcDevice, copy.srcArray, copy.srcHost, copy.srcXInBytes, copy.srcY, copy.srcZ,
+       copy.srcPitch, copy.srcHeight, copy.srcLOD);
+  side(out.initTarget(), copy.dstMemoryType, copy.dstDevice, copy.dstArray, copy.dstHost, copy.dstXInBytes, copy.dstY, copy.dstZ,
+       copy.dstPitch, copy.dstHeight, copy.dstLOD);
+  return CUDA_SUCCESS;
+}
+
+CUresult write_memset(Session& session, CUgraphNode node, wire::MemsetNode::Builder out) {
+  CUDA_MEMSET_NODE_PARAMS memset{};
+  if (const CUresult bad = session.driver().cuGraphMemsetNodeGetParams(node, &memset); bad != CUDA_SUCCESS) return bad;
+  auto target = out.initTarget();
+  target.setAddress(memset.dst);
+  target.setPitch(memset.pitch);
+  out.setValue(memset.value);
+  out.setElementBytes(memset.elementSize);
+  out.setWidth(memset.width);
+  out.setHeight(memset.height);
+  return CUDA_SUCCESS;
+}
+
+CUresult write_host(Session& session, CUgraphNode node, wire::NodeParameters::Builder out) {
+  CUDA_HOST_NODE_PARAMS host{};
+  if (const CUresult bad = session.driver().cuGraphHostNodeGetParams(node, &host); bad != CUDA_SUCCESS) return bad;
+  const std::uint64_t part = session.graph_parts().of(host);
+  if (part == 0) return CUDA_ERROR_INVALID_VALUE;
+  out.setHost(part);
+  return CUDA_SUCCESS;
+}
+
+CUresult write_memory(Session& session, CUgraphNode node, wire::MemoryOperations::Builder out) {
+  CUDA_BATCH_MEM_OP_NODE_PARAMS batch{};
+  if (const CUresult bad = session.driver().cuGraphBatchMemOpNodeGetParams(node, &batch); bad != CUDA_SUCCESS) return bad;
+  out.setFlags(batch.flags);
+  out.setContext(session.context_handle(batch.ctx));
+  auto list = out.initOperations(batch.count);
+  for (unsigned i = 0; i < batch.count; ++i) {
+    const CUstreamBatchMemOpParams& from = batch.paramArray[i];
+    auto to = list[i];
+    to.setOperation(from.operation);
+    switch (from.operation) {
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+        to.setFlags(from.flushRemoteWrites.flags);
+        break;
+      case CU_STREAM_MEM_OP_BARRIER:
+        to.setFlags(from.memoryBarrier.flags);
+        break;
+      default: {
+        const bool wide = from.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 || from.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        to.setAddress(from.waitValue.address);
+        to.setFlags(from.waitValue.flags);
+        to.setValue(wide ? from.waitValue.value64 : from.waitValue.value);
+      }
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type, wire::NodeParameters::Builder out) {
+  switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      return write_kernel(session, call, node, out.initKernel());
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return write_copy(session, node, out.initCopy());
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      return write_memset(session, node, out.initMemset());
+    case CU_GRAPH_NODE_TYPE_HOST:
+      return write_host(session, node, out);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return write_memory(session, node, out.initMemory());
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+}  // namespace fargpu::server

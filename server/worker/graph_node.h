@@ -1,0 +1,57 @@
+#pragma once
+// Parameters of graph nodes, between the wire and the driver.
+
+#include <cuda.h>
+
+#include <vector>
+
+#include "arguments.h"
+#include "operations.capnp.h"
+#include "session.h"
+
+namespace fargpu::server {
+
+/// One node's parameters from the wire, as the driver wants them. Points into the message, so it lives no longer than that.
+class NodeParameters {
+ public:
+  explicit NodeParameters(Session& session) : session_(session) { params_ = {}; }
+  ~NodeParameters();
+  NodeParameters(const NodeParameters&) = delete;
+  NodeParameters& operator=(const NodeParameters&) = delete;
+
+  /// Resolves and checks everything; makes the graph parts that are named.
+  CUresult read(const Call& call, wire::NodeParameters::Reader in);
+  CUresult read_copy(const Call& call, wire::CopyNode::Reader in);
+  CUresult read_host(const Call& call, std::uint64_t part);
+  CUgraphNodeParams& params() { return params_; }
+  CUDA_MEMCPY3D& copy() { return params_.memcpy.copyParams; }
+  /// Whether the worker must attend to launches of a graph with such a node.
+  bool attended() const;
+  bool has_parts() const { return !references_.empty(); }
+
+  /// Gives the parts to a graph that shall keep them: done before the driver is told of the node, and undone if it refuses.
+  CUresult keep_in(CUgraph graph);
+  void take_back();
+
+ private:
+  CUresult read_kernel(const Call& call, wire::KernelNode::Reader in);
+  CUresult read_memset(const Call& call, wire::MemsetNode::Reader in);
+  CUresult read_memory(const Call& call, wire::MemoryOperations::Reader in);
+  CUresult read_conditional(const Call& call, wire::ConditionalNode::Reader in);
+  CUresult add_part(const Call& call, std::uint64_t number, std::uint64_t bytes);
+
+  Session& session_;
+  CUgraphNodeParams params_;
+  Arguments arguments_;
+  std::vector<CUstreamBatchMemOpParams> operations_;
+  std::vector<CUuserObject> references_;
+  CUgraph keeper_ = nullptr;
+};
+
+/// The graph that keeps the parts of this one's nodes: the one it is within, or itself.
+CUgraph keeper_of(Session& session, CUgraph graph);
+
+/// Asks the driver for the parameters of a node that must be of this type.
+CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type, wire::NodeParameters::Builder out);
+
+}  // namespace fargpu::server

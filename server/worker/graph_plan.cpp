@@ -1,0 +1,303 @@
+#include "graph_plan.h"
+
+#include <algorithm>
+#include <map>
+
+namespace fargpu::server {
+namespace {
+
+/// What a node needs of the client, child graphs and bodies included.
+struct Use {
+  std::vector<std::uint64_t> reads, writes;
+  std::uint64_t function = 0;
+};
+
+void append(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& from) { to.insert(to.end(), from.begin(), from.end()); }
+
+struct Layout;
+
+struct Node {
+  CUgraphNode node = nullptr;
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  Use use;
+  std::unique_ptr<Layout> cut;  ///< of a child graph that must be cut itself
+  std::size_t stage = 0;
+  std::ptrdiff_t written = -1;  ///< last stage in which this node or one before it writes memory of the client
+  bool on_device() const { return use.function == 0 && !cut; }
+};
+
+/// A graph's nodes, each behind those it depends on, with the stage in which it runs: first the stage's nodes on the device, as one piece,
+/// then its functions.
+struct Layout {
+  CUgraph graph = nullptr;
+  std::vector<Node> nodes;
+  bool conditional = false;  ///< holds conditional nodes, at any depth: cannot be copied
+  bool single_piece() const {
+    return std::all_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.on_device() && node.stage == 0; });
+  }
+  Use total() const {
+    Use sum;
+    for (const Node& node : nodes) {
+      append(sum.reads, node.use.reads);
+      append(sum.writes, node.use.writes);
+    }
+    return sum;
+  }
+};
+
+}  // namespace
+
+class PlanMaker {
+ public:
+  PlanMaker(DriverTable& driver, const GraphParts& parts, const std::set<CUgraphNode>& disabled, std::string& refusal)
+      : driver_(driver), parts_(parts), disabled_(disabled), refusal_(refusal) {}
+
+  bool lay_out(CUgraph graph, Layout& layout, GraphPlan& plan) {
+    layout.graph = graph;
+    std::size_t count = 0;
+    if (driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+    std::vector<CUgraphNode> nodes(count);
+    if (count > 0 && driver_.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+    std::size_t edge_count = 0;
+    if (driver_.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &edge_count) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+    std::vector<CUgraphNode> from(edge_count), to(edge_count);
+    std::vector<CUgraphEdgeData> data(edge_count);
+    if (edge_count > 0 && driver_.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &edge_count) != CUDA_SUCCESS)
+      return refuse("a graph that cannot be read");
+
+    std::map<CUgraphNode, std::vector<CUgraphNode>> followers;
+    std::map<CUgraphNode, std::vector<std::size_t>> before;  // places in layout.nodes
+    std::map<CUgraphNode, std::size_t> open;                 // edges from nodes that have no place yet
+    for (std::size_t i = 0; i < edge_count; ++i) {
+      followers[from[i]].push_back(to[i]);
+      ++open[to[i]];
+    }
+    std::vector<CUgraphNode> ready;
+    for (const CUgraphNode node : nodes)
+      if (!open.contains(node)) ready.push_back(node);
+    for (std::size_t i = 0; i < ready.size(); ++i) {
+      Node& node = layout.nodes.emplace_back();
+      node.node = ready[i];
+      if (!look_at(node, layout, plan)) return false;
+      set_stage(node, before[node.node], layout.nodes);
+      for (const CUgraphNode follower : followers[ready[i]]) {
+        before[follower].push_back(i);
+        if (--open[follower] == 0) ready.push_back(follower);
+      }
+    }
+    return true;
+  }
+
+  // Adds the steps of a graph. Its device work is copied for each stage, without what belongs to other stages.
+  bool add_steps(const Layout& layout, std::uint64_t flags, GraphPlan& plan) {
+    std::size_t stages = 0;
+    for (const Node& node : layout.nodes) stages = std::max(stages, node.stage + 1);
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      if (!add_piece(layout, stage, flags, plan)) return false;
+      for (const Node& node : layout.nodes) {
+        if (node.stage != stage || node.on_device()) continue;
+        if (node.cut) {
+          if (!add_steps(*node.cut, flags, plan)) return false;
+        } else {
+          plan.steps.push_back({.function = node.use.function});
+        }
+      }
+    }
+    return true;
+  }
+
+  bool refuse(const char* why) {
+    if (refusal_.empty()) refusal_ = why;
+    return false;
+  }
+
+ private:
+  bool look_at(Node& node, Layout& layout, GraphPlan& plan) {
+    if (driver_.cuGraphNodeGetType(node.node, &node.type) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+    switch (node.type) {
+      case CU_GRAPH_NODE_TYPE_HOST: {
+        CUDA_HOST_NODE_PARAMS host{};
+        if (driver_.cuGraphHostNodeGetParams(node.node, &host) != CUDA_SUCCESS || (node.use.function = parts_.of(host)) == 0)
+          return refuse("a graph with a function that is not known any more");
+        plan.has_parts = true;
+        return true;
+      }
+      case CU_GRAPH_NODE_TYPE_MEMCPY: {
+        CUDA_MEMCPY3D copy{};
+        if (driver_.cuGraphMemcpyNodeGetParams(node.node, &copy) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+        const std::uint64_t source = parts_.at(copy.srcMemoryType, copy.srcHost, copy.srcDevice);
+        const std::uint64_t target = parts_.at(copy.dstMemoryType, copy.dstHost, copy.dstDevice);
+        if (source || target) plan.has_parts = true;
+        if (disabled_.contains(node.node)) return true;
+        if (source) node.use.reads.push_back(source);
+        if (target) node.use.writes.push_back(target);
+        return true;
+      }
+      case CU_GRAPH_NODE_TYPE_GRAPH: {
+        CUgraph child{};
+        if (driver_.cuGraphChildGraphNodeGetGraph(node.node, &child) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+        auto inner = std::make_unique<Layout>();
+        if (!lay_out(child, *inner, plan)) return false;
+        layout.conditional = layout.conditional || inner->conditional;
+        if (inner->single_piece()) node.use = inner->total();
+        else node.cut = std::move(inner);
+        return true;
+      }
+      case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
+        layout.conditional = true;
+        for (const CUgraph body : parts_.bodies(node.node)) {
+          Layout inner;
+          if (!lay_out(body, inner, plan)) return false;
+          if (!inner.single_piece()) return refuse("a conditional graph with functions of the program, or with a copy from its memory after one to it");
+          const Use use = inner.total();
+          append(node.use.reads, use.reads);
+          append(node.use.writes, use.writes);
+        }
+        if (!node.use.reads.empty() && !node.use.writes.empty())
+          return refuse("a conditional node with copies both from and to memory of the program");
+        return true;
+      }
+      case CU_GRAPH_NODE_TYPE_EVENT_RECORD: {
+        CUevent event{};
+        if (driver_.cuGraphEventRecordNodeGetEvent(node.node, &event) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+        plan.recorded.push_back(event);
+        return true;
+      }
+      case CU_GRAPH_NODE_TYPE_WAIT_EVENT: {
+        CUevent event{};
+        if (driver_.cuGraphEventWaitNodeGetEvent(node.node, &event) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+        plan.awaited.push_back(event);
+        return true;
+      }
+      default:
+        return true;
+    }
+  }
+
+  // Device work comes in a later stage than what it depends on in the client. So does what reads memory of the client that something
+  // before it may have written: its bytes are fetched when its piece begins.
+  void set_stage(Node& node, const std::vector<std::size_t>& before, const std::vector<Node>& nodes) {
+    for (const std::size_t place : before) {
+      const Node& other = nodes[place];
+      node.stage = std::max(node.stage, other.stage + (node.on_device() && !other.on_device() ? 1 : 0));
+      node.written = std::max(node.written, other.written);
+    }
+    if (!node.use.reads.empty()) node.stage = std::max(node.stage, static_cast<std::size_t>(node.written + 1));
+    if (!node.use.writes.empty() || !node.on_device()) node.written = static_cast<std::ptrdiff_t>(node.stage);
+  }
+
+  bool add_piece(const Layout& layout, std::size_t stage, std::uint64_t flags, GraphPlan& plan) {
+    const auto belongs = [&](const Node& node) { return node.stage == stage && node.on_device(); };
+    GraphPlan::Step step;
+    bool any = false;
+    for (const Node& node : layout.nodes) {
+      if (!belongs(node)) continue;
+      any = any || node.type != CU_GRAPH_NODE_TYPE_EMPTY;
+      append(step.reads, node.use.reads);
+      append(step.writes, node.use.writes);
+    }
+    if (!any) return true;
+    CUgraph piece{};
+    if (driver_.cuGraphClone(&piece, layout.graph) != CUDA_SUCCESS)
+      return refuse("a graph with functions of the program that cannot be copied");
+    plan.piece_graphs_.push_back(piece);
+    std::vector<CUgraphNode> disabled;
+    for (const Node& node : layout.nodes) {
+      CUgraphNode copy{};
+      if (driver_.cuGraphNodeFindInClone(&copy, node.node, piece) != CUDA_SUCCESS) return refuse("a graph whose copy differs from it");
+      if (!belongs(node)) driver_.cuGraphDestroyNode(copy);
+      else if (disabled_.contains(node.node)) disabled.push_back(copy);
+    }
+    CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+    params.flags = flags & ~static_cast<std::uint64_t>(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+    if (driver_.cuGraphInstantiateWithParams(&step.piece, piece, &params) != CUDA_SUCCESS)
+      return refuse("a graph of which a piece cannot be instantiated by itself");
+    plan.pieces_.push_back(step.piece);
+    for (const CUgraphNode node : disabled) driver_.cuGraphNodeSetEnabled(step.piece, node, 0);
+    plan.steps.push_back(std::move(step));
+    return true;
+  }
+
+  DriverTable& driver_;
+  const GraphParts& parts_;
+  const std::set<CUgraphNode>& disabled_;
+  std::string& refusal_;
+};
+
+std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& driver, const GraphParts& parts, CUgraph graph,
+                                           CUgraphExec whole, std::uint64_t flags, const std::set<CUgraphNode>& disabled,
+                                           std::string& refusal) {
+  auto plan = std::make_shared<GraphPlan>(driver);
+  PlanMaker maker(*driver, parts, disabled, refusal);
+  Layout layout;
+  if (!maker.lay_out(graph, layout, *plan)) return nullptr;
+  if (layout.single_piece()) {
+    const Use use = layout.total();
+    plan->steps.push_back({whole, use.reads, use.writes, 0});
+    return plan;
+  }
+  if (layout.conditional) {
+    maker.refuse("a graph with conditional nodes that calls functions of the program, or copies from its memory after copying to it");
+    return nullptr;
+  }
+  return maker.add_steps(layout, flags, *plan) ? plan : nullptr;
+}
+
+GraphPlan::~GraphPlan() {
+  const auto driver = driver_.lock();
+  if (!driver) return;
+  for (const CUgraphExec piece : pieces_) driver->cuGraphExecDestroy(piece);
+  for (const CUgraph graph : piece_graphs_) driver->cuGraphDestroy(graph);
+}
+
+bool needs_attention(DriverTable& driver, const GraphParts& parts, CUgraph graph) {
+  GraphPlan plan{BorrowedDriver()};
+  std::string refusal;
+  const std::set<CUgraphNode> none;
+  Layout layout;
+  const bool clear = PlanMaker(driver, parts, none, refusal).lay_out(graph, layout, plan);
+  return !clear || plan.has_parts || !plan.recorded.empty() || !plan.awaited.empty();
+}
+
+// --- executable graphs ---------------------------------------------------------------------------------------------------------------
+
+AttendedGraph::~AttendedGraph() {
+  const auto driver = driver_.lock();
+  if (driver && copy_) driver->cuGraphDestroy(copy_);
+}
+
+CUresult AttendedGraph::take(CUgraph graph, std::string& refusal) {
+  const auto driver = driver_.lock();
+  if (!driver) return CUDA_ERROR_DEINITIALIZED;
+  disabled_.clear();
+  if (copy_) driver->cuGraphDestroy(copy_);
+  if (driver->cuGraphClone(&copy_, graph) != CUDA_SUCCESS) copy_ = nullptr;  // conditional nodes cannot be copied
+  plan_ = GraphPlan::make(driver, parts_, copy_ ? copy_ : graph, whole_, flags_, disabled_, refusal);
+  plan_changed_ = false;
+  return plan_ ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
+  const auto driver = driver_.lock();
+  if (plan_changed_ && copy_ && driver) {
+    plan_ = GraphPlan::make(driver, parts_, copy_, whole_, flags_, disabled_, refusal);
+    plan_changed_ = false;
+  }
+  if (!plan_ && refusal.empty()) refusal = "a graph that was changed into one that cannot be cut";
+  return plan_;
+}
+
+CUgraphNode AttendedGraph::copy_of(CUgraphNode node) {
+  const auto driver = driver_.lock();
+  CUgraphNode copy{};
+  if (!driver || !copy_ || driver->cuGraphNodeFindInClone(&copy, node, copy_) != CUDA_SUCCESS) return nullptr;
+  return copy;
+}
+
+void AttendedGraph::set_enabled(CUgraphNode copy, bool enabled) {
+  if (enabled) disabled_.erase(copy);
+  else disabled_.insert(copy);
+  plan_changed_ = true;
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,90 @@
+#pragma once
+// How an executable graph is launched that has parts of the client. Nothing submitted to the GPU may wait for the client, so such a
+// graph is cut into pieces at the functions that run there, each piece a graph for the driver, and the pieces and functions are run one
+// after the other. See server/README.md, "Graphs with parts of the client".
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "driver_table.h"
+#include "graph_parts.h"
+
+namespace fargpu::server {
+
+/// The driver, while the session lasts: what outlives the session must not call it any more.
+using BorrowedDriver = std::weak_ptr<DriverTable>;
+
+/// What to do in which order. Made once; whoever runs it keeps it.
+class GraphPlan {
+ public:
+  /// A piece for the driver with the copies of its that involve the client, or a function of the client.
+  struct Step {
+    CUgraphExec piece = nullptr;        ///< null for a function
+    std::vector<std::uint64_t> reads;   ///< parts whose bytes the client sends first
+    std::vector<std::uint64_t> writes;  ///< parts whose bytes go to the client afterwards
+    std::uint64_t function = 0;
+  };
+  std::vector<Step> steps;
+  std::vector<CUevent> recorded;  ///< by nodes of the graph
+  std::vector<CUevent> awaited;
+  bool has_parts = false;
+
+  /// `whole` is the graph as the driver instantiated it, which is the only piece where nothing has to be cut. Nodes in `disabled` do
+  /// nothing. Returns null, with the reason, for a graph that cannot be cut.
+  static std::shared_ptr<GraphPlan> make(const std::shared_ptr<DriverTable>& driver, const GraphParts& parts, CUgraph graph,
+                                         CUgraphExec whole, std::uint64_t flags, const std::set<CUgraphNode>& disabled,
+                                         std::string& refusal);
+  explicit GraphPlan(BorrowedDriver driver) : driver_(std::move(driver)) {}
+  ~GraphPlan();
+
+ private:
+  friend class PlanMaker;
+  const BorrowedDriver driver_;
+  std::vector<CUgraph> piece_graphs_;
+  std::vector<CUgraphExec> pieces_;
+};
+
+/// An executable graph whose launches the worker attends to: it has parts of the client, or events that work held back depends on.
+/// Changes to it are told to the driver's own executable graph, which is never launched where there are parts, and to a copy of the graph,
+/// from which a new plan is made at the next launch.
+class AttendedGraph {
+ public:
+  AttendedGraph(std::shared_ptr<DriverTable> driver, const GraphParts& parts, CUgraphExec whole, std::uint64_t flags)
+      : driver_(driver), parts_(parts), whole_(whole), flags_(flags) {}
+  ~AttendedGraph();
+
+  /// Takes in the graph that the driver's executable graph was just made from, or updated with.
+  CUresult take(CUgraph graph, std::string& refusal);
+  /// The plan for a launch now; null, with the reason, if the graph was changed into one that cannot be cut.
+  std::shared_ptr<GraphPlan> plan(std::string& refusal);
+
+  /// The copy of a node that was changed in the driver's executable graph, to be changed alike; null if there is none.
+  CUgraphNode copy_of(CUgraphNode node);
+  CUgraph copy() const { return copy_; }
+  void changed() { plan_changed_ = true; }
+  void set_enabled(CUgraphNode copy, bool enabled);
+  bool has_parts() const { return plan_ && plan_->has_parts; }
+
+  /// Launches of one graph come one after the other.
+  std::uint64_t last_launch = 0;
+
+ private:
+  const BorrowedDriver driver_;
+  const GraphParts& parts_;
+  const CUgraphExec whole_;
+  const std::uint64_t flags_;
+  CUgraph copy_ = nullptr;
+  std::set<CUgraphNode> disabled_;  // nodes of the copy
+  std::shared_ptr<GraphPlan> plan_;
+  bool plan_changed_ = false;
+};
+
+/// Whether launches of an instance of this graph need attending.
+bool needs_attention(DriverTable& driver, const GraphParts& parts, CUgraph graph);
+
+}  // namespace fargpu::server

@@ -1,0 +1,55 @@
+#pragma once
+// What the parts of the fake driver share: objects by address, memory that is counted, and what lies at an address.
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <set>
+
+namespace fargpu::fake {
+
+std::recursive_mutex& mutex();
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+/// All objects that exist. The functions below want mutex() held.
+std::set<void*>& objects();
+
+template <class T>
+T* live(const void* handle) {
+  return objects().contains(const_cast<void*>(handle)) ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
+}
+template <class T>
+T* make() {
+  T* const made = new T;
+  objects().insert(made);
+  return made;
+}
+template <class T>
+CUresult destroy(const void* handle) {
+  T* const object = live<T>(handle);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  objects().erase(object);
+  delete object;
+  return CUDA_SUCCESS;
+}
+
+/// The calling thread's context, and whether calls may be made in it.
+CUcontext current_context();
+CUresult usable();
+
+/// Takes device memory; false if there is not so much left.
+bool take_memory(std::uint64_t bytes);
+void give_memory(std::uint64_t bytes);
+
+/// Storage behind a device or pinned address, if all of it is there.
+std::byte* translate(std::uint64_t address, std::uint64_t bytes);
+
+bool stream_lives(CUstream stream);
+
+/// The context is gone, and these of its objects with it.
+void drop_arrays(CUcontext context);
+void drop_textures(CUcontext context);
+
+}  // namespace fargpu::fake

@@ -1,0 +1,95 @@
+"""Every case of the kernel programs as a process of its own, through client library, broker and worker, on the software GPU."""
+
+import re
+import sys
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "system"))
+
+from rig import Broker, Process, SystemTest, paths, wait_gone, wait_until  # noqa: E402
+from rig.process import run  # noqa: E402
+
+SOFTWARE_GPU = paths.BUILD / "server" / "softgpu" / "libfargpu-softgpu.so"
+PROGRAMS = paths.BUILD / "tests" / "kernels"
+CASE_SECONDS = 120
+
+# Cases that cannot pass, by what is missing, each with what it says when it gets there. One that passes has to leave this list.
+MISSING = {
+    "gives CUDA_SUCCESS, not CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": "stream.capture_errors",
+    "stream-ordered allocation during capture is refused": "stream.graph_memory",
+    "stream memory operations are not served yet": "stream.memory_operations",
+    "the linker is not served yet": "address.linked_code",
+    "export of allocations to other processes is not served yet": "address.shared_handles",
+    # Variables of modules are device memory only.
+    "is_managed == 1 does not hold": "memory.globals",
+    # All addresses that a session can have, so that nothing is left for cuMemAlloc.
+    "cuMemAlloc(&address_, bytes()) gives CUDA_ERROR_OUT_OF_MEMORY": "address.reserved_range",
+    # Freed memory is kept for the next allocation, as memory pools do, and kernels can reach it until then.
+    "cuCtxSynchronize() gives CUDA_SUCCESS, not CUDA_ERROR_ILLEGAL_ADDRESS": "fault.use_after_free",
+}
+SAYS = {case: text for text, cases in MISSING.items() for case in cases.split()}
+
+
+def environment(broker):
+    return {"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES}
+
+
+class Cases(unittest.TestCase):
+    """The cases of one program; they share a broker."""
+
+    program = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.broker = Broker(driver=SOFTWARE_GPU)
+        cls.addClassCleanup(cls.broker.close)
+
+    def run_case(self, case):
+        done = run([PROGRAMS / f"kernels_{self.program}", case], env=environment(self.broker), seconds=CASE_SECONDS)
+        said = done.out + done.err + ("died by a signal" if done.code < 0 else "")
+        expected = SAYS.get(f"{self.program}.{case}")
+        if expected is None:
+            self.assertEqual(done.code, 0, said)
+        else:
+            self.assertNotEqual(done.code, 0, "passes now: take it off the list of what is missing")
+            self.assertIn(expected, said)
+
+
+def class_of(program, cases):
+    def method(case):
+        return lambda self: self.run_case(case)
+
+    return type(program, (Cases,), {"program": program, **{f"test_{case}": method(case) for case in cases}})
+
+
+for source in sorted(HERE.glob("kernels_*.cu")):
+    name = source.stem.removeprefix("kernels_")
+    globals()[name] = class_of(name, re.findall(r"^CASE\w*\((\w+)\)", source.read_text(), re.MULTILINE))
+known = {f"{kind.program}.{name.removeprefix('test_')}" for kind in Cases.__subclasses__() for name in vars(kind) if name.startswith("test_")}
+del Cases  # it has none of its own
+
+
+class List(unittest.TestCase):
+    def test_names_cases(self):
+        self.assertLessEqual(set(SAYS), known)
+
+
+class Endless(SystemTest):
+    """A kernel that does not end by itself."""
+
+    def test_ends_with_its_client(self):
+        broker = self.broker(driver=SOFTWARE_GPU)
+        client = self.start([PROGRAMS / "endless", PROGRAMS / "kernels_fault.fatbin"], env=environment(broker))
+        client.out.find(lambda line: line == "running")
+        worker = self.worker_of(broker, client)
+        wait_until(lambda: broker.status()["devices"][0]["used_bytes"] >= 256 << 20, "memory in use")
+        client.kill()
+        wait_gone(worker, seconds=1)
+        status = broker.status()
+        self.assertEqual((status["sessions"], status["devices"][0]["used_bytes"]), ([], 0))
+
+
+if __name__ == "__main__":
+    unittest.main()

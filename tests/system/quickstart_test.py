@@ -1,0 +1,51 @@
+"""`examples/quickstart`, with what is built already: what it shows, and what it leaves behind."""
+
+import re
+import signal
+import socket
+import tempfile
+import unittest
+
+from rig import SystemTest, paths
+
+PATIENCE = 60
+
+
+@unittest.skipIf(paths.SANITIZED, "its program is built by nvcc, which puts no sanitizer in")
+class Quickstart(SystemTest):
+    def quickstart(self, build=paths.BUILD):
+        return self.start([paths.SOURCE / "examples" / "quickstart", "--no-build"], env={"FARGPU_BUILD": build})
+
+    def port(self, script):
+        return int(script.out.find(lambda line: re.search(r"on 127\.0\.0\.1:(\d+)$", line))[0][1])
+
+    def assert_nobody_listens(self, port):
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+
+    def test_shows_the_programs_result_and_ends(self):
+        script = self.quickstart()
+        port = self.port(script)
+        self.assertEqual(script.wait(PATIENCE), 0, script.err.text())
+        said = script.out.text()
+        for part in ("PASSED", "fargpu ls", "GPU 0", "round trips"):
+            self.assertIn(part, said)
+        self.assertEqual(script.err.text(), "")
+        self.assert_nobody_listens(port)
+
+    def test_stopped_leaves_nothing(self):
+        script = self.quickstart()
+        port = self.port(script)
+        script.signal(signal.SIGINT)
+        self.assertEqual(script.wait(PATIENCE), 130)
+        self.assert_nobody_listens(port)
+
+    def test_without_a_build_names_the_repair(self):
+        with tempfile.TemporaryDirectory() as empty:
+            script = self.quickstart(empty)
+            self.assertEqual(script.wait(PATIENCE), 1)
+        self.assertIn("run " + str(paths.SOURCE / "examples" / "quickstart") + " without --no-build", script.err.text())
+
+
+if __name__ == "__main__":
+    unittest.main()

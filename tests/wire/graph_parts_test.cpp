@@ -1,0 +1,647 @@
+// Graphs that call functions of the program and copy from and to its memory: cut into pieces, run in order, changed, copied, given back.
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "fixture.h"
+
+using namespace fargpu;
+using test::RemoteContext;
+
+namespace {
+
+using Function = std::function<void()>;
+void CUDA_CB call(void* function) { (*static_cast<Function*>(function))(); }
+
+/// Waits, within reason, for what another thread brings about.
+bool soon(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return condition();
+}
+
+struct Graphs : RemoteContext {
+  Graphs() {
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuMemAlloc_v2(&memory, 1 << 16) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8_v2(memory, 0, 1 << 16) == CUDA_SUCCESS);
+    REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  }
+  CUDA_MEMCPY3D in(CUdeviceptr to, const void* from, std::size_t bytes) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+    copy.srcHost = from;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.dstDevice = to;
+    copy.WidthInBytes = bytes;
+    copy.Height = copy.Depth = 1;
+    return copy;
+  }
+  CUDA_MEMCPY3D out(void* to, CUdeviceptr from, std::size_t bytes) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = from;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.dstHost = to;
+    copy.WidthInBytes = bytes;
+    copy.Height = copy.Depth = 1;
+    return copy;
+  }
+  CUgraphNode add(const CUDA_MEMCPY3D& copy, std::vector<CUgraphNode> after = {}, CUgraph to = nullptr) {
+    CUgraphNode node = nullptr;
+    REQUIRE(cuGraphAddMemcpyNode(&node, to ? to : graph, after.data(), after.size(), &copy, context) == CUDA_SUCCESS);
+    return node;
+  }
+  CUgraphNode add(Function& function, std::vector<CUgraphNode> after = {}, CUgraph to = nullptr) {
+    const CUDA_HOST_NODE_PARAMS params{call, &function};
+    CUgraphNode node = nullptr;
+    REQUIRE(cuGraphAddHostNode(&node, to ? to : graph, after.data(), after.size(), &params) == CUDA_SUCCESS);
+    return node;
+  }
+  CUgraphNode add_set(CUdeviceptr at, unsigned value, std::vector<CUgraphNode> after = {}, CUgraph to = nullptr) {
+    CUDA_MEMSET_NODE_PARAMS params{at, 0, value, 4, 1, 1};
+    CUgraphNode node = nullptr;
+    REQUIRE(cuGraphAddMemsetNode(&node, to ? to : graph, after.data(), after.size(), &params, context) == CUDA_SUCCESS);
+    return node;
+  }
+  CUgraphExec instantiate(CUgraph which = nullptr) {
+    CUgraphExec exec = nullptr;
+    REQUIRE(cuGraphInstantiateWithFlags(&exec, which ? which : graph, 0) == CUDA_SUCCESS);
+    return exec;
+  }
+  void run(CUgraphExec exec) {
+    REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  }
+  unsigned word(CUdeviceptr at) {
+    unsigned value = 0;
+    REQUIRE(cuMemcpyDtoH_v2(&value, at, 4) == CUDA_SUCCESS);
+    return value;
+  }
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+  CUgraph graph = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("a graph runs functions of the program between its pieces, at each launch") {
+  Graphs g;
+  std::vector<int> order;
+  unsigned seen = 0, other = 0;
+  Function first = [&] {
+    order.push_back(1);
+    seen += 1;
+  };
+  Function second = [&] { order.push_back(2); };
+  // fetch 7 -> device; out to `seen`; function adds one; back to the device; function; memset elsewhere
+  unsigned source = 7;
+  const CUgraphNode fetched = g.add(g.in(g.memory, &source, 4));
+  const CUgraphNode told = g.add(g.out(&seen, g.memory, 4), {fetched});
+  const CUgraphNode called = g.add(first, {told});
+  const CUgraphNode back = g.add(g.in(g.memory + 4, &seen, 4), {called});
+  const CUgraphNode again = g.add(second, {back});
+  g.add_set(g.memory + 8, 55, {again});
+  g.add(g.out(&other, g.memory + 4, 4), {again});
+  const CUgraphExec exec = g.instantiate();
+  CHECK(order.empty());
+  g.run(exec);
+  CHECK(order == std::vector<int>{1, 2});
+  CHECK(seen == 8);
+  CHECK(other == 8);
+  CHECK(g.word(g.memory) == 7);
+  CHECK(g.word(g.memory + 4) == 8);
+  CHECK(g.word(g.memory + 8) == 55);
+  source = 40;
+  for (int i = 0; i < 3; ++i) REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+  CHECK(order.size() == 8);
+  CHECK(seen == 41);
+  CHECK(other == 41);
+  CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a launch reads the program's memory when the stream gets there") {
+  Graphs g;
+  unsigned source = 1;
+  g.add(g.in(g.memory, &source, 4));
+  const CUgraphExec exec = g.instantiate();
+  Function change = [&] { source = 99; };
+  REQUIRE(cuLaunchHostFunc(g.stream, call, &change) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+  CHECK(g.word(g.memory) == 99);
+}
+
+TEST_CASE("rows of copies in graphs find their places") {
+  Graphs g;
+  std::vector<unsigned char> source(64 * 8), target(32 * 8, 0xee);
+  std::iota(source.begin(), source.end(), static_cast<unsigned char>(0));
+  CUDA_MEMCPY3D in = g.in(g.memory, source.data(), 10);
+  in.Height = 3;
+  in.Depth = 2;
+  in.srcPitch = 64;
+  in.srcHeight = 4;
+  in.srcXInBytes = 5;
+  in.srcY = 1;
+  in.dstPitch = 16;
+  in.dstHeight = 3;
+  CUDA_MEMCPY3D out = g.out(target.data(), g.memory, 10);
+  out.Height = 3;
+  out.Depth = 2;
+  out.srcPitch = 16;
+  out.srcHeight = 3;
+  out.dstPitch = 32;
+  out.dstHeight = 4;
+  out.dstXInBytes = 2;
+  const CUgraphNode node = g.add(in);
+  g.add(out, {node});
+  g.run(g.instantiate());
+  for (std::size_t z = 0; z < 2; ++z) {
+    for (std::size_t y = 0; y < 4; ++y) {
+      for (std::size_t x = 0; x < 32; ++x) {
+        const unsigned char wanted = y < 3 && x >= 2 && x < 12 ? source[(z * 4 + y + 1) * 64 + 5 + x - 2] : 0xee;
+        INFO(x << " " << y << " " << z);
+        REQUIRE(target[(z * 4 + y) * 32 + x] == wanted);
+      }
+    }
+  }
+  CUDA_MEMCPY3D back;
+  REQUIRE(cuGraphMemcpyNodeGetParams(node, &back) == CUDA_SUCCESS);
+  CHECK(std::memcmp(&back, &in, sizeof(in)) == 0);
+  in.dstDevice = 0x10;
+  CUgraphNode bad = nullptr;
+  CHECK(cuGraphAddMemcpyNode(&bad, g.graph, nullptr, 0, &in, g.context) == CUDA_ERROR_INVALID_VALUE);
+  in = g.in(g.memory, nullptr, 4);
+  CHECK(cuGraphAddMemcpyNode(&bad, g.graph, nullptr, 0, &in, g.context) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("copies and host functions are captured, and done at each launch") {
+  Graphs g;
+  std::vector<unsigned> source(3000, 5), target(3000, 0);
+  int calls = 0;
+  Function count = [&] { ++calls; };
+  REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuMemcpyHtoDAsync_v2(g.memory, source.data(), 12000, g.stream) == CUDA_SUCCESS);
+  CHECK(cuMemsetD32Async(g.memory + 4, 6, 1, g.stream) == CUDA_SUCCESS);
+  CHECK(cuLaunchHostFunc(g.stream, call, &count) == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoHAsync_v2(target.data(), g.memory, 12000, g.stream) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &graph) == CUDA_SUCCESS);
+  CHECK(target[0] == 0);
+  CHECK(calls == 0);
+  CUgraphNode nodes[4] = {};
+  std::size_t n = 4;
+  REQUIRE(cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS);
+  REQUIRE(n == 4);
+  CUDA_HOST_NODE_PARAMS params{};
+  REQUIRE(cuGraphHostNodeGetParams(nodes[2], &params) == CUDA_SUCCESS);
+  CHECK(params.fn == call);
+  CHECK(params.userData == &count);
+  CUDA_MEMCPY3D copy;
+  REQUIRE(cuGraphMemcpyNodeGetParams(nodes[3], &copy) == CUDA_SUCCESS);
+  CHECK(copy.dstHost == target.data());
+  CHECK(copy.srcDevice == g.memory);
+  CHECK(cuGraphHostNodeGetParams(nodes[3], &params) == CUDA_ERROR_INVALID_VALUE);
+  const CUgraphExec exec = g.instantiate(graph);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  for (unsigned round = 10; round < 13; ++round) {
+    std::fill(source.begin(), source.end(), round);
+    g.run(exec);
+    CHECK(target[0] == round);
+    CHECK(target[1] == 6);
+    CHECK(target[2999] == round);
+  }
+  CHECK(calls == 3);
+}
+
+TEST_CASE("what is captured does not wait for what the stream still has to do") {
+  Graphs g;
+  std::mutex gate;
+  gate.lock();
+  Function wait = [&] { const std::lock_guard pass(gate); };
+  REQUIRE(cuLaunchHostFunc(g.stream, call, &wait) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuMemsetD32Async(g.memory, 6, 1, g.stream) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &graph) == CUDA_SUCCESS);
+  std::size_t n = 0;
+  CHECK(cuGraphGetNodes(graph, nullptr, &n) == CUDA_SUCCESS);
+  CHECK(n == 1);
+  gate.unlock();
+  REQUIRE(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+  CHECK(g.word(g.memory) == 0);
+}
+
+TEST_CASE("pinned memory that a graph writes is newest for later copies") {
+  Graphs g;
+  unsigned* pinned = nullptr;
+  const std::size_t bytes = 2u << 20;
+  REQUIRE(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), bytes, 0) == CUDA_SUCCESS);
+  pinned[0] = 3;
+  const CUgraphNode set = g.add_set(g.memory, 77);
+  g.add(g.out(pinned, g.memory, 4), {set});
+  const CUgraphExec exec = g.instantiate();
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoDAsync_v2(g.memory + 16, pinned, 4, g.stream) == CUDA_SUCCESS);  // no wait in between
+  REQUIRE(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+  CHECK(pinned[0] == 77);
+  CHECK(g.word(g.memory + 16) == 77);
+  // A synchronous copy waits for what writes its source.
+  pinned[0] = 4;
+  REQUIRE(cuGraphLaunch(exec, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoD_v2(g.memory + 20, pinned, 4) == CUDA_SUCCESS);
+  CHECK(g.word(g.memory + 20) == 77);
+  // Kernels may not see memory that graphs copy to behind their back.
+  CUdeviceptr seen = 0;
+  unsigned* small = nullptr;
+  REQUIRE(cuMemHostAlloc(reinterpret_cast<void**>(&small), 4096, 0) == CUDA_SUCCESS);
+  CUgraph another = nullptr;
+  REQUIRE(cuGraphCreate(&another, 0) == CUDA_SUCCESS);
+  g.add(g.in(g.memory, small, 4), {}, another);
+  CHECK(cuMemHostGetDevicePointer_v2(&seen, small, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuGraphDestroy(another) == CUDA_SUCCESS);
+  CHECK(soon([&] { return cuMemHostGetDevicePointer_v2(&seen, small, 0) == CUDA_SUCCESS; }));
+}
+
+TEST_CASE("memory that kernels see too is named as it is") {
+  Graphs g;
+  unsigned* pinned = nullptr;
+  REQUIRE(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), 4096, CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
+  pinned[0] = 1;
+  Function change = [&] { pinned[0] = 21; };
+  const CUgraphNode changed = g.add(change);
+  const CUgraphNode node = g.add(g.in(g.memory, pinned, 4), {changed});
+  g.add(g.out(pinned + 1, g.memory, 4), {node});
+  CUDA_MEMCPY3D copy;
+  REQUIRE(cuGraphMemcpyNodeGetParams(node, &copy) == CUDA_SUCCESS);
+  CHECK(copy.srcMemoryType == CU_MEMORYTYPE_HOST);
+  CHECK(copy.srcHost == pinned);
+  g.run(g.instantiate());
+  CHECK(pinned[1] == 21);
+  CHECK(g.word(g.memory) == 21);
+}
+
+TEST_CASE("memory that the program has freed fails the launch") {
+  Graphs g;
+  unsigned* pinned = nullptr;
+  REQUIRE(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), 2u << 20, 0) == CUDA_SUCCESS);
+  g.add(g.in(g.memory, pinned, 4));
+  const CUgraphExec exec = g.instantiate();
+  g.run(exec);
+  REQUIRE(cuMemFreeHost(pinned) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(g.stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("child graphs and copies of graphs keep their parts") {
+  Graphs g;
+  int calls = 0;
+  unsigned seen = 0, source = 9;
+  Function count = [&] { ++calls; };
+  CUgraph child = nullptr;
+  REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
+  const CUgraphNode in = g.add(g.in(g.memory, &source, 4), {}, child);
+  const CUgraphNode function = g.add(count, {in}, child);
+  g.add(g.out(&seen, g.memory, 4), {function}, child);
+  CUgraphNode nested = nullptr;
+  const CUgraphNode before = g.add_set(g.memory, 1);
+  REQUIRE(cuGraphAddChildGraphNode(&nested, g.graph, &before, 1, child) == CUDA_SUCCESS);
+  g.add_set(g.memory + 4, 2, {nested});
+  REQUIRE(cuGraphDestroy(child) == CUDA_SUCCESS);
+  CUgraph clone = nullptr;
+  REQUIRE(cuGraphClone(&clone, g.graph) == CUDA_SUCCESS);
+  CUgraphNode found = nullptr;
+  CHECK(cuGraphNodeFindInClone(&found, nested, clone) == CUDA_SUCCESS);
+  CUgraphNodeType type{};
+  CHECK(cuGraphNodeGetType(found, &type) == CUDA_SUCCESS);
+  CHECK(type == CU_GRAPH_NODE_TYPE_GRAPH);
+  REQUIRE(cuGraphDestroy(g.graph) == CUDA_SUCCESS);
+  const CUgraphExec exec = g.instantiate(clone);
+  REQUIRE(cuGraphDestroy(clone) == CUDA_SUCCESS);
+  g.run(exec);
+  CHECK(calls == 1);
+  CHECK(seen == 9);
+  CHECK(g.word(g.memory + 4) == 2);
+  // Launched into a capture it becomes a child graph again.
+  REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CUgraph captured = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &captured) == CUDA_SUCCESS);
+  CHECK(calls == 1);
+  source = 10;
+  g.run(g.instantiate(captured));
+  CHECK(calls == 2);
+  CHECK(seen == 10);
+}
+
+TEST_CASE("executable graphs with parts are changed like others") {
+  Graphs g;
+  std::vector<int> order;
+  Function one = [&] { order.push_back(1); };
+  Function two = [&] { order.push_back(2); };
+  unsigned source = 5, elsewhere = 6, seen = 0;
+  const CUgraphNode in = g.add(g.in(g.memory, &source, 4));
+  const CUgraphNode set = g.add_set(g.memory + 4, 7, {in});
+  const CUgraphNode function = g.add(one, {set});
+  g.add(g.out(&seen, g.memory, 4), {function});
+  const CUgraphExec exec = g.instantiate();
+  g.run(exec);
+  CHECK(seen == 5);
+
+  const CUDA_HOST_NODE_PARAMS host{call, &two};
+  CHECK(cuGraphExecHostNodeSetParams(exec, function, &host) == CUDA_SUCCESS);
+  CUDA_MEMCPY3D copy = g.in(g.memory, &elsewhere, 4);
+  CHECK(cuGraphExecMemcpyNodeSetParams(exec, in, &copy, g.context) == CUDA_SUCCESS);
+  CUDA_MEMSET_NODE_PARAMS memset{g.memory + 4, 0, 8, 4, 1, 1};
+  CHECK(cuGraphExecMemsetNodeSetParams(exec, set, &memset, g.context) == CUDA_SUCCESS);
+  g.run(exec);
+  CHECK(order == std::vector<int>{1, 2});
+  CHECK(seen == 6);
+  CHECK(g.word(g.memory + 4) == 8);
+  // The graph itself was not changed.
+  CUDA_HOST_NODE_PARAMS now{};
+  CHECK(cuGraphHostNodeGetParams(function, &now) == CUDA_SUCCESS);
+  CHECK(now.userData == &one);
+
+  CHECK(cuGraphNodeSetEnabled(exec, in, 0) == CUDA_SUCCESS);
+  unsigned enabled = 9;
+  CHECK(cuGraphNodeGetEnabled(exec, in, &enabled) == CUDA_SUCCESS);
+  CHECK(enabled == 0);
+  elsewhere = 60;
+  g.run(exec);
+  CHECK(seen == 6);
+  CHECK(cuGraphNodeSetEnabled(exec, in, 1) == CUDA_SUCCESS);
+  g.run(exec);
+  CHECK(seen == 60);
+
+  CHECK(cuGraphHostNodeSetParams(function, &host) == CUDA_SUCCESS);
+  CUgraphExecUpdateResultInfo info{};
+  CHECK(cuGraphExecUpdate_v2(exec, g.graph, &info) == CUDA_SUCCESS);
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
+  order.clear();
+  g.run(exec);
+  CHECK(seen == 5);
+  CHECK(order == std::vector<int>{2});
+  g.add(one);
+  CHECK(cuGraphExecUpdate_v2(exec, g.graph, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+  g.run(exec);
+  CHECK(order.size() == 2);
+  CHECK(cuGraphUpload(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("events of graphs hold those who wait for them") {
+  Graphs g;
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  std::mutex gate;
+  gate.lock();
+  Function wait = [&] { const std::lock_guard pass(gate); };
+  const CUgraphNode function = g.add(wait);
+  const CUgraphNode set = g.add_set(g.memory, 3, {function});
+  CUgraphNode record = nullptr;
+  REQUIRE(cuGraphAddEventRecordNode(&record, g.graph, &set, 1, event) == CUDA_SUCCESS);
+  CUevent told = nullptr;
+  CHECK(cuGraphEventRecordNodeGetEvent(record, &told) == CUDA_SUCCESS);
+  CHECK(told == event);
+  const CUgraphExec exec = g.instantiate();
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CUstream other = nullptr;
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(other, event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoDAsync_v2(g.memory + 4, g.memory, 4, other) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(cuStreamQuery(other) == CUDA_ERROR_NOT_READY);
+  gate.unlock();
+  CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+  CHECK(g.word(g.memory + 4) == 3);
+  // And a graph waits for an event that is held back.
+  CUgraph waiting = nullptr;
+  REQUIRE(cuGraphCreate(&waiting, 0) == CUDA_SUCCESS);
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddEventWaitNode(&node, waiting, nullptr, 0, event) == CUDA_SUCCESS);
+  g.add_set(g.memory + 8, 4, {node}, waiting);
+  const CUgraphExec waits = g.instantiate(waiting);
+  gate.lock();
+  REQUIRE(cuLaunchHostFunc(g.stream, call, &wait) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, g.stream) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(waits, other) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(other) == CUDA_ERROR_NOT_READY);
+  CHECK(g.word(g.memory + 8) == 0);
+  gate.unlock();
+  REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+  CHECK(g.word(g.memory + 8) == 4);
+}
+
+TEST_CASE("events recorded and awaited from outside of a capture become nodes") {
+  Graphs g;
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  CHECK(cuEventRecordWithFlags(event, g.stream, CU_EVENT_RECORD_EXTERNAL) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamWaitEvent(g.stream, event, CU_EVENT_WAIT_EXTERNAL) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuEventRecord(event, g.stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuStreamWaitEvent(g.stream, event, CU_EVENT_WAIT_EXTERNAL) == CUDA_SUCCESS);
+  CHECK(cuEventRecordWithFlags(event, g.stream, CU_EVENT_RECORD_EXTERNAL) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &graph) == CUDA_SUCCESS);
+  CUgraphNode nodes[2] = {};
+  std::size_t n = 2;
+  REQUIRE(cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS);
+  CUevent told = nullptr;
+  CHECK(cuGraphEventWaitNodeGetEvent(nodes[0], &told) == CUDA_SUCCESS);
+  CHECK(told == event);
+  CHECK(cuGraphEventRecordNodeGetEvent(nodes[1], &told) == CUDA_SUCCESS);
+  CHECK(told == event);
+  g.run(g.instantiate(graph));
+  CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
+}
+
+TEST_CASE("launches of one graph come one after the other, on whatever stream") {
+  Graphs g;
+  CUstream other = nullptr;
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  int running = 0, most = 0, calls = 0;
+  unsigned counter = 0;
+  Function function = [&] {
+    most = std::max(most, ++running);
+    ++calls;
+    ++counter;
+  };
+  Function end = [&] { --running; };
+  const CUgraphNode begin = g.add(function);
+  const CUgraphNode in = g.add(g.in(g.memory, &counter, 4), {begin});
+  g.add(end, {in});
+  const CUgraphExec exec = g.instantiate();
+  for (int i = 0; i < 20; ++i) REQUIRE(cuGraphLaunch(exec, i % 2 ? g.stream : other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(calls == 20);
+  CHECK(most == 1);
+  CHECK(g.word(g.memory) == 20);
+}
+
+TEST_CASE("conditional nodes run where the driver can, and are refused by name where it cannot") {
+  Graphs g;
+  CUgraphConditionalHandle handle = 0;
+  REQUIRE(cuGraphConditionalHandleCreate(&handle, g.graph, nullptr, 1, CU_GRAPH_COND_ASSIGN_DEFAULT) == CUDA_SUCCESS);
+  CHECK(handle != 0);
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  params.conditional.handle = handle;
+  params.conditional.type = CU_GRAPH_COND_TYPE_IF;
+  params.conditional.size = 1;
+  params.conditional.ctx = g.context;
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddNode_v2(&node, g.graph, nullptr, nullptr, 0, &params) == CUDA_SUCCESS);
+  REQUIRE(params.conditional.phGraph_out != nullptr);
+  const CUgraph body = params.conditional.phGraph_out[0];
+  unsigned source = 12, seen = 0;
+  g.add(g.in(g.memory, &source, 4), {}, body);
+  g.add(g.out(&seen, g.memory, 4), {node});
+  CUgraphExec exec = g.instantiate();
+  g.run(exec);
+  CHECK(seen == 12);
+  CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+  CUgraph clone = nullptr;
+  CHECK(cuGraphClone(&clone, g.graph) != CUDA_SUCCESS);
+  // A function in the same graph would need it cut, and such graphs cannot be copied.
+  Function nothing = [] {};
+  g.add(nothing, {node});
+  CHECK(cuGraphInstantiateWithFlags(&exec, g.graph, 0) == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+TEST_CASE("user objects end when the last graph lets go") {
+  Graphs g;
+  std::atomic<int> ended{0};
+  const auto end = [](void* count) { ++*static_cast<std::atomic<int>*>(count); };
+  CUuserObject object = nullptr;
+  CHECK(cuUserObjectCreate(&object, &ended, end, 1, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuUserObjectCreate(&object, &ended, nullptr, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuUserObjectCreate(&object, &ended, end, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuUserObjectCreate(&object, &ended, end, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS);
+  CHECK(cuUserObjectRetain(object, 1) == CUDA_SUCCESS);
+  CHECK(cuGraphRetainUserObject(g.graph, object, 3, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS);
+  CHECK(cuGraphReleaseUserObject(g.graph, object, 2) == CUDA_SUCCESS);
+  CUgraph clone = nullptr;
+  REQUIRE(cuGraphClone(&clone, g.graph) == CUDA_SUCCESS);
+  const CUgraphExec exec = g.instantiate();
+  REQUIRE(cuGraphDestroy(g.graph) == CUDA_SUCCESS);
+  REQUIRE(cuGraphDestroy(clone) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(ended == 0);
+  REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+  CHECK(soon([&] { return ended == 1; }));
+  CHECK(soon([&] { return cuUserObjectRetain(object, 1) == CUDA_ERROR_INVALID_VALUE; }));
+  REQUIRE(cuUserObjectCreate(&object, &ended, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS);
+  CHECK(cuUserObjectRelease(object, 1) == CUDA_SUCCESS);
+  CHECK(soon([&] { return ended == 2; }));
+}
+
+TEST_CASE("nothing is left of graphs that are gone") {
+  Graphs g;
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  std::size_t before = 0;
+  unsigned word = 1;
+  Function nothing = [] {};
+  for (int round = 0; round < 3; ++round) {
+    CUgraph graph = nullptr;
+    REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+    const CUgraphNode in = g.add(g.in(g.memory, &word, 4), {}, graph);
+    const CUgraphNode function = g.add(nothing, {in}, graph);
+    g.add(g.out(&word, g.memory, 4), {function}, graph);
+    const CUgraphExec exec = g.instantiate(graph);
+    const CUDA_HOST_NODE_PARAMS host{call, &nothing};
+    CHECK(cuGraphHostNodeSetParams(function, &host) == CUDA_SUCCESS);
+    CHECK(cuGraphExecHostNodeSetParams(exec, function, &host) == CUDA_SUCCESS);
+    g.run(exec);
+    CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+    if (round == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      before = g.driver->objects();
+    }
+  }
+  CHECK(soon([&] { return g.driver->objects() <= before; }));
+  CHECK(soon([&] { return !g.session().graph_parts().within(0, ~std::uint64_t{0}); }));
+  CHECK(!g.session().graphs().any_launched());
+}
+
+TEST_CASE("a failed context runs no functions of graphs, and nobody waits for ever") {
+  Graphs g;
+  CUmodule module = nullptr;
+  CUfunction crash = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&crash, module, "crash") == CUDA_SUCCESS);
+  int calls = 0;
+  Function count = [&] { ++calls; };
+  CUDA_KERNEL_NODE_PARAMS params{};
+  params.func = crash;
+  params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+  CUgraphNode kernel = nullptr;
+  REQUIRE(cuGraphAddKernelNode_v2(&kernel, g.graph, nullptr, 0, &params) == CUDA_SUCCESS);
+  g.add(count, {kernel});
+  const CUgraphExec exec = g.instantiate();
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(g.stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(calls == 0);
+  CHECK(soon([&] { return !g.session().graphs().any_launched(); }));
+}
+
+TEST_CASE("arrays take part in graphs like other memory") {
+  Graphs g;
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR description{16, 4, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  REQUIRE(cuArrayCreate_v2(&array, &description) == CUDA_SUCCESS);
+  std::vector<unsigned> source(64), target(64);
+  std::iota(source.begin(), source.end(), 100u);
+  CUDA_MEMCPY2D in{};
+  in.srcMemoryType = CU_MEMORYTYPE_HOST;
+  in.srcHost = source.data();
+  in.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  in.dstArray = array;
+  in.WidthInBytes = 64;
+  in.Height = 4;
+  REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuMemcpy2DAsync_v2(&in, g.stream) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &graph) == CUDA_SUCCESS);
+  CUgraphNode filled = nullptr, node = nullptr;
+  std::size_t n = 1;
+  REQUIRE(cuGraphGetNodes(graph, &filled, &n) == CUDA_SUCCESS);
+  CUDA_MEMCPY3D out{};
+  out.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  out.srcArray = array;
+  out.srcXInBytes = 8;
+  out.srcY = 1;
+  out.dstMemoryType = CU_MEMORYTYPE_HOST;
+  out.dstHost = target.data();
+  out.dstPitch = 40;
+  out.WidthInBytes = 16;
+  out.Height = 3;
+  out.Depth = 1;
+  REQUIRE(cuGraphAddMemcpyNode(&node, graph, &filled, 1, &out, g.context) == CUDA_SUCCESS);
+  CUDA_MEMCPY3D back;
+  REQUIRE(cuGraphMemcpyNodeGetParams(node, &back) == CUDA_SUCCESS);
+  CHECK(back.srcArray == array);
+  CHECK(back.srcXInBytes == 8);
+  CHECK(back.dstHost == target.data());
+  g.run(g.instantiate(graph));
+  CHECK(target[0] == 118);
+  CHECK(target[3] == 121);
+  CHECK(target[4] == 0);
+  CHECK(target[10] == 134);
+  CHECK(target[20] == 150);
+  out.Height = 4;
+  CHECK(cuGraphAddMemcpyNode(&node, graph, &filled, 1, &out, g.context) == CUDA_ERROR_INVALID_VALUE);
+}

@@ -1,0 +1,128 @@
+#pragma once
+// A client that need not keep to the protocol, before a worker in this process.
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "fixture.h"
+#include "opcodes.h"
+#include "operations.capnp.h"
+#include "protocol/errors.h"
+#include "protocol/frame.h"
+#include "protocol/handle.h"
+#include "protocol/handshake.h"
+#include "protocol/message.h"
+#include "server/worker/attach.h"
+
+namespace fargpu::test {
+
+/// Sends what the other end may not want to hear to the end.
+inline void send_until_cut(Channel& channel, std::span<const Channel::Bytes> pieces) {
+  try {
+    send_all(channel, pieces);
+  } catch (const ChannelClosed&) {
+  }
+}
+
+/// A worker in this process with a hand-made client before it.
+class HandMadeClient {
+ public:
+  HandMadeClient() {
+    auto [near, far] = make_memory_channel();
+    channel_ = std::move(near);
+    worker_ = std::thread([this, far = std::move(far)] {
+      server::AttachOptions options;
+      options.session_id = 5;
+      options.devices = {0};
+      options.one_process = true;
+      const auto attach = receive_control(*far, limits::lease_timeout);
+      why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
+    });
+    send_control(*channel_, 1, [](wire::Control::Builder control) {
+      auto attach = control.initAttach();
+      attach.setProtocolVersion(wire::PROTOCOL_VERSION);
+      attach.setDriverVersion(13000);
+      const auto range = [](wire::Range::Builder r, std::uint64_t base) {
+        r.setBase(base);
+        r.setBytes(std::uint64_t{64} << 30);
+      };
+      range(attach.initDeviceWindows(1)[0], 0x1000'0000'0000);
+      range(attach.initHostWindows(1)[0], 0x2b5d'4000'0000);
+    });
+    const auto answer = receive_control(*channel_, limits::lease_timeout);
+    MessageReader reader(answer);
+    REQUIRE(reader.root<wire::Control>().getAttachAnswer().getFailure().getReason() == wire::Failure::Reason::NONE);
+  }
+  ~HandMadeClient() {
+    if (worker_.joinable()) {
+      channel_->close();
+      worker_.join();
+    }
+  }
+
+  /// Header as a proper client would fill it, to be spoilt.
+  FrameHeader call(Opcode opcode, bool wants_reply = true) {
+    FrameHeader h;
+    h.kind = FrameKind::call;
+    h.opcode = static_cast<std::uint16_t>(opcode);
+    h.sequence = ++sequence_;
+    h.thread = 1;
+    h.subject = context_;
+    h.detail = wants_reply ? std::uint32_t{call_wants_reply} : 0;
+    return h;
+  }
+  void send(FrameHeader header, std::span<const std::byte> message = {}, std::span<const std::byte> bulk = {}) {
+    if (header.message_bytes == 0) header.message_bytes = static_cast<std::uint32_t>(message.size());
+    if (header.bulk_bytes == 0) header.bulk_bytes = static_cast<std::uint32_t>(bulk.size());
+    const std::byte zeros[8] = {};
+    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), message, bulk,
+                                                 std::span(zeros).first(padded(bulk.size()) - bulk.size())};
+    send_until_cut(*channel_, pieces);
+  }
+  template <class Request, class Fill>
+  void send_call(Opcode opcode, Fill&& fill, std::span<const std::byte> bulk = {}, bool wants_reply = true) {
+    MessageWriter writer;
+    fill(writer.root<Request>());
+    send(call(opcode, wants_reply), writer.finish(), bulk);
+  }
+  /// The result of the next reply frame; other frames are passed over.
+  CUresult reply() {
+    for (;;) {
+      FrameHeader header;
+      read(std::as_writable_bytes(std::span(&header, 1)));
+      std::vector<std::byte> rest(header.message_bytes + padded(header.bulk_bytes));
+      read(rest);
+      if (header.kind == FrameKind::reply) return static_cast<CUresult>(header.detail);
+    }
+  }
+  void open_context() {
+    send_call<wire::OpenContext>(Opcode::openContext, [](wire::OpenContext::Builder in) {
+      in.setContext(Handle(HandleKind::context, 1, 1).value());
+      in.setPrimary(true);
+    });
+    REQUIRE(reply() == CUDA_SUCCESS);
+    context_ = Handle(HandleKind::context, 1, 1).id();
+  }
+  /// Why the worker ended.
+  std::string worker_end() {
+    worker_.join();
+    return why_;
+  }
+
+ private:
+  void read(std::span<std::byte> into) {
+    while (!into.empty()) {
+      const std::size_t n = channel_->receive_some(into);
+      into = into.subspan(n);
+      if (n == 0) channel_->wait({.readable = true}, std::chrono::seconds(10));
+    }
+  }
+
+  std::unique_ptr<Channel> channel_;
+  std::thread worker_;
+  std::string why_;
+  std::uint32_t sequence_ = 1;
+  std::uint32_t context_ = 0;
+};
+
+}  // namespace fargpu::test
