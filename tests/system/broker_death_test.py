@@ -111,6 +111,7 @@ class InGoodOrder(SystemTest):
         host.terminate()
         self.assertEqual(host.wait(), 0)
         wait_gone(worker)
+        client.says("the session is lost")  # an idle one is not asked by sync
         self.assertEqual(client.ask("sync"), "DEVICE_UNAVAILABLE")
 
     def test_interrupt_gives_sessions_no_time(self):
