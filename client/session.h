@@ -24,6 +24,7 @@
 #include "host_memory.h"
 #include "image.h"
 #include "managed_memory.h"
+#include "peer_access.h"
 #include "memory_map.h"
 #include "opcodes.h"
 #include "protocol/limits.h"
@@ -61,6 +62,7 @@ class Session final : PushHandler {
   DeviceMemory& device_memory() { return device_memory_; }
   HostMemory& host_memory() { return host_memory_; }
   ManagedMemory& managed() { return managed_; }
+  PeerAccess& peers() { return peers_; }
   Functions& functions() { return functions_; }
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
@@ -167,6 +169,7 @@ class Session final : PushHandler {
   DeviceMemory device_memory_;
   HostMemory host_memory_;
   ManagedMemory managed_;
+  PeerAccess peers_;
   Functions functions_;
   Captures captures_;
   Fences fences_;
