@@ -22,6 +22,7 @@ struct Region {
     device,       ///< cuMemAlloc, cuMemAllocAsync
     managed,      ///< cuMemAllocManaged
     mapped,       ///< cuMemMap
+    opened,       ///< cuIpcOpenMemHandle
     global,       ///< a variable of a module
     host,         ///< cuMemHostAlloc
     registered,   ///< cuMemHostRegister
@@ -41,7 +42,7 @@ struct Region {
 
   /// Memory of the window that DeviceMemory gave.
   bool allocated() const { return kind == Kind::device || kind == Kind::managed; }
-  bool on_device() const { return allocated() || kind == Kind::mapped || kind == Kind::global || kind == Kind::alias; }
+  bool on_device() const { return allocated() || kind == Kind::mapped || kind == Kind::opened || kind == Kind::global || kind == Kind::alias; }
   bool on_host() const { return kind == Kind::host || kind == Kind::registered; }
   bool contains(std::uint64_t address, std::uint64_t length) const {
     return address >= base && address - base <= bytes && bytes - (address - base) >= length;

@@ -25,6 +25,7 @@
 #include "image.h"
 #include "managed_memory.h"
 #include "peer_access.h"
+#include "shared_memory.h"
 #include "memory_map.h"
 #include "opcodes.h"
 #include "protocol/limits.h"
@@ -63,6 +64,7 @@ class Session final : PushHandler {
   HostMemory& host_memory() { return host_memory_; }
   ManagedMemory& managed() { return managed_; }
   PeerAccess& peers() { return peers_; }
+  SharedMemory& shared_memory() { return shared_memory_; }
   Functions& functions() { return functions_; }
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
@@ -170,6 +172,7 @@ class Session final : PushHandler {
   HostMemory host_memory_;
   ManagedMemory managed_;
   PeerAccess peers_;
+  SharedMemory shared_memory_;
   Functions functions_;
   Captures captures_;
   Fences fences_;

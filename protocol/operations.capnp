@@ -152,6 +152,50 @@ struct CopyDevice {
   sourceContext @5 :UInt64;
 }
 
+# --- sharing between sessions -----------------------------------------------------------------------------------------
+# What a session shares is named by a key of 16 random bytes, which programs pass to each other in CUDA's IPC and shareable handles. The
+# host's broker keeps what is behind it until the session that shared it takes it back or ends. All of these are barriers: another
+# program acts on what this one says it has done.
+
+struct ShareMemory {
+  # The piece of memory that backMemory put at this address.
+  address @0 :UInt64;
+}
+struct ShareAllocation {
+  # Memory of cuMemCreate, made to be exported.
+  allocation @0 :UInt64;
+}
+struct ShareEvent {
+  # An event made with CU_EVENT_INTERPROCESS.
+  event @0 :UInt64;
+}
+struct Shared {
+  key @0 :Data;
+  bytes @1 :UInt64;               # of memory
+}
+
+struct OpenSharedMemory {
+  # Puts shared memory at a range of the window, as long as the memory, with access for the device of the frame's context.
+  key @0 :Data;
+  address @1 :UInt64;
+  bytes @2 :UInt64;
+}
+struct OpenSharedMemoryReply {
+  device @0 :Int32;               # where the memory lies
+}
+struct ImportAllocation {
+  # Shared memory as one that cuMemCreate made.
+  key @0 :Data;
+}
+struct ImportAllocationReply {
+  allocation @0 :UInt64;
+}
+struct OpenSharedEvent {
+  # A shared event under a handle that the client gives.
+  key @0 :Data;
+  event @1 :UInt64;
+}
+
 # --- host memory ------------------------------------------------------------------------------------------------------
 
 struct OpenHostBlock {

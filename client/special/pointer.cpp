@@ -50,7 +50,7 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
       store<int>(data, region.device);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      store<int>(data, 0);
+      store<int>(data, region.kind == Region::Kind::device && !region.pool);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       store<CUdeviceptr>(data, region.base);

@@ -27,6 +27,7 @@
 #include "opcodes.h"
 #include "output.h"
 #include "printed.h"
+#include "sharing.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/handle_results.h"
@@ -54,6 +55,7 @@ struct SessionOptions {
   PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
+  Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   /// Hears of memory and calls, now and then.
   std::function<void(const std::vector<std::uint64_t>& memory_bytes, std::uint64_t calls)> report;
 };
@@ -77,6 +79,7 @@ class Session final : FrameHandler {
   DriverTable& driver() { return driver_; }
   DeviceMemory& memory() { return memory_; }
   Ledger& ledger() { return ledger_; }
+  Sharing& sharing() { return sharing_; }
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
@@ -249,6 +252,7 @@ class Session final : FrameHandler {
   Output output_;
   Ledger ledger_;
   DeviceMemory memory_;
+  Sharing sharing_;
   HostBlocks host_blocks_;
   ImageStore images_;
   std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses

@@ -21,7 +21,6 @@ MISSING = {
     "stream-ordered allocation during capture is refused": "stream.graph_memory",
     "stream memory operations are not served yet": "stream.memory_operations",
     "the linker is not served yet": "address.linked_code",
-    "export of allocations to other processes is not served yet": "address.shared_handles",
     # Variables of modules are device memory only.
     "is_managed == 1 does not hold": "memory.globals",
     # All addresses that a session can have, so that nothing is left for cuMemAlloc.
@@ -86,6 +85,15 @@ class TwoDevices(SystemTest):
                 done = run([PROGRAMS / "kernels_address", case], env=environment(broker), seconds=CASE_SECONDS)
                 self.assertEqual(done.code, 0, done.out + done.err)
                 self.assertNotIn("skipped", done.out)
+
+
+class Sharing(SystemTest):
+    """Processes that hand memory to each other."""
+
+    def test_memory_of_another_process(self):
+        broker = self.broker(driver=SOFTWARE_GPU)
+        done = run([PROGRAMS / "sharing"], env=environment(broker), seconds=CASE_SECONDS)
+        self.assertEqual((done.code, done.out.splitlines()[-1:]), (0, ["shared"]), done.out + done.err)
 
 
 class Endless(SystemTest):
