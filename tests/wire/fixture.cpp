@@ -32,6 +32,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) 
     options.devices = {0, 1};
     options.memory_limits = memory_limits;
     options.one_process = true;
+    options.driver_band = {fake::driver_band, fake::driver_band_bytes};
     why_ = server::serve_session(*far, attach, driver.table(), options);
   });
   try {
@@ -54,6 +55,7 @@ Remote::~Remote() {
   if (worker_.joinable()) worker_.join();
   client::release_window(client_->terms().device_window);
   client::release_window(client_->terms().host_window);
+  client::release_window(client_->terms().driver_band);
   driver->reset();
 }
 
