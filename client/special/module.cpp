@@ -87,11 +87,14 @@ CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNe
   return result;
 }
 
-CUresult find_global(Thread& thread, Handle owner, const char* name, CUdeviceptr* address, std::size_t* bytes,
+CUresult find_global(Thread& thread, Context* context, Handle owner, const char* name, CUdeviceptr* address, std::size_t* bytes,
                      bool only_managed = false) {
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::FindGlobal> call(thread, Opcode::findGlobal, ContextNeed::current);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  RemoteCall<wire::FindGlobal> call(thread, Opcode::findGlobal, ContextNeed::none);
   if (!call) return call.error();
+  call.in_context(context);
   auto in = call.in();
   in.setOwner(owner.value());
   in.setName(name);
@@ -100,14 +103,13 @@ CUresult find_global(Thread& thread, Handle owner, const char* name, CUdeviceptr
   if (result != CUDA_SUCCESS) return result;
   const auto out = call.out<wire::FindGlobalReply>();
   Session& session = thread.session();
-  Context& context = *thread.context();
-  if (out.getManaged() && !session.managed().adopt(thread, context, out.getAddress(), out.getBytes()))
+  if (out.getManaged() && !session.managed().adopt(thread, *context, out.getAddress(), out.getBytes()))
     return refuse_use("a managed variable that the GPU host's driver placed where this process has no room");
   session.map().add({.kind = Region::Kind::global,
                      .base = out.getAddress(),
                      .bytes = out.getBytes(),
-                     .device = context.device,
-                     .context = &context,
+                     .device = context->device,
+                     .context = context,
                      .buffer_id = session.map().next_buffer_id(),
                      .owner = owner.value(),
                      .managed_variable = out.getManaged()});
@@ -266,17 +268,27 @@ CUresult cuLibraryEnumerateKernels(Thread& thread, CUkernel* kernels, unsigned c
 
 CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
-  return find_global(thread, handle_of(module), name, address, bytes);
+  return find_global(thread, thread.context(), handle_of(module), name, address, bytes);
 }
 
 CUresult cuLibraryGetGlobal(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library, const char* name) {
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  return find_global(thread, handle_of(library), name, address, bytes);
+  return find_global(thread, thread.context(), handle_of(library), name, address, bytes);
 }
 
+// It needs no context: CUDA's runtime asks before it has one. What moves the contents does need one, and then that is the first device's.
 CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library, const char* name) {
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  return find_global(thread, handle_of(library), name, address, bytes, true);
+  Context* context = thread.context();
+  if (!context) {
+    Session& session = thread.session();
+    if (!session.facts().device(0)) return CUDA_ERROR_NO_DEVICE;
+    const std::lock_guard lock(session.context_mutex());
+    context = &session.primary(0);
+    if (!context->active)
+      if (const CUresult bad = session.open_context(thread, *context); bad != CUDA_SUCCESS) return bad;
+  }
+  return find_global(thread, context, handle_of(library), name, address, bytes, true);
 }
 
 // As on every device without CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS: no function is both the GPU's and this process's.

@@ -8,6 +8,7 @@
 #include "fixture.h"
 
 using namespace fargpu;
+using test::Remote;
 using test::RemoteContext;
 
 namespace {
@@ -143,6 +144,9 @@ TEST_CASE("libraries tell of managed variables by a call of their own") {
   CHECK(cuLibraryGetManaged(&address, &bytes, library, "table") == CUDA_ERROR_NOT_FOUND);  // a variable, but not a managed one
   CHECK(cuLibraryGetManaged(nullptr, nullptr, library, "managed_flag") == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuLibraryGetManaged(&address, &bytes, nullptr, "managed_flag") == CUDA_ERROR_INVALID_HANDLE);
+  REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);  // as CUDA's runtime asks, before it has a context
+  CHECK(cuLibraryGetManaged(&address, &bytes, library, "managed_flag") == CUDA_SUCCESS);
+  CHECK(cuLibraryGetGlobal(&address, &bytes, library, "managed_flag") == CUDA_ERROR_INVALID_CONTEXT);
   void* function = nullptr;
   CHECK(cuLibraryGetUnifiedFunction(&function, library, "main") == CUDA_ERROR_NOT_FOUND);
   CHECK(cuLibraryGetUnifiedFunction(nullptr, library, "main") == CUDA_ERROR_INVALID_VALUE);
@@ -150,6 +154,23 @@ TEST_CASE("libraries tell of managed variables by a call of their own") {
   int unified = 1;
   CHECK(cuDeviceGetAttribute(&unified, CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 0) == CUDA_SUCCESS);
   CHECK(unified == 0);
+}
+
+TEST_CASE("a managed variable is there before any context is") {
+  Remote remote;
+  CUlibrary library = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  REQUIRE(cuLibraryGetManaged(&address, nullptr, library, "managed_flag") == CUDA_SUCCESS);
+  auto* const flag = reinterpret_cast<unsigned*>(address);
+  CHECK(*flag == 0x22222222);
+  *flag = 6;
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  unsigned there = 0;
+  REQUIRE(cuMemcpyDtoH_v2(&there, address, 4) == CUDA_SUCCESS);
+  CHECK(there == 6);
 }
 
 TEST_CASE("a managed variable outside of the band of addresses that is kept for it is refused") {
