@@ -25,6 +25,7 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       device_memory_(*this, terms_.device_window.base, terms_.device_window.bytes),
       host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
       managed_(*this, terms_.device_window, terms_.driver_band),
+      peers_(*this),
       fences_(*this),
       callbacks_([this](std::uint64_t number) { function_done(number); }) {
   for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
@@ -127,6 +128,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   }
   for (const Handle handle : events) events_.erase(handle);
   functions_.forget_context(context.id());
+  peers_.context_closed(thread, context);
   device_memory_.context_closed(thread, context);
   host_memory_.context_closed(thread, context);
   forget_variables([&](const Region& region) { return region.context == &context; });

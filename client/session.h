@@ -25,6 +25,7 @@
 #include "image.h"
 #include "links.h"
 #include "managed_memory.h"
+#include "peer_access.h"
 #include "memory_map.h"
 #include "opcodes.h"
 #include "protocol/limits.h"
@@ -62,6 +63,7 @@ class Session final : PushHandler {
   DeviceMemory& device_memory() { return device_memory_; }
   HostMemory& host_memory() { return host_memory_; }
   ManagedMemory& managed() { return managed_; }
+  PeerAccess& peers() { return peers_; }
   Functions& functions() { return functions_; }
   Links& links() { return links_; }
   Captures& captures() { return captures_; }
@@ -172,6 +174,7 @@ class Session final : PushHandler {
   DeviceMemory device_memory_;
   HostMemory host_memory_;
   ManagedMemory managed_;
+  PeerAccess peers_;
   Functions functions_;
   Links links_;
   Captures captures_;

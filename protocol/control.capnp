@@ -267,6 +267,7 @@ struct Status {
   driverRelease @11 :Text;        # such as 580.95.05; empty if unknown
   sessionsTaken @12 :UInt32;      # of sessionsMax: those that run and those promised to somebody who is on the way
   distances @13 :List(Distance);  # between devices, where the host's NVML tells
+  peers @14 :List(PeerFacts);
 }
 
 struct Distance {

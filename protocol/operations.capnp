@@ -47,6 +47,13 @@ struct ReleaseMemory {
   bytes @1 :UInt64;
 }
 
+struct SetPeerAccess {
+  # Whether kernels of device `from` may use what backMemory put, and will put, on device `to`. Barrier.
+  from @0 :Int32;
+  to @1 :Int32;
+  allowed @2 :Bool;
+}
+
 struct MapMemory {
   # cuMemMap of a handle that cuMemCreate made. Barrier.
   address @0 :UInt64;
@@ -136,11 +143,13 @@ struct CopyOut {
 }
 
 struct CopyDevice {
-  # Between device memory and arrays. Deferred.
+  # Between device memory and arrays, also of several devices. Deferred.
   stream @0 :UInt64;
   shape @1 :Shape;
   target @2 :Side;
   source @3 :Side;
+  targetContext @4 :UInt64;       # whose memory or array that is; 0: an array is the stream's, memory tells by its address
+  sourceContext @5 :UInt64;
 }
 
 # --- host memory ------------------------------------------------------------------------------------------------------

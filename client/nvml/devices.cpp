@@ -28,6 +28,11 @@ Host read(wire::Status::Reader status) {
     for (const auto attribute : from.getAttributes()) device.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
     for (const auto reading : from.getReadings()) device.readings[reading.getKind()] = reading.getValue();
   }
+  for (const auto from : status.getPeers()) {
+    Host::Peer& peer = host.peers[{from.getFrom(), from.getTo()}];
+    peer.can_access = from.getCanAccess();
+    for (const auto attribute : from.getAttributes()) peer.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
+  }
   for (const auto from : status.getDistances()) host.distances[{from.getFrom(), from.getTo()}] = from.getLevel();
   for (const auto from : status.getSessions()) {
     if (host_name() != from.getHostName().cStr()) continue;  // process ids mean nothing elsewhere

@@ -45,7 +45,12 @@ struct Host {
   std::vector<Device> devices;
   std::vector<Session> sessions;
   std::string address;  ///< as FARGPU_POOL names it
-  std::map<std::pair<unsigned, unsigned>, unsigned> distances;  ///< nvmlGpuTopologyLevel_t, by numbers of devices
+  struct Peer {
+    bool can_access = false;
+    std::map<int, int> attributes;  ///< by CUdevice_P2PAttribute
+  };
+  std::map<std::pair<unsigned, unsigned>, Peer> peers;  ///< by numbers of devices
+  std::map<std::pair<unsigned, unsigned>, unsigned> distances;  ///< nvmlGpuTopologyLevel_t, by the same
 };
 
 /// Asks the first host of FARGPU_POOL that answers. A connection per question: there is none to be torn by a fork, and none that keeps

@@ -113,11 +113,18 @@ NVML_EXPORT Return nvmlDeviceOnSameBoard(DeviceHandle one, DeviceHandle other, i
     return give(first == second || found->second == on_board ? 1 : 0, same);
   });
 }
-// Programs reach memory of another device through the host's driver only, as cuDeviceCanAccessPeer tells them.
-NVML_EXPORT Return nvmlDeviceGetP2PStatus(DeviceHandle one, DeviceHandle other, unsigned, unsigned* status) {
-  constexpr unsigned not_supported = 5;  // NVML_P2P_STATUS_NOT_SUPPORTED
-  return with_two(one, other, [&](const Host&, unsigned first, unsigned second) {
-    return first == second ? NVML_ERROR_INVALID_ARGUMENT : give(not_supported, status);
+// What the host's driver lets devices do with each other's memory, as cuDeviceCanAccessPeer tells it. Over which wires is not known here.
+NVML_EXPORT Return nvmlDeviceGetP2PStatus(DeviceHandle one, DeviceHandle other, unsigned index, unsigned* status) {
+  enum Index : unsigned { read = 0, write = 1, nvlink = 2, atomics = 3, pcie = 4 };  // nvmlGpuP2PCapsIndex_t
+  constexpr unsigned ok = 0, not_supported = 5;                                     // nvmlGpuP2PStatus_t
+  return with_two(one, other, [&](const Host& host, unsigned first, unsigned second) {
+    if (first == second || index > pcie) return NVML_ERROR_INVALID_ARGUMENT;
+    const auto found = host.peers.find({first, second});
+    if (found == host.peers.end() || index == nvlink || index == pcie) return give(not_supported, status);
+    const auto& [can_access, attributes] = found->second;
+    const auto native = attributes.find(CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
+    const bool can = can_access && (index != atomics || (native != attributes.end() && native->second != 0));
+    return give(can ? ok : not_supported, status);
   });
 }
 

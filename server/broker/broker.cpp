@@ -458,6 +458,7 @@ void Broker::write_status(wire::Status::Builder status) {
         list[r].setValue(readings[r].value);
       }
     }
+    status.setPeers(facts->getPeers());
     std::vector<HostNvml::Distance> distances;
     for (unsigned from = 0; from < known.size(); ++from)
       for (unsigned to = 0; to < known.size(); ++to)

@@ -363,6 +363,12 @@ ContextState* Session::context(std::uint32_t id) {
   return found == contexts_.end() ? nullptr : found->second.get();
 }
 
+ContextState* Session::context_on(int device) {
+  for (const auto& [id, state] : contexts_)
+    if (driver_ordinal(state->device) == device) return state.get();
+  return nullptr;
+}
+
 CUresult Session::open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened) {
   if (!handle.well_formed(HandleKind::context) || contexts_.contains(handle.id())) return CUDA_ERROR_INVALID_VALUE;
   const int ordinal = driver_ordinal(device);

@@ -149,6 +149,8 @@ class Session final : FrameHandler {
   void count_capture(int change) { captures_ += change; }
 
   ContextState* context(std::uint32_t id);
+  /// Any context on a device (the driver's ordinal); null if there is none.
+  ContextState* context_on(int device);
   CUresult open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
   CUresult close_context(ContextState& context);
 

@@ -131,7 +131,7 @@ class Nvml(SystemTest):
         self.assertEqual(answers["architecture"], [0, 9])
         self.assertEqual((answers["mig"], answers["mig count"], answers["units"], answers["display"]), ([0, 0],) * 4)
         self.assertEqual((answers["events"], answers["graphics"]), ([0, 0], [0, 0]))
-        self.assertEqual((answers["p2p"], answers["topology"], answers["itself"]), ([0, 5], [0, 20], [INVALID_ARGUMENT]))
+        self.assertEqual((answers["p2p"], answers["topology"], answers["itself"]), ([0, 0], [0, 20], [INVALID_ARGUMENT]))
         more = self.ask(
             self.host(), ["nvmlDeviceGetDisplayActive", "c_uint", d], ["nvmlGetExcludedDeviceCount", "c_uint"],
             ["nvmlGetBlacklistDeviceCount", "c_uint"], ["nvmlDeviceGetGraphicsRunningProcesses", "c_uint", d],
@@ -139,6 +139,9 @@ class Nvml(SystemTest):
             ["nvmlDeviceGetMPSComputeRunningProcesses_v2", "c_uint", d], ["nvmlDeviceGetMPSComputeRunningProcesses_v3", "c_uint", d],
             ["nvmlDeviceOnSameBoard", "c_int", d, other])
         self.assertEqual(more, [[0, 0]] * len(more))
+        # Devices reach each other, with atomic accesses too; over which wires is not known.
+        self.assertEqual(self.ask(self.host(), *(["nvmlDeviceGetP2PStatus", "c_uint", d, other, index] for index in range(6))),
+                         [[0, 0], [0, 0], [0, 5], [0, 0], [0, 5], [INVALID_ARGUMENT]])
         self.assertEqual(self.ask(self.host(), ["nvmlDeviceOnSameBoard", "c_int", d, d]), [[0, 1]])
         # The fake driver's devices are on no bus, and nobody knows of a board.
         self.assertEqual(self.ask(self.host(), ["nvmlDeviceGetBusType", "c_uint", d]), [[NOT_SUPPORTED]])
