@@ -176,6 +176,7 @@ CUresult cuCtxSynchronize(Thread& thread) { return cuCtxSynchronize_v2(thread, n
 
 // --- created contexts -------------------------------------------------------------------------------------------------------
 
+// Of CUDA 2 and 3.1: the calls with sizes and addresses of 32 bits work in such contexts only (narrow.h).
 CUresult cuCtxCreate(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
   return create(thread, out, flags, dev, narrow_api_version);
 }
