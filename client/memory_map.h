@@ -39,9 +39,12 @@ struct Region {
   std::uint64_t owner = 0;       ///< of mappings: the allocation; of globals: the module or library
   CUmemoryPool pool = nullptr;   ///< of stream-ordered allocations
   bool sync_memops = false;
+  bool managed_variable = false;  ///< of globals: `__managed__`
 
   /// Memory of the window that DeviceMemory gave.
   bool allocated() const { return kind == Kind::device || kind == Kind::managed; }
+  /// Memory that has pages of this process too (ManagedMemory).
+  bool managed() const { return kind == Kind::managed || managed_variable; }
   bool on_device() const { return allocated() || kind == Kind::mapped || kind == Kind::opened || kind == Kind::global || kind == Kind::alias; }
   bool on_host() const { return kind == Kind::host || kind == Kind::registered; }
   bool contains(std::uint64_t address, std::uint64_t length) const {

@@ -218,7 +218,7 @@ struct WriteHostBlock {
   address @0 :UInt64;
 }
 
-# --- images and functions -----------------------------------------------------------------------------------------------
+# --- images -------------------------------------------------------------------------------------------------------------
 
 struct Option {
   # One CUjit_option or CUlibraryOption. Log buffers travel as their size; what the driver wrote comes back in the reply.
@@ -250,6 +250,46 @@ struct LoadImageReply {
   errorLog @3 :Data;
   wallMilliseconds @4 :Float32;
 }
+
+# --- linking ------------------------------------------------------------------------------------------------------------
+
+struct CreateLink {
+  # cuLinkCreate. Barrier, as all of these are.
+  jit @0 :List(Option);
+}
+struct CreateLinkReply {
+  link @0 :UInt64;
+}
+
+struct AddToLink {
+  # cuLinkAddData, cuLinkAddFile. If the host lacks the input it says so, as with loadImage.
+  link @0 :UInt64;
+  type @1 :UInt32;                # CUjitInputType
+  hash @2 :Data;
+  bytes @3 :UInt64;
+  name @4 :Text;
+  jit @5 :List(Option);           # for this input only
+}
+struct CompleteLink {
+  link @0 :UInt64;
+}
+struct LinkReply {
+  # What has been logged since the link was created; `linkedBytes` is the length of the result, once it is complete.
+  known @0 :Bool;
+  infoLog @1 :Data;
+  errorLog @2 :Data;
+  wallMilliseconds @3 :Float32;
+  linkedBytes @4 :UInt64;
+}
+
+struct FetchLinked {
+  # A part of the result, which comes in data frames before the reply.
+  link @0 :UInt64;
+  offset @1 :UInt64;
+  bytes @2 :UInt64;
+}
+
+# --- functions ----------------------------------------------------------------------------------------------------------
 
 struct FindFunction {
   # cuModuleGetFunction, cuLibraryGetKernel, cuKernelGetFunction. Barrier.
@@ -297,10 +337,12 @@ struct SetFunctionAttribute {
 struct FindGlobal {
   owner @0 :UInt64;               # module or library
   name @1 :Text;
+  managed @2 :Bool;               # only a managed one
 }
 struct FindGlobalReply {
   address @0 :UInt64;
   bytes @1 :UInt64;
+  managed @2 :Bool;
 }
 
 # --- launches -----------------------------------------------------------------------------------------------------------

@@ -99,7 +99,10 @@ def coverage_rows(spec: Spec) -> list[dict]:
         call = spec.calls[name]
         twins = sorted(f.name for f in spec.variants(call) if f.name != name)
         note = call.why if call.how in ("special", "refused") else ""
-        mode = call.mode or (spec.calls[call.travels_as].mode if call.travels_as else "")
+        twin = call.travels_as or call.narrows
+        mode = call.mode or (spec.calls[twin].mode if twin else "")
+        if call.narrows:
+            note = f"`{call.narrows}` with 32 bits"
         rows.append({"call": call, "variants": [name] + twins, "mode": mode, "note": note,
                      "error": f"CUDA_ERROR_{call.error}" if call.how == "refused" else ""})
     return rows

@@ -540,6 +540,7 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
   globals_.erase(first, last);
   if (kind == HandleKind::exec) attended_.erase(value);
+  if (kind == HandleKind::link) links_.erase(value);
   charges_.erase(value);
   if (kind != HandleKind::stream) return;
   const auto found = streams_.find(value);

@@ -24,6 +24,7 @@
 #include "handles.h"
 #include "host_blocks.h"
 #include "image_store.h"
+#include "links.h"
 #include "opcodes.h"
 #include "output.h"
 #include "printed.h"
@@ -83,6 +84,7 @@ class Session final : FrameHandler {
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
+  Links& links() { return links_; }
   Handles& handles() { return handles_; }
   StreamOrder& order() { return order_; }
   Completions& completions() { return completions_; }
@@ -263,6 +265,7 @@ class Session final : FrameHandler {
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
   GraphParts graph_parts_{waker_};
+  Links links_;
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   std::map<std::uint64_t, Handle> user_objects_;  // by the part that is their destructor

@@ -299,6 +299,7 @@ const Controls controls{
           state().scripts.clear();
           state().launches.clear();
           state().paused = false;
+          for (const ManagedVariable& variable : managed_variables) state().mappings.erase(variable.address);
         },
     .calls =
         [](const char* name) {
@@ -831,8 +832,32 @@ CUresult cuModuleEnumerateFunctions(CUfunction* out, unsigned count, CUmodule mo
   for (unsigned i = 0; i < count; ++i) out[i] = reinterpret_cast<CUfunction>(live<Module>(module)->kernels[i].get());
   return CUDA_SUCCESS;
 }
-CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule, const char* name) {
+CUresult cuLibraryGetManaged(CUdeviceptr* address, std::size_t* bytes, CUlibrary, const char* name) {
   const Lock lock(state().mutex);
+  for (const ManagedVariable& variable : managed_variables) {
+    if (std::strcmp(name, variable.name) != 0) continue;
+    auto& mapping = state().mappings[variable.address];
+    if (!mapping.memory) {
+      auto memory = std::make_shared<Memory>();
+      memory->bytes.assign(variable.bytes, std::byte{variable.initial});
+      mapping = {variable.bytes, std::move(memory), 0};
+    }
+    *address = variable.address;
+    *bytes = variable.bytes;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  if (attribute != CU_POINTER_ATTRIBUTE_IS_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  unsigned managed = 0;
+  for (const ManagedVariable& variable : managed_variables) managed |= address == variable.address;
+  std::memcpy(data, &managed, sizeof(managed));
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
+  const Lock lock(state().mutex);
+  if (behaviour::cuLibraryGetManaged(address, bytes, reinterpret_cast<CUlibrary>(module), name) == CUDA_SUCCESS) return CUDA_SUCCESS;
   if (std::strcmp(name, "table") != 0) return CUDA_ERROR_NOT_FOUND;
   static std::byte storage[256];
   state().globals[reinterpret_cast<std::uint64_t>(storage)] = sizeof(storage);

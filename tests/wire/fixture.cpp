@@ -33,6 +33,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) 
     options.memory_limits = memory_limits;
     options.one_process = true;
     options.exchange = &shares;
+    options.driver_band = {fake::driver_band, fake::driver_band_bytes};
     // The worker's end takes memory away that in one process is the client's too, and what the client was called back about may be at work
     // with it. Not waited for without end: a function of the test may be.
     options.running = [this](server::Session* session) {
@@ -63,6 +64,7 @@ Remote::~Remote() {
   if (worker_.joinable()) worker_.join();
   client::release_window(client_->terms().device_window);
   client::release_window(client_->terms().host_window);
+  client::release_window(client_->terms().driver_band);
   driver->reset();
 }
 
