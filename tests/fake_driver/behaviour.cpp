@@ -943,6 +943,33 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   return CUDA_SUCCESS;
 }
 
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
+                                 const cuuint64_t*, const int* lower, const int* upper, cuuint32_t channels, cuuint32_t pixels,
+                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                 CUtensorMapFloatOOBfill) {
+  std::memset(map, 0, sizeof(*map));
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+  for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];
+  for (unsigned i = 0; i + 2 < rank; ++i) map->opaque[8 + i] = static_cast<std::uint64_t>(lower[i] * 1000 + upper[i]);
+  map->opaque[12] = std::uint64_t{channels} * 1000 + pixels;
+  return CUDA_SUCCESS;
+}
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
+                                     const cuuint64_t*, int lower, int upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t*,
+                                     CUtensorMapInterleave, CUtensorMapIm2ColWideMode, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                     CUtensorMapFloatOOBfill) {
+  std::memset(map, 0, sizeof(*map));
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+  for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];
+  map->opaque[8] = static_cast<std::uint64_t>(lower * 1000 + upper);
+  map->opaque[12] = std::uint64_t{channels} * 1000 + pixels;
+  return CUDA_SUCCESS;
+}
+CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+  return CUDA_SUCCESS;
+}
+
 // Launches.
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                         CUstream stream, void** params, void**) {

@@ -421,7 +421,11 @@ CUresult update_dependencies(CUstream handle, const CUgraphNode* dependencies,
     require(stream->capture != nullptr, CUDA_ERROR_ILLEGAL_STATE);
     std::vector<GraphNode*> nodes = find_nodes(dependencies, count);
     for (GraphNode* node : nodes) require(&node->graph() == stream->capture->graph.get());
-    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) stream->capture_dependencies.clear();
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
+      auto& let_go = stream->capture->let_go;
+      let_go.insert(let_go.end(), stream->capture_dependencies.begin(), stream->capture_dependencies.end());
+      stream->capture_dependencies.clear();
+    }
     for (GraphNode* node : nodes)
       if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(),
                     node) == stream->capture_dependencies.end())

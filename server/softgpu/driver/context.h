@@ -76,7 +76,6 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   size_t limit(CUlimit limit) const;
   void set_limit(CUlimit limit, size_t value);
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
-  std::atomic<CUsharedconfig> shared_config{CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE};
   /// Retains of a primary context; under primary_mutex.
   int retain_count = 0;
   std::mutex primary_mutex;
