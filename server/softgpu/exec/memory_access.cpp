@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "exec/block.h"
@@ -47,68 +48,80 @@ bool ResolvedAccess::fail(const LaneAccess& what, int lane, const char* space) {
 
 // ---- all 32 lanes at once ----
 
-[[gnu::always_inline]] inline ResolvedAccess::Layout ResolvedAccess::find_layout(
-    uint32_t bytes) const {
-  Layout layout;
-  uint64_t first = address_.lane[0];
+namespace {
+
+/// How the lanes' base addresses lie to one another; what is added to all changes nothing of it.
+template <class Base>
+[[gnu::always_inline]] inline ResolvedAccess::Pattern find_pattern(const Base* base,
+                                                                   uint32_t bytes) {
   int shift = std::countr_zero(bytes);  // pieces have a power of two of bytes
+  Base differs = 0, out_of_step = 0;
   for (int lane = 0; lane < warp_size; ++lane) {
-    uint64_t address = address_.lane[lane];
-    layout.spread |= address ^ first;
-    layout.out_of_step |= address ^ (first + (static_cast<uint64_t>(lane) << shift));
-    layout.low_bits |= address;
+    differs |= base[lane] ^ base[0];
+    out_of_step |= base[lane] ^ (base[0] + (static_cast<Base>(lane) << shift));
   }
-  return layout;
+  return out_of_step == 0 ? ResolvedAccess::Pattern::contiguous
+         : differs == 0   ? ResolvedAccess::Pattern::uniform
+                          : ResolvedAccess::Pattern::scattered;
 }
 
-/// The pieces lie in one block of host memory, the first lane's at `first`.
-[[gnu::always_inline]] inline void ResolvedAccess::place(std::byte* first, const Layout& layout) {
-  base_ = first;
-  if (layout.out_of_step == 0) {
-    pattern_ = Pattern::contiguous;
-  } else if (layout.spread == 0) {
-    pattern_ = Pattern::uniform;
-  } else {
-    uint64_t begin = address_.lane[0];
-    for (int lane = 0; lane < warp_size; ++lane)
-      host_.lane[lane] = first + (address_.lane[lane] - begin);
+/// The window of a generic address as a space; none for those that are looked at lane by lane.
+std::optional<MemorySpace> space_of_window(uint64_t address) {
+  switch (static_cast<Window>(address >> window_shift)) {
+    case Window::global:
+      return MemorySpace::global;
+    case Window::shared:
+      return MemorySpace::shared;
+    default:
+      return std::nullopt;
   }
 }
 
-/// Mostly all lanes access one page, or the shared memory of their own block. False if there is
-/// more to look at.
-[[gnu::always_inline]] inline bool ResolvedAccess::resolve_whole_warp(const LaneAccess& what,
-                                                                      MemorySpace space) {
-  Layout layout = find_layout(what.bytes);
-  uint64_t first = address_.lane[0];
-  if ((layout.low_bits & (what.bytes - 1)) != 0) return false;
+}  // namespace
+
+/// Host address of a block of global memory within one page, or of the own block's shared memory;
+/// null if there is more to look at.
+[[gnu::always_inline]] inline std::byte* ResolvedAccess::find_block(const LaneAccess& what,
+                                                                    MemorySpace space,
+                                                                    uint64_t first,
+                                                                    uint64_t bytes) {
   if (space == MemorySpace::generic) {
-    if (layout.spread >> window_shift != 0) return false;
-    if (first >> window_shift == static_cast<uint64_t>(Window::global))
-      space = MemorySpace::global;
-    else if (first >> window_shift == static_cast<uint64_t>(Window::shared))
-      space = MemorySpace::shared;
+    auto found = space_of_window(first);
+    if (!found) return nullptr;
+    space = *found;
+    first &= window_mask;
   }
   MemoryView& memory = *what.warp.memory;
   if (space == MemorySpace::global) {
-    // Pieces are aligned, so none crosses the end of a page.
     TranslationCache& cache = what.access == Access::read ? memory.reads : memory.writes;
     const TranslationCache::Entry* page = cache.find(*memory.page_table, first, what.access);
-    if (page == nullptr || (layout.spread & ~(page->bytes - 1)) != 0) return false;
-    place(page->host + (first - page->begin), layout);
-    return true;
+    if (page == nullptr || !page->covers(first + bytes - 1)) return nullptr;
+    return page->host + (first - page->begin);
   }
-  if (space == MemorySpace::shared) {
-    if (memory.shared_bytes < what.bytes) return false;
-    uint64_t last = memory.shared_bytes - what.bytes;
-    uint64_t beyond = 0;
-    for (int lane = 0; lane < warp_size; ++lane)
-      beyond |= last - (address_.lane[lane] & window_mask);
-    if (beyond >> 63 != 0) return false;
-    place(memory.shared + (first & window_mask), layout);
-    return true;
+  if (space == MemorySpace::shared && bytes <= memory.shared_bytes &&
+      first <= memory.shared_bytes - bytes)
+    return memory.shared + first;
+  return nullptr;
+}
+
+/// Scattered lanes mostly access one page, or the own block's shared memory. False if there is more
+/// to look at.
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_scattered(const LaneAccess& what,
+                                                                     MemorySpace space) {
+  uint64_t lowest = address_.lane[0], highest = lowest, low_bits = 0;
+  for (int lane = 0; lane < warp_size; ++lane) {
+    uint64_t address = address_.lane[lane];
+    lowest = std::min(lowest, address);
+    highest = std::max(highest, address);
+    low_bits |= address;
   }
-  return false;
+  if ((low_bits & (what.bytes - 1)) != 0 || highest >> window_shift != lowest >> window_shift)
+    return false;
+  std::byte* host = find_block(what, space, lowest, highest - lowest + what.bytes);
+  if (host == nullptr) return false;
+  for (int lane = 0; lane < warp_size; ++lane)
+    host_.lane[lane] = host + (address_.lane[lane] - lowest);
+  return true;
 }
 
 // ---- lane by lane ----
@@ -249,21 +262,35 @@ bool ResolvedAccess::resolve_fixed(const LaneAccess& what, LaneMask lanes) {
   return resolve_in(space_of(what.instruction), what, lanes);
 }
 
+/// `base` with `offset` are the addresses, as wide as the registers they come from.
+template <class Base>
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_lanes(const LaneAccess& what,
+                                                                 LaneMask lanes, const Base* base) {
+  MemorySpace space = space_of(what.instruction);
+  auto offset = static_cast<Base>(what.instruction.immediate);
+  if (lanes == all_lanes) {
+    Pattern pattern = find_pattern(base, what.bytes);
+    Base first = base[0] + offset;
+    if (pattern != Pattern::scattered && (first & (what.bytes - 1)) == 0) {
+      uint32_t bytes = pattern == Pattern::uniform ? what.bytes : warp_size * what.bytes;
+      base_ = find_block(what, space, first, bytes);
+      if (base_ != nullptr) {
+        pattern_ = pattern;
+        return true;
+      }
+    }
+  }
+  for (int lane = 0; lane < warp_size; ++lane)
+    address_.lane[lane] = static_cast<Base>(base[lane] + offset);
+  return (lanes == all_lanes && resolve_scattered(what, space)) || resolve_in(space, what, lanes);
+}
+
 [[gnu::always_inline]] inline bool ResolvedAccess::resolve_here(const LaneAccess& what,
                                                                 LaneMask lanes,
                                                                 OperandRef address) {
-  uint64_t offset = static_cast<uint64_t>(what.instruction.immediate);
-  if (address_kind_of(what.instruction) == AddressKind::register_64) {
-    const uint64_t* base = what.warp.lanes<uint64_t>(address);
-    for (int lane = 0; lane < warp_size; ++lane) address_.lane[lane] = base[lane] + offset;
-  } else {
-    // 32-bit addresses wrap around.
-    const uint32_t* base = what.warp.lanes<uint32_t>(address);
-    auto short_offset = static_cast<uint32_t>(offset);
-    for (int lane = 0; lane < warp_size; ++lane) address_.lane[lane] = base[lane] + short_offset;
-  }
-  MemorySpace space = space_of(what.instruction);
-  return (lanes == all_lanes && resolve_whole_warp(what, space)) || resolve_in(space, what, lanes);
+  if (address_kind_of(what.instruction) == AddressKind::register_64)
+    return resolve_lanes(what, lanes, what.warp.lanes<uint64_t>(address));
+  return resolve_lanes(what, lanes, what.warp.lanes<uint32_t>(address));  // which wraps around
 }
 
 bool ResolvedAccess::resolve_any(ResolvedAccess& access, const LaneAccess& what, LaneMask lanes,

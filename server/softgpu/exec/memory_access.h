@@ -63,22 +63,18 @@ class ResolvedAccess {
     uint32_t bytes;
     Access access;
   };
-  /// What the addresses of 32 lanes have in common.
-  struct Layout {
-    uint64_t spread = 0;       // bits in which some address differs from the first
-    uint64_t out_of_step = 0;  // zero if each piece begins where the one before it ends
-    uint64_t low_bits = 0;     // set in some address
-  };
   static constexpr uint32_t piece_bytes_max = 32;
 
   bool resolve_here(const LaneAccess& what, LaneMask lanes, OperandRef address);
   static bool resolve_any(ResolvedAccess&, const LaneAccess&, LaneMask lanes, OperandRef address);
   static bool resolve_wide(ResolvedAccess&, const LaneAccess&, LaneMask lanes, OperandRef address);
 
-  Layout find_layout(uint32_t bytes) const;
+  template <class Base>
+  bool resolve_lanes(const LaneAccess& what, LaneMask lanes, const Base* base);
   bool resolve_fixed(const LaneAccess& what, LaneMask lanes);
-  bool resolve_whole_warp(const LaneAccess& what, MemorySpace space);
-  void place(std::byte* first, const Layout& layout);
+  bool resolve_scattered(const LaneAccess& what, MemorySpace space);
+  static std::byte* find_block(const LaneAccess& what, MemorySpace space, uint64_t first,
+                               uint64_t bytes);
   bool resolve_global(const LaneAccess& what, LaneMask lanes);
   bool resolve_shared(const LaneAccess& what, LaneMask lanes);
   bool resolve_local(const LaneAccess& what, LaneMask lanes);

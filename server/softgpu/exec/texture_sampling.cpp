@@ -246,18 +246,20 @@ struct LevelLookup {
 
 LevelLookup prepare(const Texture& texture, size_t level_index, const TexturePosition& position) {
   const Texture::Level& level = texture.levels[level_index];
-  std::array<float, 3> coordinate = position.coordinate;
-  int face = 0;
-  if (texture.is_cubemap) {
-    FacePosition place = face_of(coordinate[0], coordinate[1], coordinate[2]);
-    face = place.face;
-    coordinate = {place.s * static_cast<float>(level.width),
-                  place.t * static_cast<float>(level.height), 0};
-  } else {
+  LevelLookup lookup = {texture, level, {}, 0};
+  if (!texture.is_cubemap) {
     for (uint32_t d = 0; d < texture.dimensions; ++d)
-      coordinate[d] = in_texels(coordinate[d], texture, extent_of(level, static_cast<int>(d)));
+      lookup.texels[d] =
+          in_texels(position.coordinate[d], texture, extent_of(level, static_cast<int>(d)));
+    lookup.slice = slice_of(texture, position.layer, 0);
+    return lookup;
   }
-  return {texture, level, coordinate, slice_of(texture, position.layer, face)};
+  FacePosition place =
+      face_of(position.coordinate[0], position.coordinate[1], position.coordinate[2]);
+  lookup.texels[0] = place.s * static_cast<float>(level.width);
+  lookup.texels[1] = place.t * static_cast<float>(level.height);
+  lookup.slice = slice_of(texture, position.layer, place.face);
+  return lookup;
 }
 
 TexelBits sample_level(const Texture& texture, size_t level, const TexturePosition& position) {
