@@ -34,20 +34,23 @@ using E5m2Format = FloatFormat<5, 2>;
 template <class Format>
 double decode_float(uint32_t bits) {
   constexpr uint64_t quiet_nan = 0x7ff8000000000000;
+  constexpr int dropped_bits = 52 - Format::mantissa_bits;
   uint32_t exponent = (bits >> Format::mantissa_bits) & Format::exponent_max;
   uint32_t mantissa = bits & Format::mantissa_mask;
   double value;
   if (!Format::is_finite_only && exponent == Format::exponent_max)
-    value = mantissa != 0 ? std::bit_cast<double>(quiet_nan | static_cast<uint64_t>(mantissa)
-                                                                  << (52 - Format::mantissa_bits))
-                          : HUGE_VAL;
+    value = mantissa != 0
+                ? std::bit_cast<double>(quiet_nan | static_cast<uint64_t>(mantissa) << dropped_bits)
+                : HUGE_VAL;
   else if (Format::is_finite_only && (bits & Format::nan) == Format::nan)
     value = std::nan("");
   else if (exponent == 0)
-    value = std::ldexp(mantissa, 1 - Format::bias - Format::mantissa_bits);
+    value = mantissa *
+            std::bit_cast<double>(
+                static_cast<uint64_t>(1023 + 1 - Format::bias - Format::mantissa_bits) << 52);
   else
-    value = std::ldexp(mantissa | (1u << Format::mantissa_bits),
-                       static_cast<int>(exponent) - Format::bias - Format::mantissa_bits);
+    value = std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023 - Format::bias) << 52 |
+                                  static_cast<uint64_t>(mantissa) << dropped_bits);
   return bits & Format::sign_bit ? -value : value;
 }
 
