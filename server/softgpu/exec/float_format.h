@@ -120,6 +120,15 @@ struct Bfloat {
 };
 
 inline double to_double(Half value) { return decode_float<HalfFormat>(value.bits); }
+/// The same value in single precision, without branches, for loops over lanes.
+inline float to_float(Half value) {
+  uint32_t magnitude = value.bits & 0x7fffu, mantissa = magnitude & 0x3ff;
+  // Shifted into place it is an f32 of the wrong exponent, which a multiplication corrects.
+  float number = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  uint32_t special = 0x7f800000 | mantissa << 13 | (mantissa != 0 ? 0x00400000 : 0);
+  uint32_t bits = magnitude >= 0x7c00 ? special : std::bit_cast<uint32_t>(number);
+  return std::bit_cast<float>(bits | static_cast<uint32_t>(value.bits & 0x8000) << 16);
+}
 /// A bf16 is the upper half of an f32.
 inline double to_double(Bfloat value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);

@@ -11,6 +11,7 @@
 
 #include "exec/float_format.h"
 #include "exec/memory_access.h"
+#include "exec/ops/elementwise.h"
 #include "exec/routine.h"
 #include "exec/warp.h"
 
@@ -112,15 +113,16 @@ void write_part(Warp& warp, OperandRef operand, Element element, int lane, int p
 
 // ---- multiplication ----
 
+/// Empty if the lanes hold the elements row by row, as fragments are.
 std::vector<uint16_t> places_of(const MultiplyForm& form, Role role, Element element) {
+  if (form.is_fragment) return {};
   int rows = role == Role::b ? form.k : form.m;
   int columns = role == Role::a ? form.k : form.n;
   int in_register = per_register(element);
   std::vector<uint16_t> places;
   for (int row = 0; row < rows; ++row)
     for (int column = 0; column < columns; ++column) {
-      Place place = form.is_fragment ? place_in_fragment(row, column, columns, in_register)
-                                     : place_in_registers(role, row, column, rows, in_register);
+      Place place = place_in_registers(role, row, column, rows, in_register);
       places.push_back(
           static_cast<uint16_t>((place.reg * in_register + place.part) * warp_size + place.lane));
     }
@@ -129,17 +131,15 @@ std::vector<uint16_t> places_of(const MultiplyForm& form, Role role, Element ele
 
 constexpr int elements_max = extent_max * extent_max;
 
-/// What 32 lanes hold of a matrix as numbers, in the order of places.
+/// The elements of a matrix as numbers, row by row or in the order of places.
 template <class Wide>
-using Spread = std::array<Wide, elements_max>;
-template <class Wide>
-using Matrix = std::array<std::array<Wide, extent_max>, extent_max>;
+using Elements = std::array<Wide, elements_max>;
 
 /// Calls decode(bits) for each element, which take `width` bits of registers of Word.
 template <class Word, class Wide, class Decode>
-void unpack(Warp& warp, const OperandRef* registers, int count, int width, Spread<Wide>& spread,
-            Decode decode) {
-  Wide* next = spread.data();
+[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count,
+                                          int width, Elements<Wide>& elements, Decode decode) {
+  Wide* next = elements.data();
   for (int reg = 0; reg < count; ++reg) {
     const Word* bits = warp.lanes<Word>(registers[reg]);
     for (int shift = 0; shift < static_cast<int>(8 * sizeof(Word)); shift += width)
@@ -149,14 +149,14 @@ void unpack(Warp& warp, const OperandRef* registers, int count, int width, Sprea
 }
 
 template <class Wide>
-void unpack(Warp& warp, const OperandRef* registers, int count, Element element,
-            Spread<Wide>& spread) {
+[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count,
+                                          Element element, Elements<Wide>& elements) {
   auto words = [&](int width, auto decode) {
-    unpack<uint32_t>(warp, registers, count, width, spread, decode);
+    unpack<uint32_t>(warp, registers, count, width, elements, decode);
   };
   switch (element) {
     case Element::f16:
-      return words(16, [](uint32_t bits) { return to_double(Half{static_cast<uint16_t>(bits)}); });
+      return words(16, [](uint32_t bits) { return to_float(Half{static_cast<uint16_t>(bits)}); });
     case Element::bf16:
       return words(16,
                    [](uint32_t bits) { return to_double(Bfloat{static_cast<uint16_t>(bits)}); });
@@ -166,7 +166,7 @@ void unpack(Warp& warp, const OperandRef* registers, int count, Element element,
     case Element::f32:
       return words(32, [](uint32_t bits) { return std::bit_cast<float>(bits); });
     case Element::f64:
-      return unpack<uint64_t>(warp, registers, count, 64, spread,
+      return unpack<uint64_t>(warp, registers, count, 64, elements,
                               [](uint64_t bits) { return std::bit_cast<double>(bits); });
     case Element::s8:
       return words(8, [](uint32_t bits) { return static_cast<int8_t>(bits); });
@@ -178,61 +178,80 @@ void unpack(Warp& warp, const OperandRef* registers, int count, Element element,
 }
 
 template <class Wide>
-void read_matrix(Warp& warp, const OperandRef* registers, int count, Element element,
-                 const std::vector<uint16_t>& places, int columns, Matrix<Wide>& matrix) {
-  Spread<Wide> spread;
+[[gnu::always_inline]] inline void read_matrix(Warp& warp, const OperandRef* registers, int count,
+                                               Element element, const std::vector<uint16_t>& places,
+                                               Elements<Wide>& matrix) {
+  if (places.empty()) return unpack(warp, registers, count, element, matrix);
+  Elements<Wide> spread;
   unpack(warp, registers, count, element, spread);
-  const uint16_t* place = places.data();
-  int rows = static_cast<int>(places.size()) / columns;
-  for (int row = 0; row < rows; ++row)
-    for (int column = 0; column < columns; ++column) matrix[row][column] = spread[*place++];
+  for (size_t i = 0; i < places.size(); ++i) matrix[i] = spread[places[i]];
+}
+
+template <class Wide>
+void write_matrix(Warp& warp, const OperandRef* registers, Element element,
+                  const std::vector<uint16_t>& places, const Elements<Wide>& matrix, int count) {
+  int in_register = per_register(element);
+  for (int i = 0; i < count; ++i) {
+    int place = places.empty() ? i : places[static_cast<size_t>(i)];
+    int slot = place / warp_size;
+    write_part(warp, registers[slot / in_register], element, place % warp_size, slot % in_register,
+               encode(element, matrix[static_cast<size_t>(i)]));
+  }
 }
 
 /// Products are exact; they are added in the order of k.
 template <class Wide>
-void multiply(Warp& warp, const MultiplyForm& form, const MoreOperands& more) {
-  const OperandRef* d = more.operands.data();
+[[gnu::always_inline]] inline void multiply(Warp& warp, const MultiplyForm& form,
+                                            const OperandRef* d) {
   const OperandRef* a = d + form.d_registers;
   const OperandRef* b = a + form.a_registers;
   const OperandRef* c = b + form.b_registers;
-  Matrix<Wide> left, right, sum;
-  read_matrix(warp, a, form.a_registers, form.a, form.a_places, form.k, left);
-  read_matrix(warp, b, form.b_registers, form.b, form.b_places, form.n, right);
-  read_matrix(warp, c, form.c_registers, form.c, form.c_places, form.n, sum);
+  Elements<Wide> left, right, sum;
+  read_matrix(warp, a, form.a_registers, form.a, form.a_places, left);
+  read_matrix(warp, b, form.b_registers, form.b, form.b_places, right);
+  read_matrix(warp, c, form.c_registers, form.c, form.c_places, sum);
   for (int row = 0; row < form.m; ++row)
     for (int k = 0; k < form.k; ++k) {
-      Wide factor = left[row][k];
+      Wide factor = left[row * form.k + k];
+      const Wide* from = &right[k * form.n];
+      Wide* to = &sum[row * form.n];
       for (int column = 0; column < form.n; ++column) {
         if constexpr (std::is_same_v<Wide, double>)
-          sum[row][column] = std::fma(factor, right[k][column], sum[row][column]);
+          to[column] = std::fma(factor, from[column], to[column]);
         else
-          sum[row][column] += factor * right[k][column];
+          to[column] += factor * from[column];
       }
     }
-  const uint16_t* place = form.d_places.data();
-  int in_register = per_register(form.d);
-  for (int row = 0; row < form.m; ++row)
-    for (int column = 0; column < form.n; ++column) {
-      Wide value = sum[row][column];
-      if constexpr (std::is_same_v<Wide, int64_t>)
-        if (form.saturate)
-          value = std::clamp<int64_t>(value, std::numeric_limits<int32_t>::min(),
-                                      std::numeric_limits<int32_t>::max());
-      int slot = *place / warp_size, lane = *place++ % warp_size;
-      write_part(warp, d[slot / in_register], form.d, lane, slot % in_register,
-                 encode(form.d, value));
-    }
+  if constexpr (std::is_same_v<Wide, int64_t>)  // saturated
+    for (int i = 0; i < form.m * form.n; ++i)
+      sum[i] = std::clamp<int64_t>(sum[i], std::numeric_limits<int32_t>::min(),
+                                   std::numeric_limits<int32_t>::max());
+  write_matrix(warp, d, form.d, form.d_places, sum, form.m * form.n);
 }
+
+using Multiply = void (*)(Warp&, const MultiplyForm&, const OperandRef* registers);
+
+template <class Wide>
+void multiply_any(Warp& warp, const MultiplyForm& form, const OperandRef* registers) {
+  multiply<Wide>(warp, form, registers);
+}
+template <class Wide>
+[[gnu::target("avx2,fma")]] void multiply_wide(Warp& warp, const MultiplyForm& form,
+                                               const OperandRef* registers) {
+  multiply<Wide>(warp, form, registers);
+}
+template <class Wide>
+constexpr Multiply multiplies[] = {&multiply_any<Wide>, &multiply_wide<Wide>};
 
 void execute_multiply(Warp& warp, const Instruction& instruction, LaneMask, Exchange&) {
   auto& more = *static_cast<const MoreOperands*>(instruction.details);
   auto& form = *static_cast<const MultiplyForm*>(more.details.get());
-  if (form.d == Element::f64)
-    multiply<double>(warp, form, more);
-  else if (form.d == Element::s32)
-    multiply<int64_t>(warp, form, more);
-  else
-    multiply<float>(warp, form, more);
+  bool is_wide = has_wide_vectors();
+  Multiply run = form.d == Element::f64   ? multiplies<double>[is_wide]
+                 : form.d != Element::s32 ? multiplies<float>[is_wide]
+                 : form.saturate          ? multiplies<int64_t>[is_wide]
+                                          : multiplies<uint32_t>[is_wide];  // which wraps around
+  run(warp, form, more.operands.data());
 }
 
 // ---- fragments in memory ----

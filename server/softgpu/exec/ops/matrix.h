@@ -23,7 +23,7 @@ struct MultiplyForm {
   bool is_fragment = false;  // wmma: matrices are spread over lanes as load_fragment does
 
   /// Where the elements of each matrix are, row by row: 32 times the number among the elements that
-  /// a lane holds, plus the lane. To be filled in by find_places.
+  /// a lane holds, plus the lane; empty for fragments. To be filled in by find_places.
   std::vector<uint16_t> a_places, b_places, c_places, d_places;
 };
 void find_places(MultiplyForm& form);
