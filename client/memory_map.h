@@ -77,6 +77,8 @@ class MemoryMap {
   std::vector<Region> extract(const std::function<bool(const Region&)>& which);
   /// Whether any region overlaps [address, address + bytes).
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
+  /// Whether work on a stream may use all of [address, address + bytes): device memory, or host memory that is known.
+  bool usable(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether mapped device memory covers all of [address, address + bytes), possibly by several regions.
   bool covered(std::uint64_t address, std::uint64_t bytes) const;
 

@@ -93,7 +93,7 @@ def launch_attributes(spec: Spec) -> list[dict]:
     return rows
 
 
-def coverage_rows(spec: Spec) -> list[dict]:
+def coverage_rows(spec: Spec, touched: dict[str, set[str]]) -> list[dict]:
     rows = []
     for name in sorted(spec.calls):
         call = spec.calls[name]
@@ -104,14 +104,15 @@ def coverage_rows(spec: Spec) -> list[dict]:
         if call.narrows:
             note = f"`{call.narrows}` with 32 bits"
         rows.append({"call": call, "variants": [name] + twins, "mode": mode, "note": note,
+                     "tests": sorted(set().union(*(touched.get(v, set()) for v in [name] + twins))),
                      "error": f"CUDA_ERROR_{call.error}" if call.how == "refused" else ""})
     return rows
 
 
-def write(spec: Spec, templates: Path, out: Path) -> None:
+def write(spec: Spec, templates: Path, out: Path, touched: dict[str, set[str]]) -> None:
     env = environment(templates)
     shared = context(spec)
-    shared["coverage"] = coverage_rows(spec)
+    shared["coverage"] = coverage_rows(spec, touched)
     symbols = {how: sum(len(spec.variants(c)) for c in spec.calls.values() if c.how == how)
                for how in ("generated", "local", "special", "refused")}
     shared["symbol_counts"] = symbols

@@ -55,6 +55,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
     RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
+    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
     if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -74,6 +75,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
     RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
+    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
     if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -93,6 +95,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char
     RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
+    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
     if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -110,6 +113,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned
     RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
+    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
     if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
