@@ -36,6 +36,8 @@ struct Copy {
   std::uint64_t depth = 1;
   Rows target;
   Rows source;
+  Context* target_context = nullptr;  ///< of device memory or an array, where the program named it
+  Context* source_context = nullptr;
   bool synchronous = false;
 
   bool empty() const { return width == 0 || height == 0 || depth == 0; }
@@ -48,8 +50,9 @@ struct Copy {
 /// INVALID_VALUE for what the driver calls so: unknown kinds of memory, pitches and heights that are too small.
 CUresult read_copy(const CUDA_MEMCPY2D& params, Copy& copy);
 CUresult read_copy(const CUDA_MEMCPY3D& params, Copy& copy);
+CUresult read_copy(const CUDA_MEMCPY3D_PEER& params, Copy& copy);  ///< but for the contexts
 
-/// Whether the arrays among the sides exist and hold what is copied.
+/// Whether the arrays among the sides exist and hold what is copied. `context`: theirs, unless the copy names another.
 CUresult check_arrays(Thread& thread, Context& context, const Copy& copy);
 
 void write_side(const Rows& rows, wire::Side::Builder side);

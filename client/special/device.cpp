@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "client/narrow.h"
 #include "client/session.h"
 #include "client/thread.h"
 #include "client_hand.h"
@@ -82,7 +83,7 @@ CUresult cuDeviceTotalMem(Thread& thread, unsigned* bytes, CUdevice dev) {
   std::size_t all = 0;
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = cuDeviceTotalMem_v2(thread, &all, dev);
-  if (result == CUDA_SUCCESS) *bytes = static_cast<unsigned>(std::min<std::size_t>(all, std::numeric_limits<unsigned>::max()));
+  if (result == CUDA_SUCCESS) *bytes = narrowed(all);
   return result;
 }
 
@@ -159,25 +160,6 @@ CUresult cuDeviceGetByPCIBusId(Thread& thread, CUdevice* dev, const char* text) 
     return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_DEVICE;
-}
-
-CUresult cuDeviceCanAccessPeer(Thread& thread, int* can_access, CUdevice dev, CUdevice peer) {
-  if (!can_access) return CUDA_ERROR_INVALID_VALUE;
-  const Facts& facts = thread.session().facts();
-  if (!facts.device(dev) || !facts.device(peer)) return CUDA_ERROR_INVALID_DEVICE;
-  *can_access = 0;  // peer access is refused in this version, so nobody shall count on it
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetP2PAttribute(Thread& thread, int* value, CUdevice_P2PAttribute attrib, CUdevice from, CUdevice to) {
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  const Facts& facts = thread.session().facts();
-  if (!facts.device(from) || !facts.device(to) || from == to) return CUDA_ERROR_INVALID_DEVICE;
-  const auto peer = facts.peers.find({facts.device(from)->worker_ordinal, facts.device(to)->worker_ordinal});
-  if (peer == facts.peers.end() || !peer->second.attributes.contains(attrib)) return CUDA_ERROR_INVALID_VALUE;
-  // What the hardware could do stays true as a rank; access itself is refused in this version.
-  *value = attrib == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ? peer->second.attributes.at(attrib) : 0;
-  return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetExecAffinitySupport(Thread& thread, int* pi, CUexecAffinityType type, CUdevice dev) {

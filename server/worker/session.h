@@ -24,9 +24,11 @@
 #include "handles.h"
 #include "host_blocks.h"
 #include "image_store.h"
+#include "links.h"
 #include "opcodes.h"
 #include "output.h"
 #include "printed.h"
+#include "sharing.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/handle_results.h"
@@ -54,6 +56,7 @@ struct SessionOptions {
   PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
+  Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   /// Hears of memory and calls, now and then.
   std::function<void(const std::vector<std::uint64_t>& memory_bytes, std::uint64_t calls)> report;
 };
@@ -77,9 +80,11 @@ class Session final : FrameHandler {
   DriverTable& driver() { return driver_; }
   DeviceMemory& memory() { return memory_; }
   Ledger& ledger() { return ledger_; }
+  Sharing& sharing() { return sharing_; }
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
+  Links& links() { return links_; }
   Handles& handles() { return handles_; }
   StreamOrder& order() { return order_; }
   Completions& completions() { return completions_; }
@@ -147,6 +152,8 @@ class Session final : FrameHandler {
   void count_capture(int change) { captures_ += change; }
 
   ContextState* context(std::uint32_t id);
+  /// Any context on a device (the driver's ordinal); null if there is none.
+  ContextState* context_on(int device);
   CUresult open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
   CUresult close_context(ContextState& context);
 
@@ -247,6 +254,7 @@ class Session final : FrameHandler {
   Output output_;
   Ledger ledger_;
   DeviceMemory memory_;
+  Sharing sharing_;
   HostBlocks host_blocks_;
   ImageStore images_;
   std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses
@@ -257,6 +265,7 @@ class Session final : FrameHandler {
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
   GraphParts graph_parts_{waker_};
+  Links links_;
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   std::map<std::uint64_t, Handle> user_objects_;  // by the part that is their destructor

@@ -20,10 +20,6 @@ MISSING = {
     "gives CUDA_SUCCESS, not CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": "stream.capture_errors",
     "stream-ordered allocation during capture is refused": "stream.graph_memory",
     "stream memory operations are not served yet": "stream.memory_operations",
-    "the linker is not served yet": "address.linked_code",
-    "export of allocations to other processes is not served yet": "address.shared_handles",
-    # Variables of modules are device memory only.
-    "is_managed == 1 does not hold": "memory.globals",
     # All addresses that a session can have, so that nothing is left for cuMemAlloc.
     "cuMemAlloc(&address_, bytes()) gives CUDA_ERROR_OUT_OF_MEMORY": "address.reserved_range",
     # Freed memory is kept for the next allocation, as memory pools do, and kernels can reach it until then.
@@ -74,6 +70,27 @@ del Cases  # it has none of its own
 class List(unittest.TestCase):
     def test_names_cases(self):
         self.assertLessEqual(set(SAYS), known)
+
+
+class TwoDevices(SystemTest):
+    """What needs a second device."""
+
+    def test_peers(self):
+        broker = self.broker(driver=SOFTWARE_GPU, env={"FARGPU_SOFTGPU_DEVICES": "2"})
+        for case in "two_devices", "no_access_to_peers":
+            with self.subTest(case):
+                done = run([PROGRAMS / "kernels_address", case], env=environment(broker), seconds=CASE_SECONDS)
+                self.assertEqual(done.code, 0, done.out + done.err)
+                self.assertNotIn("skipped", done.out)
+
+
+class Sharing(SystemTest):
+    """Processes that hand memory to each other."""
+
+    def test_memory_of_another_process(self):
+        broker = self.broker(driver=SOFTWARE_GPU)
+        done = run([PROGRAMS / "sharing"], env=environment(broker), seconds=CASE_SECONDS)
+        self.assertEqual((done.code, done.out.splitlines()[-1:]), (0, ["shared"]), done.out + done.err)
 
 
 class Endless(SystemTest):
