@@ -237,30 +237,36 @@ std::unique_ptr<Module> parse(const char* text) {
   return module;
 }
 
-const char* text_of(const void* image) {
+std::string text_of(const void* image) {
   struct Wrapper {
     std::uint32_t magic, version;
     const void* container;
+    const void* const* more;
   };
   std::uint32_t magic;
   std::memcpy(&magic, image, sizeof(magic));
-  if (magic == 0x466243B1) image = static_cast<const Wrapper*>(image)->container;
-  std::memcpy(&magic, image, sizeof(magic));
+  if (magic == 0x466243B1) {
+    const auto& wrapper = *static_cast<const Wrapper*>(image);
+    if (wrapper.version == 1) return text_of(wrapper.container);
+    std::string linked;
+    for (const void* const* part = wrapper.more; *part; ++part) linked += text_of(*part);
+    return linked;
+  }
   // A container holds, for the fake driver, a PTX text right behind its header.
   if (magic == 0xBA55ED50) return static_cast<const char*>(image) + 16;
   return static_cast<const char*>(image);
 }
 
 CUresult load(const void* image, Module*& out) {
-  const char* const text = text_of(image);
-  const bool binary = std::strncmp(text, ".version", 8) != 0;
+  const std::string text = text_of(image);
+  const bool binary = !text.starts_with(".version");
   if (binary) {
     out = make<Module>();
     out->binary = true;
     return CUDA_SUCCESS;
   }
-  if (std::strstr(text, "syntax error")) return CUDA_ERROR_INVALID_PTX;
-  auto module = parse(text);
+  if (text.find("syntax error") != std::string::npos) return CUDA_ERROR_INVALID_PTX;
+  auto module = parse(text.c_str());
   for (const auto& kernel : module->kernels) state().objects.insert(kernel.get());
   out = module.release();
   state().objects.insert(out);

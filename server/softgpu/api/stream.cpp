@@ -68,8 +68,11 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     auto stream = StreamTable::instance().get(handle);
     {
       std::lock_guard lock(graph_mutex());
-      if (stream->capture != nullptr) stream->capture->is_invalidated = true;
-      if (stream->capture != nullptr) stream->capture->streams.erase(stream.get());
+      // A stream that joined a capture may go; its work must have been joined in turn at the end.
+      if (stream->capture != nullptr) {
+        if (stream->capture->origin == stream.get()) stream->capture->is_invalidated = true;
+        stream->capture->streams.erase(stream.get());
+      }
     }
     StreamTable::instance().remove(handle);
     stream->context()->destroy_stream(stream);

@@ -68,6 +68,7 @@ void Context::revive() {
 }
 
 void Context::destroy() {
+  if (is_alive_) storage.clear(handle());
   for (const auto& task : everything()) task->wait();
   flush_print();
   {
