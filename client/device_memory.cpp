@@ -148,6 +148,8 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
 }
 
 CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
+  if (const auto there = session_.map().find(address); there && there->kind == Region::Kind::opened && there->pool)
+    return session_.shared_memory().close(thread, address, /*of_pool=*/true);
   const auto region = session_.map().remove_if(address, [](const Region& r) { return r.allocated(); });
   if (!region) return CUDA_ERROR_INVALID_VALUE;
   if (region->kind == Region::Kind::managed) session_.managed().dropped(address);

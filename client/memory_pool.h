@@ -51,6 +51,7 @@ struct PoolUsage {
 struct MemoryPool {
   CUmemPoolProps properties{};
   int device = 0;
+  bool imported = false;           ///< of another process: only for what that one shares
   bool managed = false;            ///< what it gives is managed memory; the program has no handle of it
   std::uint64_t alignment = 512;   ///< of every allocation, as the driver's own
   std::array<std::atomic<int>, 3> reuse{1, 1, 1};  ///< CU_MEMPOOL_ATTR_REUSE_*: permissions that need not be used

@@ -12,12 +12,12 @@
 namespace fargpu::client {
 
 struct SharedHandle {
-  enum class Kind : std::uint32_t { memory = 1, event = 2, allocation = 3 };
+  enum class Kind : std::uint32_t { memory = 1, event = 2, allocation = 3, pool = 4 };
   static constexpr std::size_t wire_bytes = 64;
   using Bytes = std::array<std::byte, wire_bytes>;
 
   Kind kind = Kind::memory;
-  ShareKey key{};
+  ShareKey key{};            ///< of a pool: the UUID of its device
   std::uint64_t bytes = 0;   ///< of the piece of memory that the key names
   std::uint64_t offset = 0;  ///< of the allocation in it
   std::uint64_t length = 0;  ///< of the allocation

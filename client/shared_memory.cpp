@@ -6,10 +6,14 @@
 
 namespace fargpu::client {
 
-CUresult SharedMemory::share(Thread& thread, std::uint64_t address, SharedHandle& handle) {
+CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle) {
   const auto region = session_.map().find(address);
-  // As the driver: neither pools' memory nor mappings of the program's own.
-  if (!region || region->kind != Region::Kind::device || region->pool) return CUDA_ERROR_INVALID_VALUE;
+  // As the driver: pools' memory in its own way, and no mappings of the program's own.
+  if (!region || region->kind != Region::Kind::device || of_pool != (region->pool != nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (of_pool) {
+    const auto pool = session_.device_memory().pools().find(region->pool);
+    if (!pool || !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
+  }
   const auto [base, bytes] = session_.device_memory().piece_of(region->base);
   RemoteCall<wire::ShareMemory> call(thread, Opcode::shareMemory, ContextNeed::none);
   call.in().setAddress(base);
@@ -23,7 +27,7 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, SharedHandle
   return CUDA_SUCCESS;
 }
 
-CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle& handle, std::uint64_t& address) {
+CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address) {
   const std::lock_guard lock(mutex_);
   if (ours_.contains(handle.key)) return CUDA_ERROR_INVALID_CONTEXT;
   if (handle.bytes == 0 || handle.bytes % DeviceMemory::granularity != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -53,7 +57,8 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
                                                                            .bytes = handle.length,
                                                                            .device = opened.device,
                                                                            .context = &context,
-                                                                           .buffer_id = session_.map().next_buffer_id()}))) {
+                                                                           .buffer_id = session_.map().next_buffer_id(),
+                                                                           .pool = pool}))) {
     opened.allocations.erase(begin);
     release_unused(thread, found);
     return CUDA_ERROR_INVALID_VALUE;
@@ -63,8 +68,10 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
   return CUDA_SUCCESS;
 }
 
-CUresult SharedMemory::close(Thread& thread, std::uint64_t address) {
+CUresult SharedMemory::close(Thread& thread, std::uint64_t address, bool of_pool) {
   const std::lock_guard lock(mutex_);
+  const auto there = session_.map().find(address);
+  if (!there || there->kind != Region::Kind::opened || of_pool != (there->pool != nullptr)) return CUDA_ERROR_INVALID_VALUE;
   for (auto it = opened_.begin(); it != opened_.end(); ++it) {
     Opened& opened = it->second;
     const auto allocation = opened.allocations.find(address);

@@ -20,11 +20,12 @@ class SharedMemory {
  public:
   explicit SharedMemory(Session& session) : session_(session) {}
 
-  /// A handle of the allocation of cuMemAlloc that holds this address.
-  CUresult share(Thread& thread, std::uint64_t address, SharedHandle& handle);
+  /// A handle of the allocation that holds this address: of cuMemAlloc, or of a pool that may be shared.
+  CUresult share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle);
   /// Memory of another process at an address of ours. The same memory opened again has the same address, until it is closed as often.
-  CUresult open(Thread& thread, Context& context, const SharedHandle& handle, std::uint64_t& address);
-  CUresult close(Thread& thread, std::uint64_t address);
+  /// `pool`: that it was imported by; null for cuIpcOpenMemHandle.
+  CUresult open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address);
+  CUresult close(Thread& thread, std::uint64_t address, bool of_pool);
   /// The context is gone, and with it what was opened in it.
   void context_closed(Thread& thread, Context& context);
 

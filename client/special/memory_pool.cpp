@@ -39,6 +39,7 @@ CUresult check_location(Thread& thread, const CUmemLocation* location, CUmemAllo
 
 CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool,
                   const StreamUse& use) {
+  if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
   if (use->capture) return refuse_use("stream-ordered allocation during capture");
   if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
@@ -78,7 +79,8 @@ CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
 CUresult cuMemPoolCreate(Thread& thread, CUmemoryPool* pool, const CUmemPoolProps* properties) {
   if (!pool || !properties) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = check_location(thread, &properties->location, properties->allocType); bad != CUDA_SUCCESS) return bad;
-  if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return refuse_use("a memory pool that other processes can open");
+  if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return refuse_use("a memory pool that other processes open other than by a file descriptor");
   *pool = memory_of(thread).pools().create(*properties)->cuda();
   return CUDA_SUCCESS;
 }

@@ -38,7 +38,7 @@ ShareKey key_of(wire::Shared::Reader shared) {
 CUresult cuIpcGetMemHandle(Thread& thread, CUipcMemHandle* handle, CUdeviceptr address) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   SharedHandle shared;
-  const CUresult result = thread.session().shared_memory().share(thread, address, shared);
+  const CUresult result = thread.session().shared_memory().share(thread, address, /*of_pool=*/false, shared);
   if (result == CUDA_SUCCESS) write(shared, *handle);
   return result;
 }
@@ -50,7 +50,7 @@ CUresult cuIpcOpenMemHandle_v2(Thread& thread, CUdeviceptr* address, CUipcMemHan
   const auto shared = read(handle, SharedHandle::Kind::memory);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t opened = 0;
-  const CUresult result = thread.session().shared_memory().open(thread, *context, *shared, opened);
+  const CUresult result = thread.session().shared_memory().open(thread, *context, *shared, nullptr, opened);
   if (result == CUDA_SUCCESS) *address = opened;
   return result;
 }
@@ -59,7 +59,7 @@ CUresult cuIpcOpenMemHandle(Thread& thread, CUdeviceptr* address, CUipcMemHandle
   return cuIpcOpenMemHandle_v2(thread, address, handle, flags);
 }
 
-CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) { return thread.session().shared_memory().close(thread, address); }
+CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) { return thread.session().shared_memory().close(thread, address, /*of_pool=*/false); }
 
 CUresult cuIpcGetEventHandle(Thread& thread, CUipcEventHandle* handle, CUevent event) {
   const Event* const found = thread.session().events().find(handle_of(event));
@@ -91,6 +91,64 @@ CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle han
   session.events().publish(minted);
   *out = handle_cast<CUevent>(minted);
   return CUDA_SUCCESS;
+}
+
+// A pool is known by its device to whoever imports it; its allocations are shared one by one.
+CUresult cuMemPoolExportToShareableHandle(Thread& thread, void* out, CUmemoryPool handle, CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+  const auto pool = thread.session().device_memory().pools().find(handle);
+  if (!pool || !out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(pool->properties.handleTypes & type) || pool->imported)
+    return CUDA_ERROR_INVALID_VALUE;
+  SharedHandle shared{SharedHandle::Kind::pool, {}};
+  const auto& uuid = thread.session().facts().device(pool->device)->uuid;
+  static_assert(sizeof(uuid) == sizeof(shared.key));
+  std::memcpy(shared.key.data(), &uuid, sizeof(uuid));
+  const int descriptor = shared.to_file();
+  if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  std::memcpy(out, &descriptor, sizeof(descriptor));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(Thread& thread, CUmemoryPool* out, void* os_handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+  if (!out || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::pool);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  const auto& devices = thread.session().facts().devices;
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    if (std::memcmp(&devices[device].uuid, shared->key.data(), shared->key.size()) != 0) continue;
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = static_cast<int>(device);
+    const auto pool = thread.session().device_memory().pools().create(properties);
+    pool->imported = true;
+    *out = pool->cuda();
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_DEVICE;  // none that this process sees
+}
+
+CUresult cuMemPoolExportPointer(Thread& thread, CUmemPoolPtrExportData* data, CUdeviceptr address) {
+  if (!data) return CUDA_ERROR_INVALID_VALUE;
+  SharedHandle shared;
+  const CUresult result = thread.session().shared_memory().share(thread, address, /*of_pool=*/true, shared);
+  if (result == CUDA_SUCCESS) write(shared, *data);
+  return result;
+}
+
+CUresult cuMemPoolImportPointer(Thread& thread, CUdeviceptr* address, CUmemoryPool handle, CUmemPoolPtrExportData* data) {
+  const auto pool = thread.session().device_memory().pools().find(handle);
+  if (!pool || !pool->imported || !address || !data) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto shared = read(*data, SharedHandle::Kind::memory);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  std::uint64_t opened = 0;
+  const CUresult result = thread.session().shared_memory().open(thread, *context, *shared, handle, opened);
+  if (result == CUDA_SUCCESS) *address = opened;
+  return result;
 }
 
 CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAllocationHandle allocation, CUmemAllocationHandleType type,

@@ -245,3 +245,49 @@ TEST_CASE("what is done with a shared event has been done when the call returns"
   CHECK(remote.shares.count() == 0);
   CHECK(cuIpcOpenEventHandle(&opened, handle) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("pools go from hand to hand as files, and what lies in them by words of its own") {
+  RemoteContext remote;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemoryPool pool = nullptr, closed = nullptr, imported = nullptr;
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  REQUIRE(cuMemPoolCreate(&closed, &properties) == CUDA_SUCCESS);
+  int file = -1;
+  CHECK(cuMemPoolExportToShareableHandle(&file, closed, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemPoolExportToShareableHandle(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+  void* const os_handle = reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
+  REQUIRE(cuMemPoolImportFromShareableHandle(&imported, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+  CUmemGenericAllocationHandle allocation{};
+  CHECK(cuMemImportFromShareableHandle(&allocation, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_ERROR_INVALID_VALUE);
+  ::close(file);
+  CUdeviceptr address = 0;
+  CHECK(cuMemAllocFromPoolAsync(&address, 64, imported, nullptr) == CUDA_ERROR_INVALID_VALUE);
+
+  REQUIRE(cuMemAllocFromPoolAsync(&address, 3000, pool, nullptr) == CUDA_SUCCESS);
+  CUmemPoolPtrExportData data{};
+  REQUIRE(cuMemPoolExportPointer(&data, address) == CUDA_SUCCESS);
+  CUipcMemHandle handle{};
+  CHECK(cuIpcGetMemHandle(&handle, address) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemAllocFromPoolAsync(&address, 3000, closed, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemPoolExportPointer(&data, address) == CUDA_ERROR_INVALID_VALUE);
+
+  const Foreign foreign(remote, 2 * mib, 1);
+  data = handle_of<CUmemPoolPtrExportData>(foreign.shared);
+  CUdeviceptr opened = 0;
+  CHECK(cuMemPoolImportPointer(&opened, pool, &data) == CUDA_ERROR_INVALID_VALUE);  // one's own
+  REQUIRE(cuMemPoolImportPointer(&opened, imported, &data) == CUDA_SUCCESS);
+  CUmemoryPool of = nullptr;
+  CHECK(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, opened) == CUDA_SUCCESS);
+  CHECK(of == imported);
+  unsigned word = 0;
+  REQUIRE(cuMemsetD32_v2(opened, 9, 10) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&word, opened + 36, 4) == CUDA_SUCCESS);
+  CHECK(word == 9);
+  CHECK(cuIpcCloseMemHandle(opened) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFreeAsync(opened, nullptr) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(opened) == CUDA_ERROR_INVALID_VALUE);
+}
