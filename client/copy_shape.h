@@ -37,6 +37,13 @@ struct Copy {
   Rows target;
   Rows source;
   bool synchronous = false;
+  /// When memory of the host is read.
+  enum class SourceOrder {
+    usual,   ///< pageable memory during the call, pinned memory when the stream gets there
+    stream,  ///< when the stream gets there
+    early,   ///< during the call
+  };
+  SourceOrder source_order = SourceOrder::usual;
 
   bool empty() const { return width == 0 || height == 0 || depth == 0; }
   /// Bytes from the first to behind the last, on a side in memory.
@@ -48,6 +55,9 @@ struct Copy {
 /// INVALID_VALUE for what the driver calls so: unknown kinds of memory, pitches and heights that are too small.
 CUresult read_copy(const CUDA_MEMCPY2D& params, Copy& copy);
 CUresult read_copy(const CUDA_MEMCPY3D& params, Copy& copy);
+
+/// The context is where arrays are asked about.
+CUresult read_copy(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_OP& params, Copy& copy);
 
 /// Whether the arrays among the sides exist and hold what is copied.
 CUresult check_arrays(Thread& thread, Context& context, const Copy& copy);

@@ -26,7 +26,8 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
       managed_(*this, terms_.device_window.base, terms_.device_window.bytes),
       fences_(*this),
-      callbacks_([this](std::uint64_t number) { function_done(number); }) {
+      callbacks_([this](std::uint64_t number) { function_done(number); }),
+      stream_waits_([this](std::uint64_t number) { function_done(number); }) {
   for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
     const auto [handle, context] = contexts_.create();
     context->handle = handle;
@@ -127,6 +128,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   }
   for (const Handle handle : events) events_.erase(handle);
   functions_.forget_context(context.id());
+  graph_memory_.context_closed(context);
   device_memory_.context_closed(thread, context);
   host_memory_.context_closed(thread, context);
   map_.extract([&](const Region& region) { return region.kind == Region::Kind::global && region.context == &context; });
@@ -250,7 +252,8 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::CALLBACK: {
       const auto callback = push.getCallback();
       if (callback.getPart() == 0) {
-        callbacks_.due(callback.getCallback(), static_cast<CUresult>(callback.getResult()));
+        const auto result = static_cast<CUresult>(callback.getResult());
+        if (!stream_waits_.due(callback.getCallback(), result)) callbacks_.due(callback.getCallback(), result);
         return;
       }
       const auto function = graph_parts_.function(callback.getPart());
@@ -272,7 +275,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       else if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk.size());
       return;
     case wire::Control::RELEASED:
-      graph_parts_.release(push.getReleased().getPart());
+      release_part(push.getReleased().getPart());
       return;
     case wire::Control::PRINTED: {
       // By the C library's streams, as the driver does, so that it comes in order with what the program prints itself.
@@ -287,6 +290,14 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     default:
       throw ProtocolError("a control message that a worker does not send");
   }
+}
+
+// Giving memory back may send, which this thread must not.
+void Session::release_part(std::uint64_t part) {
+  const auto allocation = graph_parts_.allocation(part);
+  graph_parts_.release(part);
+  if (allocation)
+    callbacks_.run([this, address = allocation->address, part] { graph_memory_.released(Thread::current(), address, part); });
 }
 
 std::span<std::byte> Session::place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) {

@@ -18,6 +18,7 @@
 #include "facts.h"
 #include "fences.h"
 #include "functions.h"
+#include "graph_memory.h"
 #include "graph_parts.h"
 #include "graphs.h"
 #include "handle_map.h"
@@ -30,6 +31,7 @@
 #include "receiver.h"
 #include "reply_cache.h"
 #include "stream.h"
+#include "stream_waits.h"
 #include "windows.h"
 
 namespace fargpu::client {
@@ -65,8 +67,10 @@ class Session final : PushHandler {
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
   Callbacks& callbacks() { return callbacks_; }
+  StreamWaits& stream_waits() { return stream_waits_; }
   GraphParts& graph_parts() { return graph_parts_; }
   Graphs& graphs() { return graphs_; }
+  GraphMemory& graph_memory() { return graph_memory_; }
   HandleMap<Stream>& streams() { return streams_; }
   HandleMap<Event>& events() { return events_; }
 
@@ -108,6 +112,8 @@ class Session final : PushHandler {
   CUresult settle(Thread& thread, Stream& stream);
   /// Nothing is under way in any context.
   bool idle();
+  /// Work under way waits for this process, which may yet change what later work is to read: host functions, values waited for.
+  bool waits_for_host() const { return callbacks_.any_waiting() || stream_waits_.any(); }
   void note_submission(std::uint64_t number) { raise(submitted_, number); }
   std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
   /// Waits while too much is pending on the stream.
@@ -148,6 +154,7 @@ class Session final : PushHandler {
   bool still_there(const GraphParts::Memory& memory) const;
   void deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes);
   void function_done(std::uint64_t number);
+  void release_part(std::uint64_t part);
   void serve();
   void wake_service();
   void end();
@@ -171,8 +178,10 @@ class Session final : PushHandler {
   Captures captures_;
   Fences fences_;
   Callbacks callbacks_;
+  StreamWaits stream_waits_;
   GraphParts graph_parts_;
   Graphs graphs_;
+  GraphMemory graph_memory_{*this};
   std::vector<std::byte> part_bytes_;  // on their way to a graph part; used by whoever reads
   HandleMap<Stream> streams_{HandleKind::stream};
   HandleMap<Event> events_{HandleKind::event};

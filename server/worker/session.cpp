@@ -454,6 +454,19 @@ bool Session::capturing(const StreamState& stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+Handle Session::captured_graph(StreamState& stream, CUgraph graph, const Call& call) {
+  const Handle known = handles_.known(HandleKind::graph, raw_of(graph));
+  if (known) return known;
+  return captured_graphs_[stream.cuda] = reveal(HandleKind::graph, graph, call);
+}
+
+void Session::capture_ended(CUstream stream, CUresult result) {
+  const auto found = captured_graphs_.find(stream);
+  if (found == captured_graphs_.end()) return;
+  if (result != CUDA_SUCCESS) forget(HandleKind::graph, found->second.value());
+  captured_graphs_.erase(found);
+}
+
 // A copy in was given to one stream; work that another is given later must find its bytes.
 void Session::catch_up(StreamState& stream) {
   ContextState& context = *stream.context;
@@ -677,6 +690,11 @@ void Session::deliver_part(std::uint64_t part) {
   }
 }
 
+void Session::release_part(std::uint64_t part) {
+  if (part == 0) return;
+  output_.control([&](wire::Control::Builder control) { control.initReleased().setPart(part); });
+}
+
 // The driver has no graph any more that needs these parts.
 bool Session::collect_parts() {
   const auto gone = graph_parts_.gone();
@@ -688,7 +706,7 @@ bool Session::collect_parts() {
     }
     if (!current_ && !contexts_.empty()) make_current(*contexts_.begin()->second);
     graph_parts_.erase(driver_, part);
-    output_.control([&](wire::Control::Builder control) { control.initReleased().setPart(part); });
+    release_part(part);
   }
   return !gone.empty();
 }

@@ -19,6 +19,7 @@
 #include "device_memory.h"
 #include "dispatch.h"
 #include "driver_table.h"
+#include "graph_memory.h"
 #include "graph_parts.h"
 #include "graph_plan.h"
 #include "handles.h"
@@ -80,6 +81,7 @@ class Session final : FrameHandler {
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
+  GraphMemory& graph_memory() { return graph_memory_; }
   Handles& handles() { return handles_; }
   StreamOrder& order() { return order_; }
   Completions& completions() { return completions_; }
@@ -108,9 +110,9 @@ class Session final : FrameHandler {
   }
   /// The same for an object that was made just now: a handle that still means its place is of one that went with a part of its owner.
   template <class T>
-  Handle introduce(HandleKind kind, T object, const Call& call) {
+  Handle introduce(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
     handles_.forget(kind, handles_.known(kind, raw_of(object)));
-    return reveal(kind, object, call);
+    return reveal(kind, object, call, source);
   }
   /// The same for handles that lie in a struct, which the driver takes or gave.
   template <class T>
@@ -145,6 +147,9 @@ class Session final : FrameHandler {
   /// Whether the driver captures the stream now.
   bool capturing(const StreamState& stream);
   void count_capture(int change) { captures_ += change; }
+  /// The handle of a graph that the driver makes for a capture: forgotten if the capture fails, for the driver destroys the graph then.
+  Handle captured_graph(StreamState& stream, CUgraph graph, const Call& call);
+  void capture_ended(CUstream stream, CUresult result);
 
   ContextState* context(std::uint32_t id);
   CUresult open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
@@ -190,6 +195,8 @@ class Session final : FrameHandler {
     std::uint64_t bytes = 0;
   };
   void start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
+  /// Nothing needs this part of the client any more; 0 is none.
+  void release_part(std::uint64_t part);
   /// Sends the staging memory of a part to the client.
   void deliver_part(std::uint64_t part);
 
@@ -257,6 +264,7 @@ class Session final : FrameHandler {
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
   GraphParts graph_parts_{waker_};
+  GraphMemory graph_memory_{handles_};
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   std::map<std::uint64_t, Handle> user_objects_;  // by the part that is their destructor
@@ -264,6 +272,7 @@ class Session final : FrameHandler {
   std::vector<std::shared_ptr<void>> kept_;
   ContextState* current_ = nullptr;
   int captures_ = 0;
+  std::map<CUstream, Handle> captured_graphs_;
 
   ContextState* staging_context_ = nullptr;
   void* staging_memory_ = nullptr;

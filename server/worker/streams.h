@@ -41,6 +41,7 @@ struct ContextState {
   std::uint64_t overtake = 0;
   CUevent overtake_event = nullptr;
   bool overtake_on_legacy = false;
+  std::uint64_t last_wait = 0;  ///< the last wait of the whole context that is held back (StreamOrder); 0 for none
 };
 
 }  // namespace fargpu::server

@@ -61,8 +61,8 @@ struct Context {
 struct Stream {
   Context* context = nullptr;
   unsigned flags = 0;
-  int priority = 0;
   Graph* capture = nullptr;
+  std::map<int, CUlaunchAttributeValue> attributes;
 };
 
 struct Event {
@@ -448,6 +448,8 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = state().seen(device) + 1; break;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *value = 1; break;
     default: *value = 0;
   }
@@ -695,7 +697,7 @@ CUresult cuStreamCreate(CUstream* out, unsigned flags) {
 }
 CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority) {
   const CUresult result = behaviour::cuStreamCreate(out, flags);
-  reinterpret_cast<Stream*>(*out)->priority = priority;
+  reinterpret_cast<Stream*>(*out)->attributes[CU_LAUNCH_ATTRIBUTE_PRIORITY].priority = priority;
   return result;
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
@@ -719,7 +721,44 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   Stream* const s = stream_of(stream);
   return s && live<Event>(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
-CUresult cuStreamCopyAttributes(CUstream, CUstream) { return CUDA_SUCCESS; }
+CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
+  const Lock lock(state().mutex);
+  if (!stream_of(to) || !stream_of(from)) return CUDA_ERROR_INVALID_HANDLE;
+  stream_of(to)->attributes = stream_of(from)->attributes;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID id, CUstreamAttrValue* value) {
+  const Lock lock(state().mutex);
+  if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) return CUDA_ERROR_INVALID_VALUE;  // none of a stream
+  *value = stream_of(stream)->attributes[id];
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue* value) {
+  const Lock lock(state().mutex);
+  if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) return CUDA_ERROR_INVALID_VALUE;
+  stream_of(stream)->attributes[id] = *value;
+  return CUDA_SUCCESS;
+}
+// Writes happen at once, and what is waited for is taken to be there.
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+  const Lock lock(state().mutex);
+  if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)) node->operations.assign(operations, operations + count);
+  else run_memory_operations({operations, operations + count});
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
+  const Lock lock(state().mutex);
+  return context ? record_event(event) : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
+  const Lock lock(state().mutex);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  return live<Event>(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult cuEventCreate(CUevent* out, unsigned) {
   const Lock lock(state().mutex);
   *out = reinterpret_cast<CUevent>(make<Event>());

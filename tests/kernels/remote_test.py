@@ -17,9 +17,6 @@ CASE_SECONDS = 120
 
 # Cases that cannot pass, by what is missing, each with what it says when it gets there. One that passes has to leave this list.
 MISSING = {
-    "gives CUDA_SUCCESS, not CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": "stream.capture_errors",
-    "stream-ordered allocation during capture is refused": "stream.graph_memory",
-    "stream memory operations are not served yet": "stream.memory_operations",
     "the linker is not served yet": "address.linked_code",
     "export of allocations to other processes is not served yet": "address.shared_handles",
     # Variables of modules are device memory only.

@@ -64,6 +64,47 @@ Outcome closeContext(Session& session, Call&, wire::CloseContext::Reader in) {
   return context ? session.close_context(*context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+// Counts what is held back too: the event is recorded when the GPU has been given all of it.
+Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader in) {
+  CUcontext context{};
+  CUevent event{};
+  if (!session.resolve(HandleKind::context, in.getHCtx(), context)) return session.invalid(HandleKind::context);
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  if (!session.order().any()) return session.driver().cuCtxRecordEvent(context, event);
+  session.order().after_all(
+      [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
+        CUcontext there{};
+        CUevent recorded{};
+        if (session.resolve(HandleKind::context, context_handle, there) && session.resolve(HandleKind::event, event_handle, recorded))
+          session.driver().cuCtxRecordEvent(there, recorded);
+      },
+      {in.getHEvent()});
+  return CUDA_SUCCESS;
+}
+
+// An event whose record is held back is waited for here first, by all that the context is given from now on.
+Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader in) {
+  CUcontext cuda{};
+  CUevent event{};
+  if (!session.resolve(HandleKind::context, in.getHCtx(), cuda)) return session.invalid(HandleKind::context);
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  ContextState& context = *session.context(Handle(in.getHCtx()).id());
+  const auto wait = [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
+    CUcontext there{};
+    CUevent awaited{};
+    if (!session.resolve(HandleKind::context, context_handle, there) || !session.resolve(HandleKind::event, event_handle, awaited))
+      return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result = session.driver().cuCtxWaitEvent(there, awaited);
+    if (result == CUDA_SUCCESS)
+      for (StreamState* stream : session.context(Handle(context_handle).id())->streams) session.submitted(*stream);
+    return result;
+  };
+  const std::uint64_t record = session.order().record_of(in.getHEvent());
+  if (record == 0) return wait();
+  session.order().hold_context(context, record, wait);
+  return CUDA_SUCCESS;
+}
+
 Outcome cuCtxSynchronize(Session& session, Call& call, wire::CuCtxSynchronize::Reader) {
   session.when_passed(*session.context(call.id().context), [&session, id = call.id()](CUresult result) {
     session.deliver_changes();
