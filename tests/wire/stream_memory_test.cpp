@@ -160,6 +160,22 @@ TEST_CASE("what kernels write to memory of the host ends a wait there") {
   REQUIRE(cuMemHostUnregister(words.data()) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a first launch behind a wait does not wait itself") {
+  Streams s;
+  CUmodule module = nullptr;
+  CUfunction fill = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 1, 0) == CUDA_SUCCESS);
+  unsigned count = 1, value = 5;
+  void* arguments[] = {&s.memory, &count, &value};
+  REQUIRE(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, s.stream, arguments, nullptr) == CUDA_SUCCESS);
+  CHECK(s.word(s.memory) == 0);
+  s.flag() = 1;
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  CHECK(s.word(s.memory) == 5);
+}
+
 TEST_CASE("comparison is cyclic, and all bits may count") {
   Streams s;
   auto* const wide = static_cast<std::uint64_t*>(s.pinned);

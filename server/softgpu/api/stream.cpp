@@ -10,13 +10,16 @@ using namespace fargpu::softgpu;
 
 namespace {
 
+/// Priorities beyond the range count as its ends. They are hints, and change nothing here.
+int within_range(int priority) {
+  return std::min(std::max(priority, stream_priority_greatest), stream_priority_least);
+}
+
 CUresult create_stream(CUstream* result, unsigned flags, int priority) {
   return entry([&] {
     require(result != nullptr && (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) == 0);
     auto context = usable_context();
-    // Priorities beyond the range count as its ends. They are hints, and change nothing here.
-    priority = std::min(std::max(priority, stream_priority_greatest), stream_priority_least);
-    *result = reinterpret_cast<CUstream>(context->create_stream(flags, priority).get());
+    *result = reinterpret_cast<CUstream>(context->create_stream(flags, within_range(priority)).get());
   });
 }
 
@@ -134,6 +137,10 @@ CUstreamAttrValue* attribute_of(Stream& stream, CUstreamAttrID id) {
       return &stream.access_policy;
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
       return &stream.synchronization_policy;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+      return &stream.memory_domain_map;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+      return &stream.memory_domain;
     default:
       throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
@@ -158,6 +165,10 @@ CUresult set_attribute(CUstream handle, CUstreamAttrID id, const CUstreamAttrVal
   return entry([&] {
     require(value != nullptr);
     auto stream = find_stream(handle, per_thread);
+    if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY) {
+      stream->set_priority(within_range(value->priority));
+      return;
+    }
     std::lock_guard lock(stream->attributes_mutex);
     *attribute_of(*stream, id) = *value;
   });
@@ -170,6 +181,9 @@ CUresult copy_attributes(CUstream to_handle, CUstream from_handle, bool per_thre
     std::scoped_lock lock(to->attributes_mutex, from->attributes_mutex);
     to->access_policy = from->access_policy;
     to->synchronization_policy = from->synchronization_policy;
+    to->memory_domain_map = from->memory_domain_map;
+    to->memory_domain = from->memory_domain;
+    to->set_priority(from->priority());
   });
 }
 

@@ -79,6 +79,7 @@ void Context::destroy() {
     streams_.clear();
     per_thread_streams_.clear();
     orphaned_tasks_.clear();
+    first_of_new_streams_ = nullptr;
     legacy_stream_ = nullptr;
   }
   EventTable::instance().remove_if(
@@ -119,8 +120,10 @@ std::shared_ptr<Stream> Context::per_thread_stream() {
   std::lock_guard lock(submission_mutex_);
   require(is_alive_, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   std::shared_ptr<Stream>& stream = per_thread_streams_[std::this_thread::get_id()];
-  if (stream == nullptr)
+  if (stream == nullptr) {
     stream = std::make_shared<Stream>(shared_from_this(), Stream::Kind::per_thread, 0, 0);
+    stream->tail_ = first_of_new_streams_;
+  }
   return stream;
 }
 
@@ -129,6 +132,7 @@ std::shared_ptr<Stream> Context::create_stream(unsigned stream_flags, int priori
       std::make_shared<Stream>(shared_from_this(), Stream::Kind::created, stream_flags, priority);
   std::lock_guard lock(submission_mutex_);
   require(is_alive_, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  stream->tail_ = first_of_new_streams_;
   streams_.insert(stream);
   StreamTable::instance().add(stream);
   return stream;
@@ -210,6 +214,12 @@ void Context::make_all_wait_for(const std::shared_ptr<Task>& task) {
     all.assign(streams_.begin(), streams_.end());
     for (const auto& [thread, stream] : per_thread_streams_) all.push_back(stream);
     if (legacy_stream_ != nullptr) all.push_back(legacy_stream_);
+    // Streams to come begin behind it, and behind what others began behind.
+    std::shared_ptr<Task> both = make_marker();
+    both->depend_on(first_of_new_streams_);
+    both->depend_on(task);
+    both->submit();
+    first_of_new_streams_ = both;
   }
   for (const auto& stream : all) {
     std::shared_ptr<Task> marker = make_marker();

@@ -112,6 +112,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   std::map<std::thread::id, std::shared_ptr<Stream>> per_thread_streams_;
   std::set<std::shared_ptr<Stream>> streams_;          // created ones
   std::vector<std::shared_ptr<Task>> orphaned_tasks_;  // of streams that were destroyed
+  std::shared_ptr<Task> first_of_new_streams_;         // what all of the context waits for
 
   PrintBuffer print_buffer_;
   DeviceHeap heap_;
