@@ -88,7 +88,10 @@ CUresult read_copy(const CUDA_MEMCPY2D& p, Copy& copy) {
                    copy.target);
 }
 
-CUresult read_copy(const CUDA_MEMCPY3D& p, Copy& copy) {
+namespace {
+
+template <class Params>
+CUresult read_volume(const Params& p, Copy& copy) {
   if (p.srcLOD != 0 || p.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   copy.width = p.WidthInBytes;
   copy.height = p.Height;
@@ -99,6 +102,11 @@ CUresult read_copy(const CUDA_MEMCPY3D& p, Copy& copy) {
   return read_side(copy, p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, {p.dstXInBytes, p.dstY, p.dstZ}, p.dstPitch,
                    p.dstHeight, copy.target);
 }
+
+}  // namespace
+
+CUresult read_copy(const CUDA_MEMCPY3D& params, Copy& copy) { return read_volume(params, copy); }
+CUresult read_copy(const CUDA_MEMCPY3D_PEER& params, Copy& copy) { return read_volume(params, copy); }
 
 namespace {
 
@@ -152,9 +160,10 @@ CUresult read_copy(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_O
 CUresult check_arrays(Thread& thread, Context& context, const Copy& copy) {
   for (const Rows* side : {&copy.source, &copy.target}) {
     if (!side->in_array) continue;
+    Context* const named = side == &copy.source ? copy.source_context : copy.target_context;
     if (!side->array.well_formed(HandleKind::array)) return CUDA_ERROR_INVALID_HANDLE;
     CUDA_ARRAY3D_DESCRIPTOR array{};
-    if (const CUresult bad = describe(thread, context, side->array, array); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = describe(thread, named ? *named : context, side->array, array); bad != CUDA_SUCCESS) return bad;
     if (!array_has(array, side->x, side->y, side->z, copy.width, copy.height, copy.depth)) return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;

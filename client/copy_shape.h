@@ -36,6 +36,8 @@ struct Copy {
   std::uint64_t depth = 1;
   Rows target;
   Rows source;
+  Context* target_context = nullptr;  ///< of device memory or an array, where the program named it
+  Context* source_context = nullptr;
   bool synchronous = false;
   /// When memory of the host is read.
   enum class SourceOrder {
@@ -55,11 +57,12 @@ struct Copy {
 /// INVALID_VALUE for what the driver calls so: unknown kinds of memory, pitches and heights that are too small.
 CUresult read_copy(const CUDA_MEMCPY2D& params, Copy& copy);
 CUresult read_copy(const CUDA_MEMCPY3D& params, Copy& copy);
+CUresult read_copy(const CUDA_MEMCPY3D_PEER& params, Copy& copy);  ///< but for the contexts
 
 /// The context is where arrays are asked about.
 CUresult read_copy(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_OP& params, Copy& copy);
 
-/// Whether the arrays among the sides exist and hold what is copied.
+/// Whether the arrays among the sides exist and hold what is copied. `context`: theirs, unless the copy names another.
 CUresult check_arrays(Thread& thread, Context& context, const Copy& copy);
 
 void write_side(const Rows& rows, wire::Side::Builder side);

@@ -115,6 +115,12 @@ void GraphMemory::give_back(Thread& thread, const std::vector<std::uint64_t>& ad
   for (const std::uint64_t address : addresses) session_.device_memory().discard(thread, address);
 }
 
+void GraphMemory::inherit(const Context& from, const Context& to) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [address, allocation] : allocations_)
+    if (allocation.context == &from) allocation.context = &to;
+}
+
 void GraphMemory::context_closed(const Context& context) {
   const std::lock_guard lock(mutex_);
   std::erase_if(allocations_, [&](const auto& item) { return item.second.context == &context; });

@@ -47,6 +47,8 @@ class GraphMemory {
 
   /// The context is gone, and its memory with it.
   void context_closed(const Context& context);
+  /// The context goes, and its memory is another's.
+  void inherit(const Context& from, const Context& to);
 
  private:
   struct Allocation {

@@ -25,6 +25,7 @@
 #include "host_memory.h"
 #include "image.h"
 #include "managed_memory.h"
+#include "peer_access.h"
 #include "memory_map.h"
 #include "opcodes.h"
 #include "protocol/limits.h"
@@ -63,6 +64,7 @@ class Session final : PushHandler {
   DeviceMemory& device_memory() { return device_memory_; }
   HostMemory& host_memory() { return host_memory_; }
   ManagedMemory& managed() { return managed_; }
+  PeerAccess& peers() { return peers_; }
   Functions& functions() { return functions_; }
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
@@ -94,9 +96,13 @@ class Session final : PushHandler {
   /// The context of a live handle (a primary one need not be active), or null.
   Context* find_context(CUcontext context);
   /// Has the worker create or retain it. Under context_mutex().
-  CUresult open_context(Thread& thread, Context& context);
+  CUresult open_context(Thread& thread, Context& context, Handle resources = Handle());
   /// Destroys it at the worker and forgets what was made in it. Under context_mutex().
   CUresult close_context(Thread& thread, Context& context);
+  /// The context that memory, events and code of this one belong to: itself, but for green ones.
+  Context& home(Context& context) { return context.green ? primary(context.device) : context; }
+  /// The green contexts of a primary context; none of others.
+  std::vector<Context*> greens(const Context& primary);
   /// A created (not primary) context.
   Context* make_context(int device, unsigned flags);
   std::recursive_mutex& context_mutex() { return context_mutex_; }
@@ -155,6 +161,7 @@ class Session final : PushHandler {
   void deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes);
   void function_done(std::uint64_t number);
   void release_part(std::uint64_t part);
+  void close_green(Context& context);
   void serve();
   void wake_service();
   void end();
@@ -174,6 +181,7 @@ class Session final : PushHandler {
   DeviceMemory device_memory_;
   HostMemory host_memory_;
   ManagedMemory managed_;
+  PeerAccess peers_;
   Functions functions_;
   Captures captures_;
   Fences fences_;

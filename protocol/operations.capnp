@@ -17,6 +17,7 @@ struct OpenContext {
   device @1 :Int32;               # ordinal at the worker
   primary @2 :Bool;
   flags @3 :UInt32;
+  resources @4 :UInt64;           # a description: a green context with these, of the device's primary context, which must be open
 }
 struct OpenContextReply {
   number @0 :UInt64;              # cuCtxGetId
@@ -29,6 +30,50 @@ struct OpenContextReply {
 struct CloseContext {
   # Destroys it (resets and releases the primary one) with everything made in it. Barrier.
   context @0 :UInt64;
+}
+
+struct Resource {
+  # CUdevResource: a number for what only the driver understands, and what the program may know of it. No number: there is none.
+  number @0 :UInt64;
+  type @1 :UInt32;
+  processors @2 :UInt32;
+  smallestPart @3 :UInt32;
+  alignment @4 :UInt32;
+}
+
+struct DeviceResource {
+  # cuDeviceGetDevResource, cuCtxGetDevResource and cuGreenCtxGetDevResource. Barrier.
+  type @0 :UInt32;
+  of :union {
+    device @1 :Int32;
+    context @2 :UInt64;
+  }
+}
+struct DeviceResourceReply {
+  resource @0 :Resource;
+}
+
+struct SplitResource {
+  # cuDevSmResourceSplitByCount. Barrier.
+  resource @0 :UInt64;
+  groups @1 :UInt32;              # how many at most
+  simulate @2 :Bool;              # only the number of groups is wanted
+  rest @3 :Bool;                  # what is in no group is wanted too
+  flags @4 :UInt32;
+  smallest @5 :UInt32;
+}
+struct SplitResourceReply {
+  count @0 :UInt32;
+  groups @1 :List(Resource);
+  rest @2 :Resource;
+}
+
+struct DescribeResources {
+  # cuDevResourceGenerateDesc. Barrier.
+  resources @0 :List(UInt64);
+}
+struct DescribeResourcesReply {
+  description @0 :UInt64;
 }
 
 # --- device memory ----------------------------------------------------------------------------------------------------
@@ -45,6 +90,13 @@ struct ReleaseMemory {
   # that uses it. Deferred, or a barrier for cuMemUnmap.
   address @0 :UInt64;
   bytes @1 :UInt64;
+}
+
+struct SetPeerAccess {
+  # Whether kernels of device `from` may use what backMemory put, and will put, on device `to`. Barrier.
+  from @0 :Int32;
+  to @1 :Int32;
+  allowed @2 :Bool;
 }
 
 struct MapMemory {
@@ -162,11 +214,13 @@ struct CopyOut {
 }
 
 struct CopyDevice {
-  # Between device memory and arrays. Deferred.
+  # Between device memory and arrays, also of several devices. Deferred.
   stream @0 :UInt64;
   shape @1 :Shape;
   target @2 :Side;
   source @3 :Side;
+  targetContext @4 :UInt64;       # whose memory or array that is; 0: an array is the stream's, memory tells by its address
+  sourceContext @5 :UInt64;
 }
 
 # --- host memory ------------------------------------------------------------------------------------------------------

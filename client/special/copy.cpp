@@ -129,6 +129,8 @@ class Copier {
     write_shape(copy_.width, copy_.height, copy_.depth, in.initShape());
     write_side(copy_.target, in.initTarget());
     write_side(copy_.source, in.initSource());
+    if (copy_.target_context) in.setTargetContext(copy_.target_context->handle.value());
+    if (copy_.source_context) in.setSourceContext(copy_.source_context->handle.value());
     return call.post(stream_);
   }
 
@@ -362,6 +364,36 @@ CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool
   return run(thread, stream, copy);
 }
 
+// The contexts of a copy between them; false if one is none.
+bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& copy) {
+  copy.target_context = thread.session().find_context(target);
+  copy.source_context = thread.session().find_context(source);
+  return copy.target_context && copy.target_context->active && copy.source_context && copy.source_context->active;
+}
+
+// The forms without a stream come after all work of both contexts and before all of their later work.
+CUresult run_between(Thread& thread, const Copy& copy, CUstream default_stream) {
+  Session& session = thread.session();
+  for (Context* const context : {copy.target_context, copy.source_context})
+    if (const CUresult result = session.synchronize(thread, *context); result != CUDA_SUCCESS) return result;
+  const StreamUse stream(thread, default_stream);
+  if (!stream) return stream.error();
+  if (const CUresult result = Copier(thread, stream, copy).run(); result != CUDA_SUCCESS) return result;
+  return session.settle(thread, *stream);
+}
+
+template <class Params>
+CUresult read_between(Thread& thread, const Params* params, Copy& copy) {
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = read_copy(*params, copy); bad != CUDA_SUCCESS) return bad;
+  const auto needs_context = [](CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY; };
+  Context* const current = thread.context();
+  if (!name_contexts(thread, needs_context(params->dstMemoryType) ? params->dstContext : current ? current->cuda() : nullptr,
+                     needs_context(params->srcMemoryType) ? params->srcContext : current ? current->cuda() : nullptr, copy))
+    return CUDA_ERROR_INVALID_CONTEXT;
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult cuMemcpy(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
@@ -403,6 +435,30 @@ CUresult cuMemcpy3D_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream defau
 }
 CUresult cuMemcpy3DAsync_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) {
   return copy_shaped(thread, copy, stream, false);
+}
+
+CUresult cuMemcpyPeer(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, std::size_t bytes,
+                      CUstream default_stream) {
+  Copy copy{.width = bytes, .target = device(dst), .source = device(src), .synchronous = true};
+  if (!name_contexts(thread, dst_context, src_context, copy)) return CUDA_ERROR_INVALID_CONTEXT;
+  return run_between(thread, copy, default_stream);
+}
+CUresult cuMemcpyPeerAsync(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
+                           std::size_t bytes, CUstream stream) {
+  Copy copy{.width = bytes, .target = device(dst), .source = device(src)};
+  if (!name_contexts(thread, dst_context, src_context, copy)) return CUDA_ERROR_INVALID_CONTEXT;
+  return run(thread, stream, copy);
+}
+CUresult cuMemcpy3DPeer(Thread& thread, const CUDA_MEMCPY3D_PEER* params, CUstream default_stream) {
+  Copy copy;
+  copy.synchronous = true;
+  const CUresult bad = read_between(thread, params, copy);
+  return bad == CUDA_SUCCESS ? run_between(thread, copy, default_stream) : bad;
+}
+CUresult cuMemcpy3DPeerAsync(Thread& thread, const CUDA_MEMCPY3D_PEER* params, CUstream stream) {
+  Copy copy;
+  const CUresult bad = read_between(thread, params, copy);
+  return bad == CUDA_SUCCESS ? run(thread, stream, copy) : bad;
 }
 
 // One row of an array.

@@ -161,25 +161,6 @@ CUresult cuDeviceGetByPCIBusId(Thread& thread, CUdevice* dev, const char* text) 
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult cuDeviceCanAccessPeer(Thread& thread, int* can_access, CUdevice dev, CUdevice peer) {
-  if (!can_access) return CUDA_ERROR_INVALID_VALUE;
-  const Facts& facts = thread.session().facts();
-  if (!facts.device(dev) || !facts.device(peer)) return CUDA_ERROR_INVALID_DEVICE;
-  *can_access = 0;  // peer access is refused in this version, so nobody shall count on it
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetP2PAttribute(Thread& thread, int* value, CUdevice_P2PAttribute attrib, CUdevice from, CUdevice to) {
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  const Facts& facts = thread.session().facts();
-  if (!facts.device(from) || !facts.device(to) || from == to) return CUDA_ERROR_INVALID_DEVICE;
-  const auto peer = facts.peers.find({facts.device(from)->worker_ordinal, facts.device(to)->worker_ordinal});
-  if (peer == facts.peers.end() || !peer->second.attributes.contains(attrib)) return CUDA_ERROR_INVALID_VALUE;
-  // What the hardware could do stays true as a rank; access itself is refused in this version.
-  *value = attrib == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ? peer->second.attributes.at(attrib) : 0;
-  return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGetExecAffinitySupport(Thread& thread, int* pi, CUexecAffinityType type, CUdevice dev) {
   if (!pi) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;

@@ -122,6 +122,7 @@ CUresult cuMemPoolDestroy(Thread& thread, CUmemoryPool handle) {
   MemoryPools& pools = memory_of(thread).pools();
   const auto pool = pools.find(handle);
   if (!pool || !pools.destroy(handle)) return CUDA_ERROR_INVALID_VALUE;
+  thread.session().peers().pool_destroyed(thread, *pool);
   memory_of(thread).trim(thread, *pool, 0);
   return CUDA_SUCCESS;
 }
@@ -194,12 +195,13 @@ CUresult cuMemPoolSetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
   }
 }
 
-// A pool's own device always has access; no other device can have it.
+// A pool's own device always has access.
 CUresult cuMemPoolGetAccess(Thread& thread, CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
   const auto pool = memory_of(thread).pools().find(handle);
   if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   if (!known(thread, location->id)) return CUDA_ERROR_INVALID_DEVICE;
-  *flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  const bool accessible = location->id == pool->device || thread.session().peers().has(*pool, location->id);
+  *flags = accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -212,7 +214,8 @@ CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAcce
     if (!known(thread, location.id)) return CUDA_ERROR_INVALID_DEVICE;
     const bool wanted = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     if (location.id == pool->device && !wanted) return CUDA_ERROR_NOT_SUPPORTED;  // the owner's access cannot be taken away
-    if (location.id != pool->device && wanted) return refuse_use("access of other devices to a memory pool");
+    if (location.id == pool->device) continue;
+    if (const CUresult bad = thread.session().peers().set(thread, *pool, location.id, wanted); bad != CUDA_SUCCESS) return bad;
   }
   return CUDA_SUCCESS;
 }

@@ -32,9 +32,8 @@ CUresult destroy_stream(Thread& thread, Stream& stream) {
 namespace fargpu::client::hand {
 namespace {
 
-CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority) {
+CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority, Context* context) {
   if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
-  Context* const context = thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   Session& session = thread.session();
   const auto [handle, stream] = session.streams().create();
@@ -47,14 +46,16 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
   stream->id = context->number << 32 | handle.id();
   CUresult result;
   if (with_priority) {
-    RemoteCall<wire::CuStreamCreateWithPriority> call(thread, Opcode::cuStreamCreateWithPriority, ContextNeed::current);
+    RemoteCall<wire::CuStreamCreateWithPriority> call(thread, Opcode::cuStreamCreateWithPriority, ContextNeed::none);
+    call.in_context(context);
     auto in = call.in();
     in.setPhStream(handle.value());
     in.setFlags(flags);
     in.setPriority(stream->priority);
     result = call.post();
   } else {
-    RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::current);
+    RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
+    call.in_context(context);
     auto in = call.in();
     in.setPhStream(handle.value());
     in.setFlags(flags);
@@ -64,6 +65,10 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
   session.streams().publish(handle);
   *out = handle_cast<CUstream>(handle);
   return CUDA_SUCCESS;
+}
+
+CUgreenCtx green_of(const Stream& stream) {
+  return stream.context->green ? reinterpret_cast<CUgreenCtx>(stream.context->cuda()) : nullptr;
 }
 
 template <class Answer>
@@ -82,7 +87,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   if (flags & ~CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  if (recorded->context != use->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (&session.home(*recorded->context) != &session.home(*use->context)) return CUDA_ERROR_INVALID_HANDLE;
   const bool node = flags & CU_EVENT_RECORD_EXTERNAL;  // becomes a node of the graph that is captured
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   if (node) recorded->in_graph = true;
@@ -125,10 +130,19 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
 
 }  // namespace
 
-CUresult cuStreamCreate(Thread& thread, CUstream* out, unsigned flags) { return create_stream(thread, out, flags, 0, false); }
+CUresult cuStreamCreate(Thread& thread, CUstream* out, unsigned flags) {
+  return create_stream(thread, out, flags, 0, false, thread.context());
+}
 
 CUresult cuStreamCreateWithPriority(Thread& thread, CUstream* out, unsigned flags, int priority) {
-  return create_stream(thread, out, flags, priority, true);
+  return create_stream(thread, out, flags, priority, true, thread.context());
+}
+
+CUresult cuGreenCtxStreamCreate(Thread& thread, CUstream* out, CUgreenCtx green, unsigned flags, int priority) {
+  Context* const context = thread.session().find_context(reinterpret_cast<CUcontext>(green));
+  if (!context || !context->green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!(flags & CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+  return create_stream(thread, out, flags, priority, true, context);
 }
 
 CUresult cuStreamDestroy_v2(Thread& thread, CUstream stream) {
@@ -249,8 +263,8 @@ CUresult cuStreamGetCtx(Thread& thread, CUstream stream, CUcontext* out) {
 }
 CUresult cuStreamGetCtx_v2(Thread& thread, CUstream stream, CUcontext* out, CUgreenCtx* green) {
   return about_stream(thread, stream, out, [&](const Stream& s) {
-    *out = s.context->cuda();
-    if (green) *green = nullptr;  // no stream belongs to a green context yet
+    *out = thread.session().home(*s.context).cuda();
+    if (green) *green = green_of(s);
   });
 }
 CUresult cuStreamGetId(Thread& thread, CUstream stream, unsigned long long* id) {
@@ -266,7 +280,7 @@ CUresult cuStreamGetDevice(Thread& thread, CUstream stream, CUdevice* device) {
   return about_stream(thread, stream, device, [&](const Stream& s) { *device = s.context->device; });
 }
 CUresult cuStreamGetGreenCtx(Thread& thread, CUstream stream, CUgreenCtx* green) {
-  return about_stream(thread, stream, green, [&](const Stream&) { *green = nullptr; });
+  return about_stream(thread, stream, green, [&](const Stream& s) { *green = green_of(s); });
 }
 
 // --- events ---------------------------------------------------------------------------------------------------------------
@@ -332,7 +346,7 @@ CUresult cuCtxRecordEvent(Thread& thread, CUcontext handle, CUevent event) {
   Context* context = nullptr;
   Event* recorded = nullptr;
   if (const CUresult bad = check_context_event(thread, handle, event, context, recorded); bad != CUDA_SUCCESS) return bad;
-  if (recorded->context != context) return CUDA_ERROR_INVALID_HANDLE;
+  if (&thread.session().home(*recorded->context) != &thread.session().home(*context)) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::CuCtxRecordEvent> call(thread, Opcode::cuCtxRecordEvent, ContextNeed::none);
   call.in_context(context);
   call.in().setHCtx(context->handle.value());
@@ -355,11 +369,15 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
   call.in().setHEvent(waited->handle.value());
   if (const CUresult result = call.post(); result != CUDA_SUCCESS) return result;
   // Waiting for any stream of the context is waiting for the event, from now on.
-  raise(context->submitted, call.number());
-  raise(context->blocking_submitted, call.number());
-  thread.session().streams().for_each([&](Handle, Stream& stream) {
-    if (stream.context == context) raise(stream.submitted, call.number());
-  });
+  const auto note = [&](Context& one) {
+    raise(one.submitted, call.number());
+    raise(one.blocking_submitted, call.number());
+    thread.session().streams().for_each([&](Handle, Stream& stream) {
+      if (stream.context == &one) raise(stream.submitted, call.number());
+    });
+  };
+  note(*context);
+  for (Context* const green : thread.session().greens(*context)) note(*green);
   return CUDA_SUCCESS;
 }
 

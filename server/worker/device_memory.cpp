@@ -52,12 +52,40 @@ CUresult DeviceMemory::back(std::uint64_t address, std::uint64_t bytes, int devi
   CUresult result = map(address, bytes, 0, handle, where);
   release(handle);  // the mapping keeps the memory
   if (result != CUDA_SUCCESS) return result;
-  CUmemAccessDesc access{};
-  access.location = prop.location;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  result = driver_.cuMemSetAccess(address, bytes, &access, 1);
+  mappings_.at(address).backed = true;
+  result = set_access(address, bytes, device, true);
+  for (const auto& [from, to] : peers_)
+    if (to == device && result == CUDA_SUCCESS) result = set_access(address, bytes, from, true);
   if (result != CUDA_SUCCESS) unmap(address, bytes);
   return result;
+}
+
+CUresult DeviceMemory::set_access(std::uint64_t address, std::uint64_t bytes, int device, bool allowed) {
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  access.flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return driver_.cuMemSetAccess(address, bytes, &access, 1);
+}
+
+CUresult DeviceMemory::set_peer_access(int from, int to, bool allowed) {
+  if (from == to) return CUDA_ERROR_INVALID_DEVICE;
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& [address, mapping] : mappings_) {
+    if (!mapping.backed || mapping.allocation->device() != to) continue;
+    result = set_access(address, mapping.bytes, from, allowed);
+    if (result != CUDA_SUCCESS) break;
+  }
+  if (result != CUDA_SUCCESS && allowed) return result;
+  if (allowed) peers_.emplace(from, to);
+  else peers_.erase({from, to});
+  return result;
+}
+
+int DeviceMemory::device_of(std::uint64_t address) const {
+  auto it = mappings_.upper_bound(address);
+  if (it == mappings_.begin()) return -1;
+  --it;
+  return address - it->first < it->second.bytes ? it->second.allocation->device() : -1;
 }
 
 CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& prop, CUmemGenericAllocationHandle& handle) {
@@ -88,7 +116,7 @@ CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint
   if (offset > allocation->bytes() || bytes > allocation->bytes() - offset) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = driver_.cuMemMap(address, bytes, offset, handle, 0);
   if (result != CUDA_SUCCESS) return result;
-  mappings_[address] = {bytes, allocation};
+  mappings_[address] = {bytes, allocation, false};
   device = allocation->device();
   return result;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "driver_table.h"
@@ -63,6 +64,10 @@ class DeviceMemory {
   bool knows(CUmemGenericAllocationHandle handle) const { return handles_.contains(handle); }
   /// Puts such memory at an address; access is set separately. Tells the device it lies on.
   CUresult map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle, int& device);
+  /// Whether device `from` may use what `back` puts, and has put, on device `to`.
+  CUresult set_peer_access(int from, int to, bool allowed);
+  /// The device that memory of the window lies on; -1 where there is none of ours.
+  int device_of(std::uint64_t address) const;
   /// Takes memory of either kind away from an address where it was put.
   CUresult unmap(std::uint64_t address, std::uint64_t bytes);
   /// One more hold on the memory mapped here (cuMemRetainAllocationHandle).
@@ -79,7 +84,9 @@ class DeviceMemory {
   struct Mapping {
     std::uint64_t bytes = 0;
     std::shared_ptr<Charge> allocation;
+    bool backed = false;  // by `back`, rather than mapped by the program, which then says itself who has access
   };
+  CUresult set_access(std::uint64_t address, std::uint64_t bytes, int device, bool allowed);
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
 
@@ -90,6 +97,7 @@ class DeviceMemory {
   std::map<std::uint64_t, Mapping> mappings_;
   std::map<CUmemGenericAllocationHandle, std::pair<std::shared_ptr<Charge>, unsigned>> handles_;  // with holds
   std::map<std::uint64_t, std::uint64_t> foreign_;
+  std::set<std::pair<int, int>> peers_;  // the second's memory is used by the first
 };
 
 }  // namespace fargpu::server

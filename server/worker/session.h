@@ -28,6 +28,7 @@
 #include "opcodes.h"
 #include "output.h"
 #include "printed.h"
+#include "resources.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/handle_results.h"
@@ -82,6 +83,7 @@ class Session final : FrameHandler {
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
   GraphMemory& graph_memory() { return graph_memory_; }
+  Resources& resources() { return resources_; }
   Handles& handles() { return handles_; }
   StreamOrder& order() { return order_; }
   Completions& completions() { return completions_; }
@@ -142,6 +144,7 @@ class Session final : FrameHandler {
   /// Work was given to a stream (by its handle, in the context being served).
   void submitted(std::uint64_t stream_handle);
   void submitted(StreamState& stream);
+  void submitted(ContextState& context);
   /// Before work is given to a stream other than by a call that names it: it must find what was copied in synchronously.
   void catch_up(StreamState& stream);
   /// Whether the driver captures the stream now.
@@ -152,7 +155,11 @@ class Session final : FrameHandler {
   void capture_ended(CUstream stream, CUresult result);
 
   ContextState* context(std::uint32_t id);
+  /// Any context on a device (the driver's ordinal); null if there is none.
+  ContextState* context_on(int device);
   CUresult open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
+  /// A green context of the device's primary context.
+  CUresult open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened);
   CUresult close_context(ContextState& context);
 
   /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
@@ -235,6 +242,10 @@ class Session final : FrameHandler {
             std::uint64_t recorded_event);
   void execute_after_all(const Service& service, Call& call);
   bool enter_context(const Service& service, const Call& call);
+  ContextState* primary_of(int device);
+  std::vector<ContextState*> with_greens(ContextState& context);
+  void take_context(std::unique_ptr<ContextState> state, Handle handle, int device, ContextState*& opened);
+  CUresult close_green(ContextState& context, ContextState& heir);
   bool make_staging();
   void drop_staging(ContextState& context);
   void flush_prints(CUevent passed);
@@ -265,6 +276,7 @@ class Session final : FrameHandler {
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
   GraphParts graph_parts_{waker_};
   GraphMemory graph_memory_{handles_};
+  Resources resources_;
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   std::map<std::uint64_t, Handle> user_objects_;  // by the part that is their destructor

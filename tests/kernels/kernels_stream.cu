@@ -461,6 +461,60 @@ CASE(context_events) {
   expect_same(value.get(), std::vector<int>{11, 1});
 }
 
+CASE(green_contexts) {
+  Kernels kernels;
+  CUdevResource all, group, rest;
+  OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+  HOLDS(all.sm.smCount >= 8 && all.sm.minSmPartitionSize == 8 && all.sm.smCoscheduledAlignment == 8);
+  unsigned count = 1;
+  OK(cuDevSmResourceSplitByCount(&group, &count, &all, &rest, 0, 3));
+  HOLDS(count == 1 && group.sm.smCount == 8 && rest.sm.smCount == all.sm.smCount - 8);
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuDevSmResourceSplitByCount(&group, &count, &all, nullptr, 0, all.sm.smCount + 1));
+  CUdevResourceDesc description;
+  OK(cuDevResourceGenerateDesc(&description, &group, 1));
+  CUgreenCtx green, found;
+  OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  CUstream stream;
+  OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+  OK(cuStreamGetGreenCtx(stream, &found));
+  HOLDS(found == green);
+  // A green context works on memory of the primary one, and with its kernels.
+  CUcontext primary, before, converted;
+  OK(cuCtxGetCurrent(&before));
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuCtxSetCurrent(primary));
+  {
+    CUmodule module;
+    CUfunction add;
+    OK(cuModuleLoadData(&module, kernel_image));
+    OK(cuModuleGetFunction(&add, module, "add"));
+    Buffer<int> value(1);
+    value.clear();
+    CUdeviceptr address = value.address();
+    int amount = 5;
+    void* arguments[] = {&address, &amount};
+    OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+    OK(cuStreamSynchronize(stream));
+    OK(cuCtxFromGreenCtx(&converted, green));
+    OK(cuCtxPushCurrent(converted));
+    CUdevResource own;
+    OK(cuCtxGetDevResource(nullptr, &own, CU_DEV_RESOURCE_TYPE_SM));
+    HOLDS(own.sm.smCount == 8);
+    OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+    OK(cuCtxSynchronize());
+    OK(cuCtxPopCurrent(nullptr));
+    HOLDS(value_at(value.address()) == 10);
+    OK(cuStreamDestroy(stream));
+    OK(cuGreenCtxDestroy(green));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuGreenCtxDestroy(green));
+    HOLDS(value_at(value.address()) == 10);
+    OK(cuModuleUnload(module));
+  }
+  OK(cuCtxSetCurrent(before));
+  OK(cuDevicePrimaryCtxRelease(0));
+}
+
 CASE(priorities) {
   int least, greatest, priority;
   unsigned flags;

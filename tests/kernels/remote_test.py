@@ -73,6 +73,18 @@ class List(unittest.TestCase):
         self.assertLessEqual(set(SAYS), known)
 
 
+class TwoDevices(SystemTest):
+    """What needs a second device."""
+
+    def test_peers(self):
+        broker = self.broker(driver=SOFTWARE_GPU, env={"FARGPU_SOFTGPU_DEVICES": "2"})
+        for case in "two_devices", "no_access_to_peers":
+            with self.subTest(case):
+                done = run([PROGRAMS / "kernels_address", case], env=environment(broker), seconds=CASE_SECONDS)
+                self.assertEqual(done.code, 0, done.out + done.err)
+                self.assertNotIn("skipped", done.out)
+
+
 class Endless(SystemTest):
     """A kernel that does not end by itself."""
 

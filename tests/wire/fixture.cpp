@@ -32,6 +32,14 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) 
     options.devices = {0, 1};
     options.memory_limits = memory_limits;
     options.one_process = true;
+    // The worker's end takes memory away that in one process is the client's too, and what the client was called back about may be at work
+    // with it. Not waited for without end: a function of the test may be.
+    options.running = [this](server::Session* session) {
+      if (session || !client_) return;
+      const auto called_back = std::make_shared<std::promise<void>>();
+      client_->callbacks().run([called_back] { called_back->set_value(); });
+      called_back->get_future().wait_for(std::chrono::seconds(2));
+    };
     why_ = server::serve_session(*far, attach, driver.table(), options);
   });
   try {

@@ -4,6 +4,7 @@
 
 #include "driver/context.h"
 #include "driver/graph.h"
+#include "driver/green_context.h"
 #include "driver/submission.h"
 
 using namespace fargpu::softgpu;
@@ -18,7 +19,8 @@ int within_range(int priority) {
 CUresult create_stream(CUstream* result, unsigned flags, int priority) {
   return entry([&] {
     require(result != nullptr && (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) == 0);
-    auto context = usable_context();
+    auto context = current_context();
+    context->check();
     *result = reinterpret_cast<CUstream>(context->create_stream(flags, within_range(priority)).get());
   });
 }
@@ -115,16 +117,29 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext* context) {
   return get_fact(stream, true, context, [](Stream& s) { return s.context()->handle(); });
 }
+namespace {
+
+CUresult get_contexts(CUstream handle, CUcontext* context, CUgreenCtx* green, bool per_thread) {
+  return entry([&] {
+    require(context != nullptr);
+    auto of = find_stream(handle, per_thread)->context();
+    *context = of->home()->handle();
+    if (green != nullptr) *green = reinterpret_cast<CUgreenCtx>(green_of(*of).get());
+  });
+}
+
+}  // namespace
+
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return cuStreamGetCtx(stream, context);
+  return get_contexts(stream, context, green, false);
 }
 CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return cuStreamGetCtx_ptsz(stream, context);
+  return get_contexts(stream, context, green, true);
 }
 CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
-  return get_fact(stream, false, green, [](Stream&) { return static_cast<CUgreenCtx>(nullptr); });
+  return get_fact(stream, false, green, [](Stream& s) {
+    return reinterpret_cast<CUgreenCtx>(green_of(*s.context()).get());
+  });
 }
 
 // ---- attributes ----

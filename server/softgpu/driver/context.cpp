@@ -51,6 +51,17 @@ thread_local std::vector<CUcontext> context_stack;
 Context::Context(Device& device, bool is_primary)
     : device_(device), id_(next_context_id()), is_primary_(is_primary) {}
 
+Context::Context(std::shared_ptr<Context> home)
+    : device_(home->device()), home_(std::move(home)), id_(next_context_id()), is_primary_(false) {}
+
+std::vector<std::shared_ptr<Context>> Context::greens() const {
+  std::vector<std::shared_ptr<Context>> found;
+  if (!is_primary_) return found;
+  for (const auto& context : all_contexts())
+    if (context->home_.get() == this && context->is_alive()) found.push_back(context);
+  return found;
+}
+
 void Context::revive() {
   std::lock_guard lock(submission_mutex_);
   if (is_alive_) return;
@@ -68,6 +79,7 @@ void Context::revive() {
 }
 
 void Context::destroy() {
+  for (const auto& green : greens()) green->destroy();
   for (const auto& task : everything()) task->wait();
   flush_print();
   {
@@ -82,6 +94,7 @@ void Context::destroy() {
     first_of_new_streams_ = nullptr;
     legacy_stream_ = nullptr;
   }
+  if (is_green()) return;
   EventTable::instance().remove_if(
       [&](const Event& event) { return event.context().get() == this; });
   unload_modules_of(*this);
@@ -95,11 +108,13 @@ void Context::destroy() {
 // ---- errors ----
 
 void Context::check() const {
+  if (home_ != nullptr) return home_->check();
   CUresult error = error_;
   if (error != CUDA_SUCCESS) throw Failure(error);
 }
 
 void Context::fail(CUresult error, std::string_view message) {
+  if (home_ != nullptr) return home_->fail(error, message);
   CUresult none = CUDA_SUCCESS;
   if (error_.compare_exchange_strong(none, error)) log_line(message);
 }
@@ -196,8 +211,13 @@ std::shared_ptr<Task> Context::everything_before(Stream& stream) {
 }
 
 std::vector<std::shared_ptr<Task>> Context::everything() {
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (const auto& green : greens()) {
+    auto more = green->everything();
+    tasks.insert(tasks.end(), more.begin(), more.end());
+  }
   std::lock_guard lock(submission_mutex_);
-  std::vector<std::shared_ptr<Task>> tasks = orphaned_tasks_;
+  tasks.insert(tasks.end(), orphaned_tasks_.begin(), orphaned_tasks_.end());
   auto add = [&](const std::shared_ptr<Stream>& stream) {
     if (stream != nullptr && stream->tail_ != nullptr) tasks.push_back(stream->tail_);
   };
@@ -208,6 +228,7 @@ std::vector<std::shared_ptr<Task>> Context::everything() {
 }
 
 void Context::make_all_wait_for(const std::shared_ptr<Task>& task) {
+  for (const auto& green : greens()) green->make_all_wait_for(task);
   std::vector<std::shared_ptr<Stream>> all;
   {
     std::lock_guard lock(submission_mutex_);
@@ -344,7 +365,7 @@ std::shared_ptr<Context> current_context() {
 }
 
 std::shared_ptr<Context> usable_context() {
-  std::shared_ptr<Context> context = current_context();
+  std::shared_ptr<Context> context = current_context()->home();
   context->check();
   return context;
 }

@@ -291,7 +291,7 @@ void GraphExec::launch(const std::shared_ptr<Stream>& stream) {
   // Launches of one executable graph come one after the other.
   begin->depend_on(last_launch_);
   last_launch_ = end;
-  add_tasks(stream->context(), begin, end);
+  add_tasks(stream->context()->home(), begin, end);
   end->depend_on(begin);
   stream->context()->enqueue_pair(*stream, begin, end);
 }

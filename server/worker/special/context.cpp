@@ -41,12 +41,17 @@ void write_processors(DriverTable& driver, wire::OpenContextReply::Builder reply
 
 Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) {
   ContextState* opened = nullptr;
+  CUdevResourceDesc resources{};
+  if (in.getResources() != 0 && !session.resolve(HandleKind::resourcedesc, in.getResources(), resources))
+    return session.invalid(HandleKind::resourcedesc);
   const CUresult result =
-      session.open_context(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
+      resources ? session.open_green(Handle(in.getContext()), in.getDevice(), resources, opened)
+                : session.open_context(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::OpenContextReply>();
   unsigned long long number = 0;
-  session.driver().cuCtxGetId(opened->cuda, &number);
+  if (opened->green) session.driver().cuGreenCtxGetId(opened->green, &number);
+  else session.driver().cuCtxGetId(opened->cuda, &number);
   out.setNumber(number);
   int least = 0, greatest = 0;
   session.driver().cuCtxGetStreamPriorityRange(&least, &greatest);
@@ -95,8 +100,7 @@ Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader in)
     if (!session.resolve(HandleKind::context, context_handle, there) || !session.resolve(HandleKind::event, event_handle, awaited))
       return CUDA_ERROR_INVALID_HANDLE;
     const CUresult result = session.driver().cuCtxWaitEvent(there, awaited);
-    if (result == CUDA_SUCCESS)
-      for (StreamState* stream : session.context(Handle(context_handle).id())->streams) session.submitted(*stream);
+    if (result == CUDA_SUCCESS) session.submitted(*session.context(Handle(context_handle).id()));
     return result;
   };
   const std::uint64_t record = session.order().record_of(in.getHEvent());

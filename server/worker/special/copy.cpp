@@ -138,6 +138,41 @@ void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes)
   }
 }
 
+// The context of a side: named, or any on the device that the memory lies on, or the stream's. Null if a named one is none.
+ContextState* context_of(Session& session, std::uint64_t named, const Side& side, const StreamState& stream) {
+  if (named != 0) return session.context(Handle(named).id());
+  const int device = side.array ? -1 : session.memory().device_of(side.address);
+  if (device < 0 || device == session.driver_ordinal(stream.context->device)) return stream.context;
+  ContextState* const there = session.context_on(device);
+  return there ? there : stream.context;
+}
+
+CUDA_MEMCPY3D_PEER between(const CUDA_MEMCPY3D& copy, const ContextState& target, const ContextState& source) {
+  CUDA_MEMCPY3D_PEER peer{};
+  peer.srcXInBytes = copy.srcXInBytes;
+  peer.srcY = copy.srcY;
+  peer.srcZ = copy.srcZ;
+  peer.srcMemoryType = copy.srcMemoryType;
+  peer.srcDevice = copy.srcDevice;
+  peer.srcArray = copy.srcArray;
+  peer.srcContext = source.cuda;
+  peer.srcPitch = copy.srcPitch;
+  peer.srcHeight = copy.srcHeight;
+  peer.dstXInBytes = copy.dstXInBytes;
+  peer.dstY = copy.dstY;
+  peer.dstZ = copy.dstZ;
+  peer.dstMemoryType = copy.dstMemoryType;
+  peer.dstDevice = copy.dstDevice;
+  peer.dstArray = copy.dstArray;
+  peer.dstContext = target.cuda;
+  peer.dstPitch = copy.dstPitch;
+  peer.dstHeight = copy.dstHeight;
+  peer.WidthInBytes = copy.WidthInBytes;
+  peer.Height = copy.Height;
+  peer.Depth = copy.Depth;
+  return peer;
+}
+
 }  // namespace
 
 Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
@@ -241,14 +276,26 @@ Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = read_side(session, in.getTarget(), shape, target); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = read_side(session, in.getSource(), shape, source); bad != CUDA_SUCCESS) return bad;
+  const ContextState* const to = context_of(session, in.getTargetContext(), target, *stream);
+  const ContextState* const from = context_of(session, in.getSourceContext(), source, *stream);
+  if (!to || !from) return CUDA_ERROR_INVALID_CONTEXT;
+  // The driver finds the device of such memory by its address within a device only.
+  const bool across = to->device != from->device;
+  DriverTable& driver = session.driver();
   CUresult result;
   if (!target.array && !source.array && shape.height == 1 && shape.depth == 1) {
-    result = session.driver().cuMemcpyDtoDAsync_v2(target.address, source.address, shape.width, stream->cuda);
+    result = across ? driver.cuMemcpyPeerAsync(target.address, to->cuda, source.address, from->cuda, shape.width, stream->cuda)
+                    : driver.cuMemcpyDtoDAsync_v2(target.address, source.address, shape.width, stream->cuda);
   } else {
     CUDA_MEMCPY3D copy = copy_of(shape);
     put_source(source, copy);
     put_target(target, copy);
-    result = session.driver().cuMemcpy3DAsync_v2(&copy, stream->cuda);
+    if (across) {
+      const CUDA_MEMCPY3D_PEER peer = between(copy, *to, *from);
+      result = driver.cuMemcpy3DPeerAsync(&peer, stream->cuda);
+    } else {
+      result = driver.cuMemcpy3DAsync_v2(&copy, stream->cuda);
+    }
   }
   if (result == CUDA_SUCCESS) session.submitted(*stream);
   return result;

@@ -16,6 +16,12 @@ Outcome releaseMemory(Session& session, Call&, wire::ReleaseMemory::Reader in) {
   return session.memory().unmap(in.getAddress(), in.getBytes());
 }
 
+Outcome setPeerAccess(Session& session, Call&, wire::SetPeerAccess::Reader in) {
+  const int from = session.driver_ordinal(in.getFrom()), to = session.driver_ordinal(in.getTo());
+  if (from < 0 || to < 0) return CUDA_ERROR_INVALID_DEVICE;
+  return session.memory().set_peer_access(from, to, in.getAllowed());
+}
+
 Outcome mapMemory(Session& session, Call& call, wire::MapMemory::Reader in) {
   CUmemGenericAllocationHandle handle{};
   if (!session.resolve(HandleKind::allocation, in.getAllocation(), handle)) return session.invalid(HandleKind::allocation);

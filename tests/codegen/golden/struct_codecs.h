@@ -5,7 +5,6 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "protocol/extent.h"
 #include "protocol/handle.h"
@@ -23,7 +22,7 @@ inline void decode(wire::CUboxShape::Reader from, CUboxShape& s) {
   s = {};
   {
     const auto bytes = from.getEdges();
-    std::memcpy(s.edges, bytes.begin(), std::min(bytes.size(), sizeof(s.edges)));
+    std::copy_n(bytes.begin(), std::min(bytes.size(), sizeof(s.edges)), reinterpret_cast<kj::byte*>(s.edges));
   }
   s.colour = static_cast<decltype(s.colour)>(from.getColour());
   s.parts.lid = from.getPartsLid();
@@ -52,7 +51,7 @@ inline void decode(wire::CUcontents::Reader from, CUcontents& s) {
     s.held.memory.count = from.getHeldMemoryCount();
     {
       const auto bytes = from.getHeldMemoryBorders();
-      std::memcpy(s.held.memory.borders, bytes.begin(), std::min(bytes.size(), sizeof(s.held.memory.borders)));
+      std::copy_n(bytes.begin(), std::min(bytes.size(), sizeof(s.held.memory.borders)), reinterpret_cast<kj::byte*>(s.held.memory.borders));
     }
   }
 }
