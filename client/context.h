@@ -34,6 +34,10 @@ class ContextLocalStorage {
   std::map<void*, Entry> entries_;
 };
 
+/// What cuCtxGetApiVersion says: of contexts for addresses of 64 bits, and of those for 32 (see narrow.h).
+inline constexpr unsigned wide_api_version = 3020;
+inline constexpr unsigned narrow_api_version = 3010;
+
 /// A context. Primary contexts live as long as the process and keep their handle; `active` tells whether the worker has one.
 struct Context {
   Handle handle;
@@ -44,7 +48,7 @@ struct Context {
   std::atomic<unsigned> flags{0};
   unsigned retained = 0;  ///< of primary contexts; under Contexts::mutex
   std::uint64_t number = 0;
-  unsigned api_version = 3020;
+  unsigned api_version = wide_api_version;
   int least_priority = 0;
   int greatest_priority = 0;
   /// Per TPC of the device: the GPC it belongs to, its number there (private table 1734dc26). Empty where the driver does not say.

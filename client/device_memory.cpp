@@ -362,6 +362,17 @@ std::uint64_t DeviceMemory::kept_bytes(int device) const {
   return bytes;
 }
 
+std::pair<std::uint64_t, std::uint64_t> DeviceMemory::piece_of(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(address);
+  if (found == blocks_.end()) return {0, 0};  // freed meanwhile
+  const Block& block = found->second;
+  if (block.arena == 0) return {block.base, block.bytes};
+  const MemoryPool* const pool = block.pool.get();
+  const MemoryStore& store = pool ? pool->store : stores_[session_.map().find(address).value_or(Region{}).device];
+  return {block.arena, store.arenas.at(block.arena).bytes()};
+}
+
 std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment,
                                                    std::uint64_t wish) {
   const std::lock_guard lock(mutex_);

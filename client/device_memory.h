@@ -56,6 +56,9 @@ class DeviceMemory {
   PoolUsage usage(const MemoryPool& pool) const;
   void reset_high(MemoryPool& pool, bool reserved);
 
+  /// The piece of memory in which a live allocation lies: base and bytes.
+  std::pair<std::uint64_t, std::uint64_t> piece_of(std::uint64_t address);
+
   /// Part of the window for cuMemAddressReserve.
   std::optional<std::uint64_t> reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish);
   void unreserve(std::uint64_t address, std::uint64_t bytes);

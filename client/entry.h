@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include "error_log.h"
 #include "process.h"
 #include "stats.h"
 #include "symbols.h"
@@ -34,6 +35,8 @@ CUresult enter(Body&& body) noexcept {
   } catch (...) {
     result = result_of_exception(symbol);
   }
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) [[unlikely]]
+    error_log().note(symbol, result);
   if (stats::tracing) [[unlikely]]
     stats::trace(symbol, result);
   return result;
@@ -48,6 +51,8 @@ CUresult enter_before_init(Body&& body) noexcept {
   } catch (...) {
     result = result_of_exception(symbol);
   }
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) [[unlikely]]
+    error_log().note(symbol, result);
   if (stats::tracing) [[unlikely]]
     stats::trace(symbol, result);
   return result;

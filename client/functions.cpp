@@ -11,6 +11,7 @@ void Function::reset() {
   parameter_bytes = 0;
   functions.clear();
   attributes.clear();
+  legacy = {};
   for (auto& size : cluster) size = 0;
   for (auto& known : launched) known = 0;
 }

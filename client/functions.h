@@ -56,6 +56,15 @@ struct Function {
     launched[next_launched.fetch_add(1, std::memory_order_relaxed) % launched.size()].store(fingerprint,
                                                                                          std::memory_order_relaxed);
   }
+  /// What the calls of CUDA 1 to 3 set for its next launch; under mutex.
+  struct Legacy {
+    std::array<unsigned, 3> block{};  // zeros until it is set
+    unsigned shared_bytes = 0;
+    unsigned parameter_bytes = 0;
+    std::vector<std::byte> parameters;
+  };
+  Legacy legacy;
+
   /// Under which device the attributes of this one are kept: a function belongs to one anyway.
   int attribute_device(int device) const { return handle.kind() == HandleKind::kernel ? device : -1; }
   void reset();

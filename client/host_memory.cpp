@@ -149,7 +149,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
 
 CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call) {
   const auto region = session_.map().find(address);
-  if (region && region->kind == Region::Kind::managed) session_.managed().before_work(thread);
+  if (region && region->managed()) session_.managed().before_work(thread);
   if (!region || !(region->on_host() || region->kind == Region::Kind::alias)) return CUDA_SUCCESS;
   call.host_visible();
   if (region->on_host()) {

@@ -30,26 +30,57 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + 
 
 }  // namespace
 
-ManagedMemory::ManagedMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
-    : session_(session), window_base_(window_base), window_bytes_(window_bytes) {}
+ManagedMemory::ManagedMemory(Session& session, const Window& window, const Window& driver_band)
+    : session_(session), window_(window), driver_band_(driver_band) {}
 
 // Nothing of this exists in programs that use no managed memory.
 void ManagedMemory::prepare() {
   if (file_ < 0) {
     const int file = ::memfd_create("fargpu-managed", MFD_CLOEXEC);
     if (file < 0) fail("memfd_create");
-    if (::ftruncate(file, static_cast<off_t>(window_bytes_)) != 0) {
+    if (::ftruncate(file, static_cast<off_t>(window_.bytes + driver_band_.bytes)) != 0) {
       ::close(file);
       fail("memory file for managed memory");
     }
     file_ = file;
   }
   watch_faults(*this);
-  watch_system_calls(*this, window_base_, window_bytes_);
+  watch_system_calls(*this, {window_, driver_band_});
+}
+
+off_t ManagedMemory::place_in_file(std::uint64_t address) const {
+  return static_cast<off_t>(window_.contains(address) ? address - window_.base : window_.bytes + (address - driver_band_.base));
+}
+
+// Null if there is no room for the pages.
+std::unique_ptr<ManagedMemory::Block> ManagedMemory::make_block(Context& context, std::uint64_t base, std::uint64_t bytes, State state,
+                                                                int access) {
+  auto block = std::make_unique<Block>();
+  block->base = base;
+  block->bytes = bytes;
+  block->context = &context;
+  block->states.assign((bytes + granule_bytes - 1) / granule_bytes, state);
+  block->advice.emplace(0, ManagedAdvice());
+  void* const alias = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, place_in_file(base));
+  if (alias == MAP_FAILED) return nullptr;
+  if (::mmap(at(base), bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_, place_in_file(base)) == MAP_FAILED) {
+    ::munmap(alias, bytes);
+    return nullptr;
+  }
+  block->alias = static_cast<std::byte*>(alias);
+  return block;
+}
+
+void ManagedMemory::drop(const Block& block) {
+  // The addresses stay reserved, so that nothing else of the program comes to lie there.
+  ::mmap(at(block.base), block.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  ::munmap(block.alias, block.bytes);
+  ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place_in_file(block.base), static_cast<off_t>(block.bytes));
+  blocks_.erase(block.base);
 }
 
 CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address) {
-  if (bytes > window_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > window_.bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   {
     const std::lock_guard lock(mutex_);
     prepare();
@@ -58,23 +89,12 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
   const CUresult result = memory.allocate(thread, context, bytes, address, memory.pools().managed_of(context.device));
   if (result != CUDA_SUCCESS) return result;
   const std::uint64_t whole = round_up(bytes, page_bytes);
-  auto block = std::make_unique<Block>();
-  block->base = address;
-  block->bytes = whole;
-  block->context = &context;
-  block->states.assign((whole + granule_bytes - 1) / granule_bytes, State::fresh);
-  block->advice.emplace(0, ManagedAdvice());
-  const auto offset = static_cast<off_t>(address - window_base_);
-  void* const alias = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, offset);
-  void* const seen = alias == MAP_FAILED
-                         ? MAP_FAILED
-                         : ::mmap(at(address), whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_, offset);
-  if (seen == MAP_FAILED) {
-    if (alias != MAP_FAILED) ::munmap(alias, whole);
+  auto block = make_block(context, address, whole, State::fresh, PROT_READ | PROT_WRITE);
+  if (!block) {
     memory.free(thread, address);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  block->alias = static_cast<std::byte*>(alias);
+  block->parts.emplace(0, whole);
   const std::lock_guard lock(mutex_);
   blocks_.emplace(address, std::move(block));
   touched_ = true;
@@ -84,14 +104,50 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
 void ManagedMemory::dropped(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(address);
-  if (found == blocks_.end()) return;
-  const Block& block = *found->second;
-  // The addresses stay reserved, so that nothing else of the program comes to lie there.
-  ::mmap(at(block.base), block.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  ::munmap(block.alias, block.bytes);
-  ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block.base - window_base_),
-              static_cast<off_t>(block.bytes));
-  blocks_.erase(found);
+  if (found != blocks_.end()) drop(*found->second);
+}
+
+// --- variables --------------------------------------------------------------------------------------------------------------------
+
+bool ManagedMemory::adopt(Thread& thread, Context& context, std::uint64_t address, std::uint64_t bytes) {
+  if (bytes == 0 || !driver_band_.contains(address) || bytes > driver_band_.bytes - (address - driver_band_.base)) return false;
+  const std::lock_guard lock(mutex_);
+  prepare();
+  const std::uint64_t end = address + bytes;
+  for (std::uint64_t granule = address / granule_bytes * granule_bytes; granule < end;) {
+    Block* block = find(granule);
+    if (!block) {
+      // As far as the variable goes, or to what is here already.
+      const auto next = blocks_.lower_bound(granule);
+      const std::uint64_t stop = std::min(round_up(end, granule_bytes), next == blocks_.end() ? ~std::uint64_t{0} : next->first);
+      auto made = make_block(context, granule, stop - granule, State::theirs, PROT_NONE);
+      if (!made) return false;
+      block = blocks_.emplace(granule, std::move(made)).first->second.get();
+    }
+    const std::uint64_t first = std::max(address, block->base), last = std::min(end, block->base + block->bytes);
+    if (block->parts.emplace(first - block->base, last - first).second) {
+      // Where the program may look already, its first contents are due now.
+      for (std::uint64_t offset = first - block->base; offset < last - block->base;) {
+        const std::size_t index = offset / granule_bytes;
+        const std::uint64_t stop = std::min(offset_of(index + 1, *block), last - block->base);
+        if (block->states[index] != State::theirs) fetch_range(thread, *block, offset, stop - offset);
+        offset = stop;
+      }
+    }
+    granule = block->base + block->bytes;
+  }
+  return true;
+}
+
+void ManagedMemory::forsake(std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t end = address + bytes; address < end;) {
+    Block* const block = find(address);
+    if (!block) return;
+    block->parts.erase(address - block->base);
+    address = block->base + block->bytes;
+    if (block->parts.empty()) drop(*block);
+  }
 }
 
 // --- contents ---------------------------------------------------------------------------------------------------------------------
@@ -149,8 +205,8 @@ void ManagedMemory::send(Thread& thread, Block& block) {
       send_range(thread, block, begin, stop - begin);
     } else if (state == State::fresh) {
       // Only what the program has touched so far is there at all.
-      const auto file_begin = static_cast<off_t>(block.base - window_base_ + begin);
-      const auto file_end = static_cast<off_t>(block.base - window_base_ + stop);
+      const off_t file_begin = place_in_file(block.base + begin);
+      const off_t file_end = file_begin + static_cast<off_t>(stop - begin);
       for (off_t data = ::lseek(file_, file_begin, SEEK_DATA); data >= 0 && data < file_end;) {
         const off_t hole = std::min(::lseek(file_, data, SEEK_HOLE), file_end);
         send_range(thread, block, begin + static_cast<std::uint64_t>(data - file_begin), static_cast<std::uint64_t>(hole - data));
@@ -163,26 +219,59 @@ void ManagedMemory::send(Thread& thread, Block& block) {
   block.twins.clear();
 }
 
+// Calls act(offset, bytes) for what the GPU has of a range.
+template <class Act>
+void for_parts(const std::map<std::uint64_t, std::uint64_t>& parts, std::uint64_t offset, std::uint64_t bytes, Act&& act) {
+  const std::uint64_t end = offset + bytes;
+  auto part = parts.upper_bound(offset);
+  if (part != parts.begin()) --part;
+  for (; part != parts.end() && part->first < end; ++part) {
+    const std::uint64_t first = std::max(offset, part->first), last = std::min(end, part->first + part->second);
+    if (first < last) act(first, last - first);
+  }
+}
+
 void ManagedMemory::send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
   const Stream& stream = stream_of(thread, *block.context);
-  while (bytes > 0) {
-    const std::uint64_t part = std::min<std::uint64_t>(bytes, limits::bulk_bytes_max);
-    RemoteCall<wire::CopyIn> call(thread, Opcode::copyIn, ContextNeed::none);
+  for_parts(block.parts, offset, bytes, [&](std::uint64_t at, std::uint64_t rest) {
+    while (rest > 0) {
+      const std::uint64_t part = std::min<std::uint64_t>(rest, limits::bulk_bytes_max);
+      RemoteCall<wire::CopyIn> call(thread, Opcode::copyIn, ContextNeed::none);
+      call.in_context(block.context);
+      auto in = call.in();
+      in.setStream(stream.wire());
+      auto shape = in.initShape();
+      shape.setWidth(part);
+      shape.setHeight(1);
+      shape.setDepth(1);
+      in.initTarget().setAddress(block.base + at);
+      in.setComplete(true);  // whatever comes later, on any stream, finds it
+      in.getSource().setBulk();
+      call.bulk({block.alias + at, part});
+      call.tell();
+      at += part;
+      rest -= part;
+    }
+  });
+}
+
+void ManagedMemory::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  for_parts(block.parts, offset, bytes, [&](std::uint64_t at, std::uint64_t length) {
+    RemoteCall<wire::CopyOut> call(thread, Opcode::copyOut, ContextNeed::none);
     call.in_context(block.context);
     auto in = call.in();
-    in.setStream(stream.wire());
+    in.setStream(stream_of(thread, *block.context).wire());
     auto shape = in.initShape();
-    shape.setWidth(part);
+    shape.setWidth(length);
     shape.setHeight(1);
     shape.setDepth(1);
-    in.initTarget().setAddress(block.base + offset);
-    in.setComplete(true);  // whatever comes later, on any stream, finds it
-    in.getSource().setBulk();
-    call.bulk({block.alias + offset, part});
-    call.tell();
-    offset += part;
-    bytes -= part;
-  }
+    in.initSource().setAddress(block.base + at);
+    in.getTarget().setReply();
+    call.target({block.alias + at, length});
+    const CUresult result = call.wait();
+    if (result != CUDA_SUCCESS || call.arrived_bytes() != length)
+      throw SystemError("managed memory could not be fetched from the GPU: " + std::string(result_name(result)));
+  });
 }
 
 void ManagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
@@ -191,21 +280,7 @@ void ManagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
   while (end < block.states.size() && end - granule < block.fetch_ahead && block.states[end] == State::theirs) ++end;
   block.next_fetch = end;
   const std::uint64_t begin = offset_of(granule, block);
-  const std::uint64_t bytes = offset_of(end, block) - begin;
-  RemoteCall<wire::CopyOut> call(thread, Opcode::copyOut, ContextNeed::none);
-  call.in_context(block.context);
-  auto in = call.in();
-  in.setStream(stream_of(thread, *block.context).wire());
-  auto shape = in.initShape();
-  shape.setWidth(bytes);
-  shape.setHeight(1);
-  shape.setDepth(1);
-  in.initSource().setAddress(block.base + begin);
-  in.getTarget().setReply();
-  call.target({block.alias + begin, bytes});
-  const CUresult result = call.wait();
-  if (result != CUDA_SUCCESS || call.arrived_bytes() != bytes)
-    throw SystemError("managed memory could not be fetched from the GPU: " + std::string(result_name(result)));
+  fetch_range(thread, block, begin, offset_of(end, block) - begin);
   std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(granule), block.states.begin() + static_cast<std::ptrdiff_t>(end),
             State::shared);
   protect(block, granule, end, PROT_READ);

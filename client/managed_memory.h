@@ -1,6 +1,7 @@
 #pragma once
-// Managed memory: device memory of the window, with pages of this process at the same addresses (design D6, D10). CUDA Driver API,
-// cuMemAllocManaged; CUDA C++ Programming Guide, "Unified Memory".
+// Managed memory: memory of the device, with pages of this process at the same addresses (design D6, D10): allocations in the window,
+// and `__managed__` variables in the band where the host's driver places them. CUDA Driver API, cuMemAllocManaged and
+// cuLibraryGetManaged; CUDA C++ Programming Guide, "Unified Memory".
 
 #include <cuda.h>
 
@@ -12,6 +13,8 @@
 #include <memory>
 #include <mutex>
 #include <vector>
+
+#include "windows.h"
 
 namespace fargpu::client {
 
@@ -33,19 +36,25 @@ struct ManagedAdvice {
 /// program may have written it, *theirs* while the GPU may have. Before work that may use managed memory everything of ours is sent
 /// and becomes theirs; a page of theirs is fetched when the program touches it, which a fault tells.
 /// The pages are those of one memory file, mapped twice: where the program sees them, with changing protection, and where bytes
-/// come and go without another thread seeing half of them.
+/// come and go without another thread seeing half of them. Blocks of variables are whole granules: variables of several modules may
+/// share one, and what lies between them never travels.
 /// Threads: any, also within a fault.
 class ManagedMemory {
  public:
   static constexpr std::uint64_t granule_bytes = 64u << 10;
 
-  ManagedMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
+  ManagedMemory(Session& session, const Window& window, const Window& driver_band);
   ManagedMemory(const ManagedMemory&) = delete;
   ManagedMemory& operator=(const ManagedMemory&) = delete;
 
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address);
   /// An allocation of ours is gone; its pages go too.
   void dropped(std::uint64_t address);
+
+  /// A variable of a module gets pages here, if it has none yet. False if it lies where none can be.
+  bool adopt(Thread& thread, Context& context, std::uint64_t address, std::uint64_t bytes);
+  /// It is gone.
+  void forsake(std::uint64_t address, std::uint64_t bytes);
 
   /// Work that may use managed memory is about to be submitted.
   void before_work(Thread& thread) {
@@ -73,6 +82,7 @@ class ManagedMemory {
     std::uint64_t bytes = 0;  // whole pages
     Context* context = nullptr;
     std::byte* alias = nullptr;
+    std::map<std::uint64_t, std::uint64_t> parts;  // offsets and lengths of what the GPU has; all of it, or variables
     std::vector<State> states;
     std::map<std::size_t, std::vector<std::byte>> twins;  // contents from before the program wrote while the GPU was busy
     std::size_t next_fetch = 0;   // the granule behind the last fetch
@@ -83,6 +93,7 @@ class ManagedMemory {
   void hand_over(Thread& thread);
   void send(Thread& thread, Block& block);
   void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes);
+  void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes);
   void fetch(Thread& thread, Block& block, std::size_t granule);
   void open(Block& block, std::size_t granule, bool writing);  // under mutex_
   void protect(const Block& block, std::size_t first, std::size_t end, int access) const;
@@ -91,12 +102,15 @@ class ManagedMemory {
   std::map<std::uint64_t, ManagedAdvice>::iterator split(Block& block, std::uint64_t offset);
   Stream& stream_of(Thread& thread, Context& context);
   void prepare();
+  std::unique_ptr<Block> make_block(Context& context, std::uint64_t base, std::uint64_t bytes, State state, int access);
+  void drop(const Block& block);
+  off_t place_in_file(std::uint64_t address) const;
 
   Session& session_;
-  const std::uint64_t window_base_;
-  const std::uint64_t window_bytes_;
+  const Window window_;
+  const Window driver_band_;
   mutable std::mutex mutex_;
-  int file_ = -1;  // as long as the window; only what is touched takes memory
+  int file_ = -1;  // as long as the window and the band behind it; only what is touched takes memory
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
   std::atomic<bool> touched_{false};             // something is not theirs
   std::atomic<bool> touched_while_busy_{false};

@@ -59,6 +59,12 @@ bool MemoryMap::overlaps(std::uint64_t address, std::uint64_t bytes) const {
   return it != regions_.begin() && std::prev(it)->second.base + std::prev(it)->second.bytes > address;
 }
 
+bool MemoryMap::usable(std::uint64_t address, std::uint64_t bytes) const {
+  if (bytes == 0) return true;
+  const auto region = find(address);
+  return region && (region->on_device() ? covered(address, bytes) : region->contains(address, bytes));
+}
+
 bool MemoryMap::covered(std::uint64_t address, std::uint64_t bytes) const {
   const std::shared_lock lock(mutex_);
   const std::uint64_t end = address + bytes;

@@ -22,6 +22,7 @@ struct Region {
     device,       ///< cuMemAlloc, cuMemAllocAsync
     managed,      ///< cuMemAllocManaged
     mapped,       ///< cuMemMap
+    opened,       ///< cuIpcOpenMemHandle
     global,       ///< a variable of a module
     host,         ///< cuMemHostAlloc
     registered,   ///< cuMemHostRegister
@@ -38,10 +39,13 @@ struct Region {
   std::uint64_t owner = 0;       ///< of mappings: the allocation; of globals: the module or library
   CUmemoryPool pool = nullptr;   ///< of stream-ordered allocations
   bool sync_memops = false;
+  bool managed_variable = false;  ///< of globals: `__managed__`
 
   /// Memory of the window that DeviceMemory gave.
   bool allocated() const { return kind == Kind::device || kind == Kind::managed; }
-  bool on_device() const { return allocated() || kind == Kind::mapped || kind == Kind::global || kind == Kind::alias; }
+  /// Memory that has pages of this process too (ManagedMemory).
+  bool managed() const { return kind == Kind::managed || managed_variable; }
+  bool on_device() const { return allocated() || kind == Kind::mapped || kind == Kind::opened || kind == Kind::global || kind == Kind::alias; }
   bool on_host() const { return kind == Kind::host || kind == Kind::registered; }
   bool contains(std::uint64_t address, std::uint64_t length) const {
     return address >= base && address - base <= bytes && bytes - (address - base) >= length;
@@ -73,6 +77,8 @@ class MemoryMap {
   std::vector<Region> extract(const std::function<bool(const Region&)>& which);
   /// Whether any region overlaps [address, address + bytes).
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
+  /// Whether work on a stream may use all of [address, address + bytes): device memory, or host memory that is known.
+  bool usable(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether mapped device memory covers all of [address, address + bytes), possibly by several regions.
   bool covered(std::uint64_t address, std::uint64_t bytes) const;
 

@@ -9,6 +9,7 @@
 #include "cuda_facts.h"
 #include "dial.h"
 #include "entry.h"
+#include "error_log.h"
 #include "log.h"
 #include "remote_call.h"
 #include "session.h"
@@ -148,6 +149,7 @@ CUresult refuse(Symbol symbol) noexcept {
   const SymbolFacts& facts = facts_of(symbol);
   stats::count(symbol);
   if (process().life() != Life::ready) return process().unavailable();
+  error_log().note(symbol, facts.error);
   try {
     log::write_once(log::Level::warn, std::string(facts.name),
                     fmt::format("{} is refused with {}: {}", facts.name, result_name(facts.error), facts.why));

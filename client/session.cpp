@@ -25,8 +25,9 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       commands_(*channel_, [this] { return receiver_.confirmed(); }, [this] { wake_service(); }),
       device_memory_(*this, terms_.device_window.base, terms_.device_window.bytes),
       host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
-      managed_(*this, terms_.device_window.base, terms_.device_window.bytes),
+      managed_(*this, terms_.device_window, terms_.driver_band),
       peers_(*this),
+      shared_memory_(*this),
       fences_(*this),
       callbacks_([this](std::uint64_t number) { function_done(number); }),
       stream_waits_([this](std::uint64_t number) { function_done(number); }) {
@@ -166,15 +167,21 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   functions_.forget_context(context.id());
   graph_memory_.context_closed(context);
   peers_.context_closed(thread, context);
+  shared_memory_.context_closed(thread, context);
   device_memory_.context_closed(thread, context);
   host_memory_.context_closed(thread, context);
-  map_.extract([&](const Region& region) { return region.kind == Region::Kind::global && region.context == &context; });
+  forget_variables([&](const Region& region) { return region.context == &context; });
   replies_.clear();
   context.failure = CUDA_SUCCESS;
   raise(context.completed, call.number());
   context.legacy.reset();
   if (!context.primary) contexts_.erase(context.handle);
   return result;
+}
+
+void Session::forget_variables(const std::function<bool(const Region&)>& which) {
+  for (const Region& region : map_.extract([&](const Region& r) { return r.kind == Region::Kind::global && which(r); }))
+    if (region.managed_variable) managed_.forsake(region.base, region.bytes);
 }
 
 // --- order and waiting ----------------------------------------------------------------------------------------------------

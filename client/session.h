@@ -24,8 +24,10 @@
 #include "handle_map.h"
 #include "host_memory.h"
 #include "image.h"
+#include "links.h"
 #include "managed_memory.h"
 #include "peer_access.h"
+#include "shared_memory.h"
 #include "memory_map.h"
 #include "opcodes.h"
 #include "protocol/limits.h"
@@ -65,7 +67,9 @@ class Session final : PushHandler {
   HostMemory& host_memory() { return host_memory_; }
   ManagedMemory& managed() { return managed_; }
   PeerAccess& peers() { return peers_; }
+  SharedMemory& shared_memory() { return shared_memory_; }
   Functions& functions() { return functions_; }
+  Links& links() { return links_; }
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
   Callbacks& callbacks() { return callbacks_; }
@@ -88,6 +92,9 @@ class Session final : PushHandler {
   bool reserved(std::uint64_t address, std::uint64_t bytes) const;
   /// Forgets a reservation of exactly this range.
   bool remove_reservation(std::uint64_t base, std::uint64_t bytes);
+
+  /// Variables of modules for which `which` holds are gone.
+  void forget_variables(const std::function<bool(const Region&)>& which);
 
   // --- contexts ---
 
@@ -182,7 +189,9 @@ class Session final : PushHandler {
   HostMemory host_memory_;
   ManagedMemory managed_;
   PeerAccess peers_;
+  SharedMemory shared_memory_;
   Functions functions_;
+  Links links_;
   Captures captures_;
   Fences fences_;
   Callbacks callbacks_;

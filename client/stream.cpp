@@ -35,7 +35,7 @@ void Stream::reset() {
 }
 
 bool Event::complete() const {
-  if (in_graph.load(std::memory_order_relaxed)) return false;
+  if (in_graph.load(std::memory_order_relaxed) || shared()) return false;
   const std::uint64_t record = recorded.load();
   if (record == 0 || completed.load() >= record) return true;
   const Stream* const where = recorded_on();

@@ -59,6 +59,9 @@ struct Event {
   /// Identity of the capture in which it was recorded last; 0 if outside of any.
   std::atomic<std::uint64_t> capture{0};
 
+  /// Other processes may record it too, and act at once on what this one does with it: every call about it goes to the worker and is
+  /// awaited (semantics of order between processes).
+  bool shared() const { return flags & CU_EVENT_INTERPROCESS; }
   bool complete() const;
   /// The stream it was recorded on last, while that lives.
   Stream* recorded_on() const;

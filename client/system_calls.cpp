@@ -110,26 +110,31 @@ void on_stopped(int signal, siginfo_t* info, void* context) {
   errno = saved_errno;
 }
 
-bool install(std::uint64_t window_base, std::uint64_t window_bytes) {
+bool install(const std::array<Window, 2>& windows) {
   constexpr auto low = [](std::size_t offset) { return static_cast<std::uint32_t>(offset); };
   constexpr auto high = [](std::size_t offset) { return static_cast<std::uint32_t>(offset + 4); };
-  const auto first = static_cast<std::uint32_t>(window_base >> 32);
-  const auto end = static_cast<std::uint32_t>((window_base + window_bytes) >> 32);
   constexpr std::size_t buffer = offsetof(seccomp_data, args[1]), mark = offsetof(seccomp_data, args[5]);
+  // Looked at are the upper halves of addresses: a call that is stopped for nothing is made like the others.
+  const auto first = [&](std::size_t i) { return static_cast<std::uint32_t>(windows[i].base >> 32); };
+  const auto end = [&](std::size_t i) {
+    return windows[i].bytes == 0 ? first(i) : static_cast<std::uint32_t>((windows[i].base + windows[i].bytes - 1) >> 32) + 1;
+  };
   // Jumps count the instructions to skip; the last two are the outcomes.
   std::array program{
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0, 15),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 0, 17),
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_read, 5, 0),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 4, 0),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pread64, 3, 0),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 2, 0),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 1, 0),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_recvfrom, 0, 8),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_recvfrom, 0, 10),
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, high(buffer)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first, 0, 6),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, end, 5, 0),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first(0), 0, 1),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, end(0), 0, 2),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first(1), 0, 6),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, end(1), 5, 0),
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, low(mark)),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(let_pass), 0, 2),
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, high(mark)),
@@ -154,10 +159,10 @@ bool install(std::uint64_t window_base, std::uint64_t window_bytes) {
 
 }  // namespace
 
-void watch_system_calls(ManagedMemory& memory, std::uint64_t window_base, std::uint64_t window_bytes) {
-  // A later session of the process has the same window, or none of its calls are stopped.
+void watch_system_calls(ManagedMemory& memory, const std::array<Window, 2>& windows) {
+  // A later session of the process has the same windows, or none of its calls are stopped.
   if (watched.exchange(&memory) != nullptr) return;
-  if (!install(window_base, window_bytes))
+  if (!install(windows))
     log::warn("system calls on managed memory that the GPU has used fail with EFAULT here, because seccomp is not available ({}); "
               "touch the memory before, or copy",
               std::strerror(errno));
@@ -165,7 +170,7 @@ void watch_system_calls(ManagedMemory& memory, std::uint64_t window_base, std::u
 
 #else
 
-void watch_system_calls(ManagedMemory&, std::uint64_t, std::uint64_t) {
+void watch_system_calls(ManagedMemory&, const std::array<Window, 2>&) {
   static std::atomic<bool> said{false};
   if (!said.exchange(true))
     log::warn("system calls on managed memory that the GPU has used fail with EFAULT on this processor; touch the memory before, or copy");

@@ -266,6 +266,53 @@ struct Status {
   sessionsMax @10 :UInt32;
   driverRelease @11 :Text;        # such as 580.95.05; empty if unknown
   sessionsTaken @12 :UInt32;      # of sessionsMax: those that run and those promised to somebody who is on the way
+  distances @13 :List(Distance);  # between devices, where the host's NVML tells
+  peers @14 :List(PeerFacts);
+}
+
+struct Distance {
+  from @0 :UInt32;
+  to @1 :UInt32;
+  level @2 :UInt32;               # nvmlGpuTopologyLevel_t
+}
+
+struct Reading {
+  # What the host's NVML says of a device now. What it does not know is not there.
+  enum Kind {
+    gpuUtilisation @0;            # percent
+    memoryUtilisation @1;
+    encoderUtilisation @2;
+    decoderUtilisation @3;
+    temperature @4;               # degrees Celsius
+    memoryTemperature @5;
+    power @6;                     # milliwatts
+    powerLimit @7;
+    powerLimitEnforced @8;
+    powerLimitDefault @9;
+    energy @10;                   # millijoules since the driver was loaded
+    graphicsClock @11;            # MHz
+    smClock @12;
+    memoryClock @13;
+    videoClock @14;
+    graphicsClockMax @15;
+    smClockMax @16;
+    memoryClockMax @17;
+    videoClockMax @18;
+    clockReasons @19;             # why clocks are held down: bits of NVML's
+    fanSpeed @20;                 # percent
+    performanceState @21;         # numbers of NVML's enumerations, as all below
+    persistenceMode @22;
+    computeMode @23;
+    eccMode @24;
+    eccModePending @25;
+    brand @26;
+    pcieGeneration @27;
+    pcieWidth @28;
+    pcieGenerationMax @29;
+    pcieWidthMax @30;
+  }
+  kind @0 :Kind;
+  value @1 :Int64;
 }
 
 struct DeviceStatus {
@@ -279,6 +326,8 @@ struct DeviceStatus {
   computeCapability @7 :UInt32;   # 10 * major + minor
   pciDeviceId @8 :UInt32;         # vendor in the lower half, as NVML has it; 0 if unknown
   pciSubSystemId @9 :UInt32;      # the same
+  attributes @10 :List(AttributeValue);
+  readings @11 :List(Reading);
 }
 
 struct SessionStatus {

@@ -223,6 +223,50 @@ struct CopyDevice {
   sourceContext @5 :UInt64;
 }
 
+# --- sharing between sessions -----------------------------------------------------------------------------------------
+# What a session shares is named by a key of 16 random bytes, which programs pass to each other in CUDA's IPC and shareable handles. The
+# host's broker keeps what is behind it until the session that shared it takes it back or ends. All of these are barriers: another
+# program acts on what this one says it has done.
+
+struct ShareMemory {
+  # The piece of memory that backMemory put at this address.
+  address @0 :UInt64;
+}
+struct ShareAllocation {
+  # Memory of cuMemCreate, made to be exported.
+  allocation @0 :UInt64;
+}
+struct ShareEvent {
+  # An event made with CU_EVENT_INTERPROCESS.
+  event @0 :UInt64;
+}
+struct Shared {
+  key @0 :Data;
+  bytes @1 :UInt64;               # of memory
+}
+
+struct OpenSharedMemory {
+  # Puts shared memory at a range of the window, as long as the memory, with access for the device of the frame's context.
+  key @0 :Data;
+  address @1 :UInt64;
+  bytes @2 :UInt64;
+}
+struct OpenSharedMemoryReply {
+  device @0 :Int32;               # where the memory lies
+}
+struct ImportAllocation {
+  # Shared memory as one that cuMemCreate made.
+  key @0 :Data;
+}
+struct ImportAllocationReply {
+  allocation @0 :UInt64;
+}
+struct OpenSharedEvent {
+  # A shared event under a handle that the client gives.
+  key @0 :Data;
+  event @1 :UInt64;
+}
+
 # --- host memory ------------------------------------------------------------------------------------------------------
 
 struct OpenHostBlock {
@@ -245,7 +289,7 @@ struct WriteHostBlock {
   address @0 :UInt64;
 }
 
-# --- images and functions -----------------------------------------------------------------------------------------------
+# --- images -------------------------------------------------------------------------------------------------------------
 
 struct Option {
   # One CUjit_option or CUlibraryOption. Log buffers travel as their size; what the driver wrote comes back in the reply.
@@ -277,6 +321,46 @@ struct LoadImageReply {
   errorLog @3 :Data;
   wallMilliseconds @4 :Float32;
 }
+
+# --- linking ------------------------------------------------------------------------------------------------------------
+
+struct CreateLink {
+  # cuLinkCreate. Barrier, as all of these are.
+  jit @0 :List(Option);
+}
+struct CreateLinkReply {
+  link @0 :UInt64;
+}
+
+struct AddToLink {
+  # cuLinkAddData, cuLinkAddFile. If the host lacks the input it says so, as with loadImage.
+  link @0 :UInt64;
+  type @1 :UInt32;                # CUjitInputType
+  hash @2 :Data;
+  bytes @3 :UInt64;
+  name @4 :Text;
+  jit @5 :List(Option);           # for this input only
+}
+struct CompleteLink {
+  link @0 :UInt64;
+}
+struct LinkReply {
+  # What has been logged since the link was created; `linkedBytes` is the length of the result, once it is complete.
+  known @0 :Bool;
+  infoLog @1 :Data;
+  errorLog @2 :Data;
+  wallMilliseconds @3 :Float32;
+  linkedBytes @4 :UInt64;
+}
+
+struct FetchLinked {
+  # A part of the result, which comes in data frames before the reply.
+  link @0 :UInt64;
+  offset @1 :UInt64;
+  bytes @2 :UInt64;
+}
+
+# --- functions ----------------------------------------------------------------------------------------------------------
 
 struct FindFunction {
   # cuModuleGetFunction, cuLibraryGetKernel, cuKernelGetFunction. Barrier.
@@ -324,10 +408,12 @@ struct SetFunctionAttribute {
 struct FindGlobal {
   owner @0 :UInt64;               # module or library
   name @1 :Text;
+  managed @2 :Bool;               # only a managed one
 }
 struct FindGlobalReply {
   address @0 :UInt64;
   bytes @1 :UInt64;
+  managed @2 :Bool;
 }
 
 # --- launches -----------------------------------------------------------------------------------------------------------

@@ -13,10 +13,14 @@ struct WorkerMessage {
     failed @1 :Text;        # first, instead: why it cannot be; the worker ends
     usage @2 :Usage;        # now and then, while a session runs
     ended @3 :Text;         # the session is over, and why; the worker ends
+    share @6 :Share;        # what other sessions may have by this key, with its descriptor if it has one; until the session ends
+    unshare @7 :Data;       # by its key: no longer
+    fetch @8 :Fetch;        # what another session shares; answered by `fetched`
 
     # broker -> worker
     session @4 :Session;    # with the connection's descriptor: serve it
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
+    fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
   }
 }
 
@@ -33,4 +37,20 @@ struct Session {
   id @0 :UInt64;
   attach @1 :Data;          # the client's first frame, already read: its message
   peer @2 :Text;            # for logs
+}
+
+struct Share {
+  key @0 :Data;             # 16 bytes
+  device @1 :Int32;         # on which the memory lies; -1 for an event
+  bytes @2 :UInt64;         # of the memory
+  event @3 :Data;           # the driver's handle of an event for other processes
+}
+
+struct Fetch {
+  request @0 :UInt64;
+  key @1 :Data;
+}
+struct Fetched {
+  request @0 :UInt64;
+  share @1 :Share;          # not given: nothing is shared by this key
 }

@@ -28,6 +28,12 @@ struct ListOptions {
 };
 int list(const ListOptions& options);
 
+struct SmiOptions {
+  std::string pool;
+  std::string output = "table";
+};
+int smi(const SmiOptions& options);
+
 struct DoctorOptions {
   std::string pool;
 };

@@ -28,6 +28,11 @@ int main(int argc, char** argv) {
   list_command->add_option("--pool", list.pool, "GPU hosts (default: FARGPU_POOL)");
   list_command->add_option("-o,--output", list.output, "table or json")->check(CLI::IsMember({"table", "json"}));
 
+  cli::SmiOptions smi;
+  CLI::App* const smi_command = app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
+  smi_command->add_option("--pool", smi.pool, "GPU hosts (default: FARGPU_POOL)");
+  smi_command->add_option("-o,--output", smi.output, "table or json")->check(CLI::IsMember({"table", "json"}));
+
   cli::DoctorOptions doctor;
   CLI::App* const doctor_command = app.add_subcommand("doctor", "Check everything that a program will need, and say how to mend it");
   doctor_command->add_option("--pool", doctor.pool, "GPU hosts (default: FARGPU_POOL)");
@@ -41,6 +46,7 @@ int main(int argc, char** argv) {
   try {
     if (run_command->parsed()) return cli::run(run);
     if (list_command->parsed()) return cli::list(list);
+    if (smi_command->parsed()) return cli::smi(smi);
     return cli::doctor(doctor);
   } catch (const std::exception& error) {
     std::cerr << "fargpu: " << error.what() << "\n";

@@ -25,11 +25,20 @@ Host read(wire::Status::Reader status) {
     device.compute_capability = static_cast<int>(from.getComputeCapability());
     device.memory_bytes = from.getMemoryBytes();
     device.used_bytes = std::min(from.getUsedBytes(), device.memory_bytes);
+    for (const auto attribute : from.getAttributes()) device.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
+    for (const auto reading : from.getReadings()) device.readings[reading.getKind()] = reading.getValue();
   }
+  for (const auto from : status.getPeers()) {
+    Host::Peer& peer = host.peers[{from.getFrom(), from.getTo()}];
+    peer.can_access = from.getCanAccess();
+    for (const auto attribute : from.getAttributes()) peer.attributes[static_cast<int>(attribute.getAttribute())] = attribute.getValue();
+  }
+  for (const auto from : status.getDistances()) host.distances[{from.getFrom(), from.getTo()}] = from.getLevel();
   for (const auto from : status.getSessions()) {
     if (host_name() != from.getHostName().cStr()) continue;  // process ids mean nothing elsewhere
     Session& session = host.sessions.emplace_back();
     session.process_id = from.getProcessId();
+    session.program = from.getProgram().cStr();
     for (const std::uint64_t bytes : from.getMemoryBytes()) session.memory_bytes.push_back(bytes);
   }
   return host;
@@ -46,6 +55,7 @@ Host ask_host() {
       Host host;
       broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
                  [&](wire::Control::Reader control) { host = read(control.getStatus()); });
+      host.address = address_text(pool_host);
       return host;
     } catch (const DialError& error) {
       if (!first) first = std::make_unique<DialError>(error);

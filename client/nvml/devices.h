@@ -1,12 +1,14 @@
 #pragma once
 // What NVML answers from: the GPU host's own words about its devices.
 
-#include <array>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "nvml.h"
+#include "control.capnp.h"
 
 namespace fargpu::client::nvml {
 
@@ -21,11 +23,19 @@ struct Device {
   int compute_capability = 0;     ///< 10 * major + minor
   std::uint64_t memory_bytes = 0;
   std::uint64_t used_bytes = 0;
+  std::map<int, int> attributes;  ///< by CUdevice_attribute
+  std::map<wire::Reading::Kind, std::int64_t> readings;
+
+  std::optional<std::int64_t> reading(wire::Reading::Kind kind) const {
+    const auto found = readings.find(kind);
+    return found == readings.end() ? std::nullopt : std::optional(found->second);
+  }
 };
 
 /// A program on this machine with a session at the host.
 struct Session {
   unsigned process_id = 0;
+  std::string program;
   std::vector<std::uint64_t> memory_bytes;  ///< per device
 };
 
@@ -34,6 +44,13 @@ struct Host {
   int driver_version = 0;      ///< CUDA level
   std::vector<Device> devices;
   std::vector<Session> sessions;
+  std::string address;  ///< as FARGPU_POOL names it
+  struct Peer {
+    bool can_access = false;
+    std::map<int, int> attributes;  ///< by CUdevice_P2PAttribute
+  };
+  std::map<std::pair<unsigned, unsigned>, Peer> peers;  ///< by numbers of devices
+  std::map<std::pair<unsigned, unsigned>, unsigned> distances;  ///< nvmlGpuTopologyLevel_t, by the same
 };
 
 /// Asks the first host of FARGPU_POOL that answers. A connection per question: there is none to be torn by a fork, and none that keeps

@@ -1,81 +1,19 @@
 // libnvidia-ml.so.1: what programs ask of a machine's GPUs before they start CUDA. "NVML API Reference Guide".
 
-#include "nvml.h"
-
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cstdio>
-#include <cstring>
-#include <memory>
-#include <mutex>
 
-#include "client/control_connection.h"
-#include "client/log.h"
-#include "devices.h"
-
-#define NVML_EXPORT extern "C" __attribute__((visibility("default")))
+#include "state.h"
 
 namespace fargpu::client::nvml {
-namespace {
-
-struct State {
-  std::mutex mutex;
-  unsigned users = 0;  // nvmlInit less nvmlShutdown
-  Host host;           // as it was at the first of them
-};
 
 State& state() {
   static State* const instance = new State;  // never destroyed: late calls may still ask
   return *instance;
 }
 
-/// Nothing of C++ leaves the library.
-template <class Body>
-Return guarded(Body&& body) noexcept {
-  try {
-    return body();
-  } catch (const DialError& error) {
-    log::error("{}", error.what());
-    return NVML_ERROR_DRIVER_NOT_LOADED;
-  } catch (const std::bad_alloc&) {
-    return NVML_ERROR_MEMORY;
-  } catch (...) {
-    return NVML_ERROR_UNKNOWN;
-  }
-}
-
-template <class Body>
-Return with_host(Body&& body) noexcept {
-  return guarded([&] {
-    State& s = state();
-    const std::lock_guard lock(s.mutex);
-    return s.users == 0 ? NVML_ERROR_UNINITIALIZED : body(s.host);
-  });
-}
-
-template <class Body>
-Return with_device(DeviceHandle handle, Body&& body) noexcept {
-  return with_host([&](const Host& host) {
-    const std::uintptr_t number = reinterpret_cast<std::uintptr_t>(handle);
-    if (number == 0 || number > host.devices.size()) return NVML_ERROR_INVALID_ARGUMENT;
-    return body(host.devices[number - 1], static_cast<unsigned>(number - 1));
-  });
-}
-
-Return give_text(const std::string& text, char* out, unsigned length) {
-  if (!out) return NVML_ERROR_INVALID_ARGUMENT;
-  if (length <= text.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
-  std::memcpy(out, text.c_str(), text.size() + 1);
-  return NVML_SUCCESS;
-}
-
-template <class T>
-Return give(T value, T* out) {
-  if (!out) return NVML_ERROR_INVALID_ARGUMENT;
-  *out = value;
-  return NVML_SUCCESS;
-}
+namespace {
 
 template <class Matches>
 Return find_device(DeviceHandle* out, Matches&& matches) noexcept {
@@ -106,21 +44,6 @@ Return give_pci(DeviceHandle handle, Info* out) noexcept {
       std::snprintf(out->busId, sizeof(out->busId), "%08x:%02x:%02x.0", device.pci_domain, device.pci_bus, device.pci_device);
     }
     return NVML_SUCCESS;
-  });
-}
-
-// Calls `use` with the device as it is now, and its number. What changes is asked for each time.
-template <class Use>
-Return with_device_now(DeviceHandle handle, Use&& use) noexcept {
-  std::string uuid;
-  if (const Return bad = with_device(handle, [&](const Device& device, unsigned) { uuid = device.uuid; return NVML_SUCCESS; });
-      bad != NVML_SUCCESS)
-    return bad;
-  return guarded([&] {
-    const Host host = ask_host();
-    for (std::size_t i = 0; i < host.devices.size(); ++i)
-      if (host.devices[i].uuid == uuid) return use(host, i);
-    return NVML_ERROR_GPU_IS_LOST;
   });
 }
 
@@ -283,6 +206,27 @@ NVML_EXPORT Return nvmlDeviceGetComputeRunningProcesses_v2(DeviceHandle device, 
 }
 NVML_EXPORT Return nvmlDeviceGetComputeRunningProcesses_v3(DeviceHandle device, unsigned* count, Process* processes) {
   return give_processes(device, count, processes);
+}
+
+
+// No program draws on the devices, and none shares one through a server of its own.
+NVML_EXPORT Return nvmlDeviceGetGraphicsRunningProcesses(DeviceHandle device, unsigned* count, ProcessShort*) {
+  return with_device(device, [&](const Device&, unsigned) { return give(0u, count); });
+}
+NVML_EXPORT Return nvmlDeviceGetGraphicsRunningProcesses_v2(DeviceHandle device, unsigned* count, Process*) {
+  return nvmlDeviceGetGraphicsRunningProcesses(device, count, nullptr);
+}
+NVML_EXPORT Return nvmlDeviceGetGraphicsRunningProcesses_v3(DeviceHandle device, unsigned* count, Process*) {
+  return nvmlDeviceGetGraphicsRunningProcesses(device, count, nullptr);
+}
+NVML_EXPORT Return nvmlDeviceGetMPSComputeRunningProcesses(DeviceHandle device, unsigned* count, ProcessShort*) {
+  return nvmlDeviceGetGraphicsRunningProcesses(device, count, nullptr);
+}
+NVML_EXPORT Return nvmlDeviceGetMPSComputeRunningProcesses_v2(DeviceHandle device, unsigned* count, Process*) {
+  return nvmlDeviceGetGraphicsRunningProcesses(device, count, nullptr);
+}
+NVML_EXPORT Return nvmlDeviceGetMPSComputeRunningProcesses_v3(DeviceHandle device, unsigned* count, Process*) {
+  return nvmlDeviceGetGraphicsRunningProcesses(device, count, nullptr);
 }
 
 }  // namespace fargpu::client::nvml

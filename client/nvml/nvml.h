@@ -71,6 +71,49 @@ struct MemoryVersioned {
   unsigned long long free;
   unsigned long long used;
 };
+struct Utilization {  // percent
+  unsigned gpu;
+  unsigned memory;
+};
+
+struct TemperatureVersioned {  // nvmlTemperature_v1_t
+  unsigned version;
+  unsigned sensor;
+  int temperature;
+};
+constexpr unsigned temperature_version = static_cast<unsigned>(sizeof(TemperatureVersioned)) | 1u << 24;
+
+struct PciInfoExt {  // nvmlPciInfoExt_v1_t
+  unsigned version;
+  unsigned domain;
+  unsigned bus;
+  unsigned device;
+  unsigned pciDeviceId;
+  unsigned pciSubSystemId;
+  unsigned baseClass;
+  unsigned subClass;
+  char busId[32];
+};
+constexpr unsigned pci_ext_version = static_cast<unsigned>(sizeof(PciInfoExt)) | 1u << 24;
+
+struct FieldValue {
+  unsigned fieldId;
+  unsigned scopeId;
+  long long timestamp;    // microseconds
+  long long latencyUsec;
+  int valueType;
+  Return nvmlReturn;
+  union {
+    double dVal;
+    int siVal;
+    unsigned uiVal;
+    unsigned long long ullVal;
+  } value;
+};
+enum ValueType : int { value_unsigned_int = 1, value_unsigned_long_long = 3 };
+
+enum Clock : unsigned { clock_graphics = 0, clock_sm = 1, clock_memory = 2, clock_video = 3 };
+
 constexpr unsigned memory_version = static_cast<unsigned>(sizeof(MemoryVersioned)) | 2u << 24;
 
 }  // namespace fargpu::client::nvml

@@ -9,19 +9,23 @@
 namespace fargpu::client::nvml {
 namespace {
 
-Return refuse(const char* name) noexcept {
+Return refuse(const char* name, Return answer) noexcept {
   try {
-    log::write_once(log::Level::info, name, fmt::format("{} is not supported", name));
+    log::write_once(log::Level::info, name,
+                    fmt::format("{} is not {}", name, answer == NVML_ERROR_NO_PERMISSION ? "permitted" : "supported"));
   } catch (...) {
   }
-  return NVML_ERROR_NOT_SUPPORTED;
+  return answer;
 }
 
 }  // namespace
 
 #define FARGPU_NVML(name) \
-  extern "C" __attribute__((weak, visibility("default"))) Return name() { return refuse(#name); }
+  extern "C" __attribute__((weak, visibility("default"))) Return name() { return refuse(#name, NVML_ERROR_NOT_SUPPORTED); }
+#define FARGPU_NVML_CHANGE(name) \
+  extern "C" __attribute__((weak, visibility("default"))) Return name() { return refuse(#name, NVML_ERROR_NO_PERMISSION); }
 #include "functions.def"
 #undef FARGPU_NVML
+#undef FARGPU_NVML_CHANGE
 
 }  // namespace fargpu::client::nvml

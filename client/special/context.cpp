@@ -4,6 +4,7 @@
 
 #include "calls_context.capnp.h"
 #include "client/entry.h"
+#include "client/narrow.h"
 #include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"
@@ -31,13 +32,14 @@ Context* chosen(Thread& thread, CUcontext context, CUresult& error) {
   return thread.session().find_context(context);
 }
 
-CUresult create(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
+CUresult create(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev, unsigned api_version = wide_api_version) {
   if (!out || !flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
   Session& session = thread.session();
   if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   const std::lock_guard lock(session.context_mutex());
   Context* const context = session.make_context(dev, flags);
   if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
+  context->api_version = api_version;
   if (const CUresult result = session.open_context(thread, *context); result != CUDA_SUCCESS) return result;
   thread.contexts().push_back(context);
   *out = context->cuda();
@@ -173,6 +175,11 @@ CUresult cuCtxSynchronize_v2(Thread& thread, CUcontext ctx) {
 CUresult cuCtxSynchronize(Thread& thread) { return cuCtxSynchronize_v2(thread, nullptr); }
 
 // --- created contexts -------------------------------------------------------------------------------------------------------
+
+// Of CUDA 2 and 3.1: the calls with sizes and addresses of 32 bits work in such contexts only (narrow.h).
+CUresult cuCtxCreate(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
+  return create(thread, out, flags, dev, narrow_api_version);
+}
 
 CUresult cuCtxCreate_v2(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
   return create(thread, out, flags, dev);

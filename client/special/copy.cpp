@@ -73,7 +73,7 @@ class Copier {
     if (rows.in_array) return Place::device;
     const std::uint64_t extent = copy_.extent(rows);
     const auto region = session_.map().find(rows.address);
-    if (region && region->kind == Region::Kind::managed) session_.managed().before_work(thread_);
+    if (region && region->managed()) session_.managed().before_work(thread_);
     if (region && region->on_device())
       return session_.map().covered(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     if (region) return region->contains(rows.address, extent) ? std::optional(Place::pinned) : std::nullopt;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "client/narrow.h"
 #include "client/session.h"
 #include "client/thread.h"
 #include "client_hand.h"
@@ -82,7 +83,7 @@ CUresult cuDeviceTotalMem(Thread& thread, unsigned* bytes, CUdevice dev) {
   std::size_t all = 0;
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = cuDeviceTotalMem_v2(thread, &all, dev);
-  if (result == CUDA_SUCCESS) *bytes = static_cast<unsigned>(std::min<std::size_t>(all, std::numeric_limits<unsigned>::max()));
+  if (result == CUDA_SUCCESS) *bytes = narrowed(all);
   return result;
 }
 

@@ -235,7 +235,7 @@ CUresult cuStreamAttachMemAsync(Thread& thread, CUstream stream, CUdeviceptr add
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
   if (flags == CU_MEM_ATTACH_SINGLE && use->legacy()) return CUDA_ERROR_INVALID_VALUE;
   const auto region = thread.session().map().find(address);
-  if (!region || region->kind != Region::Kind::managed || region->base != address || (bytes != 0 && bytes != region->bytes))
+  if (!region || !region->managed() || region->base != address || (bytes != 0 && bytes != region->bytes))
     return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }

@@ -1,170 +1,67 @@
 // Images, modules, libraries, and what is found in them. CUDA Driver API, "Module Management" and "Library Management".
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cstring>
 #include <functional>
 
 #include "calls_module.capnp.h"
 #include "client/entry.h"
 #include "client/image.h"
-#include "client/log.h"
+#include "client/image_transfer.h"
+#include "client/input_file.h"
+#include "client/jit_options.h"
 #include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"
 #include "operations.capnp.h"
-#include "protocol/image_hash.h"
 
 namespace fargpu::client::hand {
 namespace {
 
-// JIT options as programs give them: an array of kinds beside one of values, some of which are places to write to.
-struct JitOptions {
-  unsigned count = 0;
-  CUjit_option* options = nullptr;
-  void** values = nullptr;
-};
 struct LibraryOptions {
   unsigned count = 0;
   CUlibraryOption* options = nullptr;
   void** values = nullptr;
 };
 
-void* value_of(const JitOptions& options, CUjit_option wanted, void*** slot = nullptr) {
-  for (unsigned i = 0; i < options.count; ++i) {
-    if (options.options[i] != wanted || !options.values) continue;
-    if (slot) *slot = &options.values[i];
-    return options.values[i];
-  }
-  return nullptr;
-}
-
-// Options whose value is an address of the program travel without it; what the driver would write there comes back in the reply.
-bool is_output(CUjit_option option) {
-  return option == CU_JIT_INFO_LOG_BUFFER || option == CU_JIT_ERROR_LOG_BUFFER || option == CU_JIT_WALL_TIME;
-}
-
-// The driver's log goes into the program's buffer, and how much of it there was into the slot of the buffer's size.
-void store_log(const JitOptions& options, CUjit_option buffer, CUjit_option size, capnp::Data::Reader log) {
-  void** size_slot = nullptr;
-  value_of(options, size, &size_slot);
-  auto* const text = static_cast<char*>(value_of(options, buffer));
-  if (!text || !size_slot) return;
-  const auto room = static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(*size_slot));
-  const std::size_t length = std::min(log.size(), room);
-  std::memcpy(text, log.begin(), length);
-  if (length < room) text[length] = '\0';
-  *size_slot = reinterpret_cast<void*>(length);
-}
-
-void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte> bytes) {
-  for (std::size_t offset = 0; offset < bytes.size();) {
-    const std::size_t part = std::min(bytes.size() - offset, limits::bulk_bytes_max);
-    RemoteCall<wire::SendImage> call(thread, Opcode::sendImage, ContextNeed::none);
-    auto in = call.in();
-    in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
-    in.setBytes(bytes.size());
-    in.setOffset(offset);
-    call.bulk(bytes.subspan(offset, part));
-    call.tell();
-    offset += part;
-  }
-}
-
 // Loads an image as a module or a library; the handle of either comes back.
 CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
               std::uint64_t& handle) {
-  if (!pointer || (jit.count > 0 && !jit.options) || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
+  if (!pointer || !jit.valid() || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
   if (module && !thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   const auto image = find_image(pointer);
   if (!image) return CUDA_ERROR_INVALID_IMAGE;
-  const ImageHash hash = hash_image(image->bytes);
-  // Twice at most: once by name, and once more after the host has been given the bytes.
-  for (bool sent = false;; sent = true) {
-    RemoteCall<wire::LoadImage> call(thread, Opcode::loadImage, module ? ContextNeed::current : ContextNeed::optional);
-    if (!call) return call.error();
-    auto in = call.in();
-    in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+  const auto fill = [&](wire::LoadImage::Builder in, capnp::Data::Reader hash) {
+    in.setHash(hash);
     in.setBytes(image->bytes.size());
     in.setModule(module);
     in.setWrapped(image->wrapped);
-    auto jit_list = in.initJit(jit.count);
-    for (unsigned i = 0; i < jit.count; ++i) {
-      jit_list[i].setOption(jit.options[i]);
-      if (jit.values && !is_output(jit.options[i])) jit_list[i].setValue(reinterpret_cast<std::uintptr_t>(jit.values[i]));
-    }
+    jit.write(in.initJit(jit.count));
     auto library_list = in.initLibrary(library.count);
     for (unsigned i = 0; i < library.count; ++i) {
       // What this option points to is managed-memory hints of host functions, which no remote loader can follow.
-      if (library.options[i] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) {
-        refuse_use("CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE");
-        return CUDA_ERROR_NOT_SUPPORTED;
-      }
+      if (library.options[i] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE)
+        return refuse_use("CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE");
       library_list[i].setOption(library.options[i]);
       if (library.values) library_list[i].setValue(reinterpret_cast<std::uintptr_t>(library.values[i]));
     }
-    const CUresult result = call.wait();
-    const auto out = call.out<wire::LoadImageReply>();
-    if (result == CUDA_SUCCESS && !out.getKnown()) {
-      if (sent) throw ProtocolError("the worker asked twice for an image");
-      log::debug("sending an image of {} bytes", image->bytes.size());
-      send_image(thread, hash, image->bytes);
-      continue;
-    }
-    store_log(jit, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, out.getInfoLog());
-    store_log(jit, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, out.getErrorLog());
-    if (void** wall = nullptr; value_of(jit, CU_JIT_WALL_TIME, &wall), wall) {
-      const float milliseconds = out.getWallMilliseconds();
-      std::memcpy(wall, &milliseconds, sizeof(milliseconds));  // the value itself, not a place it points to
-    }
-    handle = out.getHandle();
-    return result;
-  }
+    return CUDA_SUCCESS;
+  };
+  return call_with_image<wire::LoadImage, wire::LoadImageReply>(
+      thread, Opcode::loadImage, module ? ContextNeed::current : ContextNeed::optional, image->bytes, fill,
+      [&](CUresult result, wire::LoadImageReply::Reader out) {
+        JitOutputs(jit).store(out);
+        handle = out.getHandle();
+        return result;
+      });
 }
-
-// A file of the client's machine, readable as an image (with a null byte behind it, for PTX).
-class ImageFile {
- public:
-  explicit ImageFile(const char* path) {
-    const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) return;
-    opened_ = true;
-    struct stat status{};
-    if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0 &&
-        static_cast<std::uint64_t>(status.st_size) <= limits::image_bytes_max) {
-      bytes_.resize(static_cast<std::size_t>(status.st_size) + 1);
-      std::size_t have = 0;
-      while (have < static_cast<std::size_t>(status.st_size)) {
-        const ssize_t got = ::read(descriptor, bytes_.data() + have, static_cast<std::size_t>(status.st_size) - have);
-        if (got <= 0) break;
-        have += static_cast<std::size_t>(got);
-      }
-      size_ = have;
-    }
-    ::close(descriptor);
-  }
-  bool opened() const { return opened_; }
-  /// Null unless the file holds an image as a whole.
-  const void* image() const {
-    return size_ > 0 && find_image(bytes_.data(), size_ + 1) ? bytes_.data() : nullptr;
-  }
-
- private:
-  bool opened_ = false;
-  std::size_t size_ = 0;
-  std::vector<std::byte> bytes_;
-};
 
 CUresult load_file(Thread& thread, const char* path, bool module, const JitOptions& jit, const LibraryOptions& library,
                    std::uint64_t& handle) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
-  const ImageFile file(path);
-  if (!file.opened()) return CUDA_ERROR_FILE_NOT_FOUND;
-  if (!file.image()) return CUDA_ERROR_INVALID_IMAGE;
-  return load(thread, file.image(), module, jit, library, handle);
+  const auto file = InputFile::read(path);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  const std::span<const std::byte> bytes = file->with_null();
+  if (!find_image(bytes.data(), bytes.size())) return CUDA_ERROR_INVALID_IMAGE;  // the file must hold an image as a whole
+  return load(thread, bytes.data(), module, jit, library, handle);
 }
 
 /// Where a load's handle goes, once there is one.
@@ -190,25 +87,32 @@ CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNe
   return result;
 }
 
-CUresult find_global(Thread& thread, Handle owner, const char* name, CUdeviceptr* address, std::size_t* bytes) {
+CUresult find_global(Thread& thread, Context* context, Handle owner, const char* name, CUdeviceptr* address, std::size_t* bytes,
+                     bool only_managed = false) {
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::FindGlobal> call(thread, Opcode::findGlobal, ContextNeed::current);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  RemoteCall<wire::FindGlobal> call(thread, Opcode::findGlobal, ContextNeed::none);
   if (!call) return call.error();
+  call.in_context(context);
   auto in = call.in();
   in.setOwner(owner.value());
   in.setName(name);
+  in.setManaged(only_managed);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const auto out = call.out<wire::FindGlobalReply>();
   Session& session = thread.session();
-  Context& context = *thread.context();
+  if (out.getManaged() && !session.managed().adopt(thread, *context, out.getAddress(), out.getBytes()))
+    return refuse_use("a managed variable that the GPU host's driver placed where this process has no room");
   session.map().add({.kind = Region::Kind::global,
                      .base = out.getAddress(),
                      .bytes = out.getBytes(),
-                     .device = context.device,
-                     .context = &context,
+                     .device = context->device,
+                     .context = context,
                      .buffer_id = session.map().next_buffer_id(),
-                     .owner = owner.value()});
+                     .owner = owner.value(),
+                     .managed_variable = out.getManaged()});
   if (address) *address = out.getAddress();
   if (bytes) *bytes = out.getBytes();
   return result;
@@ -234,7 +138,7 @@ CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need
 
 void forget_owner(Session& session, Handle owner) {
   session.functions().forget_owner(owner);
-  session.map().extract([&](const Region& r) { return r.kind == Region::Kind::global && r.owner == owner.value(); });
+  session.forget_variables([&](const Region& r) { return r.owner == owner.value(); });
 }
 
 }  // namespace
@@ -364,12 +268,33 @@ CUresult cuLibraryEnumerateKernels(Thread& thread, CUkernel* kernels, unsigned c
 
 CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
-  return find_global(thread, handle_of(module), name, address, bytes);
+  return find_global(thread, thread.context(), handle_of(module), name, address, bytes);
 }
 
 CUresult cuLibraryGetGlobal(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library, const char* name) {
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  return find_global(thread, handle_of(library), name, address, bytes);
+  return find_global(thread, thread.context(), handle_of(library), name, address, bytes);
+}
+
+// It needs no context: CUDA's runtime asks before it has one. What moves the contents does need one, and then that is the first device's.
+CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library, const char* name) {
+  if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
+  Context* context = thread.context();
+  if (!context) {
+    Session& session = thread.session();
+    if (!session.facts().device(0)) return CUDA_ERROR_NO_DEVICE;
+    const std::lock_guard lock(session.context_mutex());
+    context = &session.primary(0);
+    if (!context->active)
+      if (const CUresult bad = session.open_context(thread, *context); bad != CUDA_SUCCESS) return bad;
+  }
+  return find_global(thread, context, handle_of(library), name, address, bytes, true);
+}
+
+// As on every device without CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS: no function is both the GPU's and this process's.
+CUresult cuLibraryGetUnifiedFunction(Thread&, void** function, CUlibrary library, const char* name) {
+  if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
+  return handle_of(library).well_formed(HandleKind::library) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace fargpu::client::hand

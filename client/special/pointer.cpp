@@ -34,7 +34,7 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
         store(data, region.owner + offset);
         return CUDA_SUCCESS;
       }
-      if (!region.on_host() && region.kind != Region::Kind::managed) return CUDA_ERROR_INVALID_VALUE;
+      if (!region.on_host() && !region.managed()) return CUDA_ERROR_INVALID_VALUE;
       store(data, address);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -44,13 +44,13 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
       store<unsigned long long>(data, region.buffer_id);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      store<int>(data, region.kind == Region::Kind::managed);
+      store<int>(data, region.managed());
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       store<int>(data, region.device);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      store<int>(data, 0);
+      store<int>(data, region.kind == Region::Kind::device && !region.pool);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       store<CUdeviceptr>(data, region.base);

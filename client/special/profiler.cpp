@@ -4,6 +4,8 @@
 
 namespace fargpu::client::hand {
 
+// As NVIDIA's driver answers since CUDA 12.0.
+CUresult cuProfilerInitialize(Thread&, const char*, const char*, CUoutput_mode) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult cuProfilerStart(Thread&) { return CUDA_SUCCESS; }
 CUresult cuProfilerStop(Thread&) { return CUDA_SUCCESS; }
 

@@ -97,7 +97,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   in.setHEvent(handle_of(event).value());
   in.setHStream(use.wire());
   in.setFlags(flags);
-  const CUresult result = call.post(use);
+  const CUresult result = recorded->shared() ? call.wait(use) : call.post(use);
   if (result != CUDA_SUCCESS || node) return result;
   session.captures().record(*recorded, *use);
   if (recorded->capture == 0) {
@@ -195,7 +195,7 @@ CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsig
   in.setHStream(use.wire());
   in.setHEvent(handle_of(event).value());
   in.setFlags(flags);
-  return call.post(use);
+  return waited->shared() ? call.wait(use) : call.post(use);
 }
 
 namespace {
@@ -287,11 +287,8 @@ CUresult cuStreamGetGreenCtx(Thread& thread, CUstream stream, CUgreenCtx* green)
 
 CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (flags & CU_EVENT_INTERPROCESS) {
-    refuse_use("an event for other processes (CU_EVENT_INTERPROCESS)");
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuEventCreate> call(thread, Opcode::cuEventCreate, ContextNeed::current);
   if (!call) return call.error();
   Session& session = thread.session();
@@ -303,7 +300,7 @@ CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
   auto in = call.in();
   in.setPhEvent(handle.value());
   in.setFlags(flags);
-  if (const CUresult result = call.post(); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = event->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
   session.events().publish(handle);
   *out = handle_cast<CUevent>(handle);
   return CUDA_SUCCESS;
@@ -351,7 +348,7 @@ CUresult cuCtxRecordEvent(Thread& thread, CUcontext handle, CUevent event) {
   call.in_context(context);
   call.in().setHCtx(context->handle.value());
   call.in().setHEvent(recorded->handle.value());
-  if (const CUresult result = call.post(); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = recorded->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
   recorded->capture = 0;
   recorded->stream = nullptr;  // no single stream tells when it has happened
   recorded->recorded = call.number();
@@ -367,7 +364,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
   call.in_context(context);
   call.in().setHCtx(context->handle.value());
   call.in().setHEvent(waited->handle.value());
-  if (const CUresult result = call.post(); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = waited->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
   // Waiting for any stream of the context is waiting for the event, from now on.
   const auto note = [&](Context& one) {
     raise(one.submitted, call.number());

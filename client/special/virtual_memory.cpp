@@ -138,8 +138,9 @@ CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::
   CUmemAllocationProp there = *prop;
   if (const CUresult bad = location_error(thread.session(), there.location); bad != CUDA_SUCCESS) return bad;
   translate(thread.session(), there.location);
-  // Exporting is refused when it is tried; asking for the possibility is what PyTorch does as a habit.
-  there.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  // Exporting in other ways is refused when it is tried; asking for the possibility is a habit of libraries.
+  there.requestedHandleTypes =
+      static_cast<CUmemAllocationHandleType>(there.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   RemoteCall<wire::CuMemCreate> call(thread, Opcode::cuMemCreate, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import header as header_module
-from . import register, render, spec
+from . import register, render, spec, touched
 
 HERE = Path(__file__).resolve().parent.parent
 
@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
                         help="include folder of the CUDA toolkit (default: %(default)s)")
     parser.add_argument("--spec", type=Path, default=HERE / "spec", help="folder of the spec (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="generate: folder to write to")
+    parser.add_argument("--tests", type=Path, help="generate: folder of the tests, for the coverage table's last column (default: none)")
     parser.add_argument("--renew", action="append", default=[], metavar="CALL",
                         help="register: give this call, whose shape changed, a new opcode")
     parser.add_argument("--toolkit", action="store_true",
@@ -51,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         if not options.out:
             parser.error("generate needs --out")
-        render.write(spec.load(header, options.spec), HERE / "templates", options.out)
+        tests = touched.touched(options.tests, options.include) if options.tests else {}
+        render.write(spec.load(header, options.spec), HERE / "templates", options.out, tests)
     except (header_module.HeaderError, spec.SpecError) as error:
         print(f"fargpu codegen stopped:\n{error}", file=sys.stderr)
         return 1

@@ -93,22 +93,26 @@ def launch_attributes(spec: Spec) -> list[dict]:
     return rows
 
 
-def coverage_rows(spec: Spec) -> list[dict]:
+def coverage_rows(spec: Spec, touched: dict[str, set[str]]) -> list[dict]:
     rows = []
     for name in sorted(spec.calls):
         call = spec.calls[name]
         twins = sorted(f.name for f in spec.variants(call) if f.name != name)
         note = call.why if call.how in ("special", "refused") else ""
-        mode = call.mode or (spec.calls[call.travels_as].mode if call.travels_as else "")
+        twin = call.travels_as or call.narrows
+        mode = call.mode or (spec.calls[twin].mode if twin else "")
+        if call.narrows:
+            note = f"`{call.narrows}` with 32 bits"
         rows.append({"call": call, "variants": [name] + twins, "mode": mode, "note": note,
+                     "tests": sorted(set().union(*(touched.get(v, set()) for v in [name] + twins))),
                      "error": f"CUDA_ERROR_{call.error}" if call.how == "refused" else ""})
     return rows
 
 
-def write(spec: Spec, templates: Path, out: Path) -> None:
+def write(spec: Spec, templates: Path, out: Path, touched: dict[str, set[str]]) -> None:
     env = environment(templates)
     shared = context(spec)
-    shared["coverage"] = coverage_rows(spec)
+    shared["coverage"] = coverage_rows(spec, touched)
     symbols = {how: sum(len(spec.variants(c)) for c in spec.calls.values() if c.how == how)
                for how in ("generated", "local", "special", "refused")}
     shared["symbol_counts"] = symbols

@@ -21,6 +21,7 @@ OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
 PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "aligned", "ordinal", "known"}
+NARROW_KEYS = {"to", "undo"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
 DIRECTIONS = ("in", "out", "inout")
@@ -63,6 +64,19 @@ class Argument:
 
 
 @dataclass
+class Narrowed:
+    """A parameter of a 32-bit call, beside the one of its 64-bit call."""
+
+    name: str
+    wide: Type
+    form: str  # same (or widened by the language), size, address, struct_in, struct_out
+
+    @property
+    def members(self) -> list[str]:
+        return [m.name for m in self.wide.element.members]
+
+
+@dataclass
 class Call:
     function: Function
     group: str
@@ -83,6 +97,9 @@ class Call:
     waits_for: str = ""  # event whose held record holds this call too
     records: str = ""  # event that this call records
     forgotten_by: list[str] = field(default_factory=list)
+    narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
+    undo: str = ""  # symbol of the call that gives back what the 64-bit call answered, when that does not fit
+    narrowed: list[Narrowed] = field(default_factory=list)
     arguments: list[Argument] = field(default_factory=list)
     shape: str = ""  # a fingerprint that changes whenever what travels changes; an opcode keeps its shape for ever
     opcode: int = 0
@@ -331,13 +348,15 @@ class Loader:
     def read_group(self, path: Path) -> None:
         data = read_toml(path)
         group = path.stem
-        known = {"local", "special", "refused", "calls", "operations", "structs", "attributes", "launch_attributes", "capture"}
+        known = {"local", "special", "refused", "narrows", "calls", "operations", "structs", "attributes", "launch_attributes", "capture"}
         self.check_keys(path.name, "sections", data, known)
         for how in ("local", "special", "refused"):
             for entry in data.get(how, []):
                 self.read_list(path.name, group, how, entry)
         for name, entry in data.get("calls", {}).items():
             self.read_call(path.name, group, name, entry)
+        for name, entry in data.get("narrows", {}).items():
+            self.read_narrows(path.name, group, name, entry)
         for name, entry in data.get("operations", {}).items():
             self.read_operation(path.name, group, name, entry)
         for name, entry in data.get("structs", {}).items():
@@ -431,6 +450,44 @@ class Loader:
         if call.mode == "deferred" and call.outputs:
             self.complain(file, name, "deferred", f"a deferred call cannot return '{call.outputs[0].name}'; "
                           "make it a barrier, or the output a handle that the client creates")
+
+    def read_narrows(self, file: str, group: str, name: str, entry: dict[str, Any]) -> None:
+        self.check_keys(file, name, entry, NARROW_KEYS)
+        to, undo = entry.get("to", ""), entry.get("undo", "")
+        for symbol in filter(None, (name, to, undo)):
+            if symbol not in self.plain:
+                self.complain(file, symbol, "unknown-name", "the toolkit exports no such symbol; remove or correct it")
+                return
+        if not to:
+            self.complain(file, name, "narrow", "name the 64-bit call that it stands for: add to = \"...\"")
+            return
+        narrow, wide = self.plain[name].parameters, self.plain[to].parameters
+        call = Call(self.plain[name], group, "generated", narrows=to, undo=undo)
+        self.add(file, call)
+        if len(narrow) != len(wide):
+            self.complain(file, name, "narrow", f"has other parameters than {to}; serve it by hand")
+            return
+        for n, w in zip(narrow, wide):
+            form = self.narrow_form(n.type, w.type)
+            if not form:
+                self.complain(file, f"{name}, parameter {n.name} ({n.type.spelling})", "narrow",
+                              f"is no narrower form of {w.type.spelling}; serve the call by hand")
+            call.narrowed.append(Narrowed(n.name, w.type, form))
+
+    @staticmethod
+    def narrow_form(narrow: Type, wide: Type) -> str:
+        if narrow == wide:
+            return "same"
+        if narrow.kind == "integer" and wide.kind in ("integer", "address"):
+            return "same" if narrow.bytes <= wide.bytes else ""
+        if narrow.kind != "pointer" or wide.kind != "pointer" or narrow.element.const != wide.element.const:
+            return ""
+        n, w = narrow.element, wide.element
+        if n.kind == "struct" and w.kind == "struct" and [m.name for m in n.members] == [m.name for m in w.members]:
+            return "struct_in" if n.const else "struct_out"
+        if n.kind == "integer" and not n.const:
+            return {"address": "address", "integer": "size"}.get(w.kind, "")
+        return ""
 
     def read_parameter(self, file: str, call: Call, p: Parameter, notes: dict[str, Any], names: set[str]) -> None:
         where = f"{call.name}, parameter {p.name} ({p.type.spelling})"
@@ -587,6 +644,8 @@ class Loader:
                     self.complain(f"{call.group}.toml", f"{call.name}, parameter {a.name}", "destroyer",
                                   f"creates a {a.creates}, but no call destroys one")
         for call in self.calls.values():
+            if call.narrows in self.calls and self.calls[call.narrows].how == "refused":
+                self.complain(f"{call.group}.toml", call.name, "narrow", f"stands for {call.narrows}, which is refused")
             if call.travels_as and call.travels_as not in self.calls:
                 self.complain(f"{call.group}.toml", call.name, "unknown-name", f"as = '{call.travels_as}' is no call")
         for one in [*self.calls.values(), *self.operations.values()]:

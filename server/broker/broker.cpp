@@ -287,7 +287,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
 };
 
 Broker::Broker(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), workers_(io, settings), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)) {
+    : io_(io), settings_(settings), workers_(io, settings), host_nvml_(settings.nvml), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)) {
   signals_.add(SIGCHLD);
   workers_.on_end = [this] {
     if (draining_ && workers_.all().empty()) finish_drain("every session has ended");
@@ -397,7 +397,7 @@ Worker* Broker::redeem(std::span<const std::byte> bytes, ClientFacts& client) {
   return worker;
 }
 
-void Broker::write_status(wire::Status::Builder status) const {
+void Broker::write_status(wire::Status::Builder status) {
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);
   status.setHostName(name);
@@ -450,6 +450,24 @@ void Broker::write_status(wire::Status::Builder status) const {
       const PciIds ids = pci_ids(to.getPciDomain(), to.getPciBus(), to.getPciDevice());
       to.setPciDeviceId(ids.device);
       to.setPciSubSystemId(ids.subsystem);
+      to.setAttributes(from.getAttributes());
+      const auto readings = host_nvml_.read(from.getUuid());
+      auto list = to.initReadings(static_cast<unsigned>(readings.size()));
+      for (unsigned r = 0; r < list.size(); ++r) {
+        list[r].setKind(readings[r].kind);
+        list[r].setValue(readings[r].value);
+      }
+    }
+    status.setPeers(facts->getPeers());
+    std::vector<HostNvml::Distance> distances;
+    for (unsigned from = 0; from < known.size(); ++from)
+      for (unsigned to = 0; to < known.size(); ++to)
+        if (const auto level = host_nvml_.distance(known[from].getUuid(), known[to].getUuid())) distances.push_back({from, to, *level});
+    auto list = status.initDistances(static_cast<unsigned>(distances.size()));
+    for (unsigned d = 0; d < list.size(); ++d) {
+      list[d].setFrom(distances[d].from);
+      list[d].setTo(distances[d].to);
+      list[d].setLevel(distances[d].level);
     }
   }
   auto list = status.initSessions(sessions);

@@ -50,6 +50,7 @@ const std::vector<Entry>& entries() {
       {"insecure", &Settings::insecure, "false",
        "Allow addresses other than loopback although nothing is encrypted or authenticated"},
       {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name"},
+      {"nvml", &Settings::nvml, "libnvidia-ml.so.1", "NVML of this host, which knows clocks, temperatures and use; empty for none"},
       {"devices", &Settings::devices, "", "Devices to offer, by the driver's numbers, comma-separated (default: all)"},
       {"sessions_max", &Settings::sessions_max, "256", "Sessions at once"},
       {"warm_workers", &Settings::warm_workers, "1", "Workers kept ready, with the driver initialised"},

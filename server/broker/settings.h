@@ -12,6 +12,7 @@ struct Settings {
   std::string listen;            ///< addresses host:port, comma-separated
   bool insecure = false;         ///< allow addresses other than loopback, where nothing is encrypted or authenticated
   std::string driver;            ///< driver library, by path or name
+  std::string nvml;              ///< the host's libnvidia-ml, by path or name; empty for none
   std::string devices;           ///< the driver's ordinals to offer, comma-separated; empty for all
   std::uint64_t sessions_max = 0;
   std::uint64_t warm_workers = 0;

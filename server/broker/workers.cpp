@@ -109,10 +109,9 @@ void Workers::listen(Worker& worker) {
     const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     if (error || found == workers_.end()) return;
     // One packet at a time: a worker that never stops talking keeps nobody else waiting.
-    if (const auto packet = receive_link(found->link->native_handle())) {
+    if (auto packet = receive_link(found->link->native_handle())) {
       if (packet->message.empty()) return;  // it ended; reap() hears of it
-      if (packet->descriptor >= 0) ::close(packet->descriptor);
-      if (!take(*found, packet->message)) {
+      if (!take(*found, std::move(*packet))) {
         kill(*found);
         return;
       }
@@ -122,10 +121,11 @@ void Workers::listen(Worker& worker) {
 }
 
 // A worker executes what strangers sent: what it says is not trusted either. False if it made no sense.
-bool Workers::take(Worker& worker, std::span<const std::byte> packet) {
+bool Workers::take(Worker& worker, LinkPacket packet) {
+  Descriptor descriptor(packet.descriptor);
   try {
-    MessageReader reader(packet);
-    on_message(worker, reader.root<wire::WorkerMessage>());
+    MessageReader reader(packet.message);
+    on_message(worker, reader.root<wire::WorkerMessage>(), std::move(descriptor));
     return true;
   } catch (const kj::Exception& error) {
     fail(worker, std::string("what the worker says cannot be understood: ") + error.getDescription().cStr());
@@ -156,7 +156,7 @@ void Workers::fail(Worker& worker, const std::string& why) {
   if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
 }
 
-void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
+void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor) {
   const auto require = [&](Worker::State state, std::size_t devices = 0) {
     if (worker.state != state || devices > limits::devices_max) throw ProtocolError("the worker says what makes no sense now");
   };
@@ -187,9 +187,22 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
       worker.calls = message.getUsage().getCalls();
       return;
     }
+    case wire::WorkerMessage::SHARE:
+      require(Worker::State::session);
+      shares_.add(worker.process, message.getShare(), std::move(descriptor));
+      return;
+    case wire::WorkerMessage::UNSHARE:
+      require(Worker::State::session);
+      shares_.remove(worker.process, message.getUnshare());
+      return;
+    case wire::WorkerMessage::FETCH:
+      require(Worker::State::session);
+      answer(worker, message.getFetch());
+      return;
     case wire::WorkerMessage::ENDED:
       require(Worker::State::session);
       worker.state = Worker::State::ending;
+      shares_.remove_all(worker.process);
       EventLog::info("session ended", {{"session", worker.session},
                                        {"worker", worker.process},
                                        {"calls", worker.calls},
@@ -198,6 +211,23 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message) {
     default:
       throw ProtocolError("the worker says what only the broker may");
   }
+}
+
+void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
+  const SharedThing* const thing = shares_.find(fetch.getKey());
+  send_link(
+      worker.link->native_handle(),
+      [&](wire::WorkerMessage::Builder message) {
+        auto fetched = message.initFetched();
+        fetched.setRequest(fetch.getRequest());
+        if (!thing) return;
+        auto share = fetched.initShare();
+        share.setKey(fetch.getKey());
+        share.setDevice(thing->device);
+        share.setBytes(thing->bytes);
+        share.setEvent(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing->event.data()), thing->event.size()));
+      },
+      thing ? thing->descriptor.number() : -1);
 }
 
 void Workers::reserve(const Environment& environment, std::function<void(Worker*, const std::string&)> got) {
@@ -315,9 +345,10 @@ void Workers::reap() {
     if (found == workers_.end()) continue;
     // What it said last may still be in the link.
     while (found->link->is_open()) {
-      const auto packet = receive_link(found->link->native_handle());
-      if (!packet || packet->message.empty() || !take(*found, packet->message)) break;
+      auto packet = receive_link(found->link->native_handle());
+      if (!packet || packet->message.empty() || !take(*found, std::move(*packet))) break;
     }
+    shares_.remove_all(process);
     if (found->state == Worker::State::starting) {
       fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
     } else if (found->state != Worker::State::ending) {

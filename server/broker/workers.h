@@ -16,6 +16,7 @@
 #include "control.capnp.h"
 #include "server/worker_link.h"
 #include "settings.h"
+#include "shares.h"
 
 namespace fargpu::server {
 
@@ -92,17 +93,19 @@ class Workers {
  private:
   Worker& start(const Environment& environment, bool warm);
   void listen(Worker& worker);
-  bool take(Worker& worker, std::span<const std::byte> packet);
+  bool take(Worker& worker, LinkPacket packet);
   std::size_t waiting() const;
   void end(Worker& worker);
   void kill(Worker& worker);
   void fail(Worker& worker, const std::string& why);
   void rest(const std::string& why);
-  void on_message(Worker& worker, wire::WorkerMessage::Reader message);
+  void on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor);
+  void answer(Worker& worker, wire::Fetch::Reader fetch);
 
   asio::io_context& io_;
   const Settings& settings_;
   std::list<Worker> workers_;  // stable addresses
+  Shares shares_;
   std::string failure_;
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
   bool stopping_ = false;

@@ -107,6 +107,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.image_bytes_max = options.image_bytes_max;
     session_options.spin = options.spin;
     session_options.printed = options.printed;
+    session_options.exchange = options.exchange;
     session_options.silence = options.silence;
     session_options.report = options.report;
     std::string why;

@@ -24,6 +24,7 @@ struct AttachOptions {
   /// Client and worker are in one process and share its reservations (tests).
   bool one_process = false;
   PrintedByKernels* printed = nullptr;
+  Exchange* exchange = nullptr;
   std::function<void(const std::vector<std::uint64_t>&, std::uint64_t)> report;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;

@@ -17,7 +17,11 @@ void Ledger::credit(int device, std::uint64_t bytes) { charged_[static_cast<std:
 
 std::shared_ptr<Charge> Charge::take(Ledger& ledger, int device, std::uint64_t bytes) {
   if (!ledger.charge(device, bytes)) return nullptr;
-  return std::shared_ptr<Charge>(new Charge(ledger, device, bytes));
+  return std::shared_ptr<Charge>(new Charge(ledger, device, bytes, true));
+}
+
+std::shared_ptr<Charge> Charge::nothing(Ledger& ledger, int device, std::uint64_t bytes) {
+  return std::shared_ptr<Charge>(new Charge(ledger, device, bytes, false));
 }
 
 DeviceMemory::DeviceMemory(DriverTable& driver, Ledger& ledger, std::uint64_t window_base, std::uint64_t window_bytes)
@@ -46,6 +50,7 @@ CUresult DeviceMemory::back(std::uint64_t address, std::uint64_t bytes, int devi
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;  // programs may share it with others (cuIpcGetMemHandle)
   CUmemGenericAllocationHandle handle{};
   if (const CUresult result = create(bytes, prop, handle); result != CUDA_SUCCESS) return result;
   int where = 0;
@@ -98,6 +103,21 @@ CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& pr
   const CUresult result = driver_.cuMemCreate(&handle, bytes, &prop, 0);
   if (result == CUDA_SUCCESS) handles_[handle] = {std::move(charge), 1};
   return result;
+}
+
+CUresult DeviceMemory::import(int descriptor, int device, std::uint64_t bytes, CUmemGenericAllocationHandle& handle) {
+  if (device < 0 || static_cast<std::size_t>(device) >= ledger_.charged().size()) return CUDA_ERROR_INVALID_DEVICE;
+  const CUresult result = driver_.cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS) return result;
+  auto& held = handles_[handle];  // the driver may give the handle again that we have
+  if (!held.first) held.first = Charge::nothing(ledger_, device, bytes);
+  ++held.second;
+  return result;
+}
+
+CUresult DeviceMemory::export_to(CUmemGenericAllocationHandle handle, int& descriptor) {
+  return driver_.cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
 CUresult DeviceMemory::release(CUmemGenericAllocationHandle handle) {

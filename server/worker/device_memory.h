@@ -33,18 +33,26 @@ class Charge {
  public:
   /// Null if the session may not hold so much more.
   static std::shared_ptr<Charge> take(Ledger& ledger, int device, std::uint64_t bytes);
+  /// Of memory that another session is charged for.
+  static std::shared_ptr<Charge> nothing(Ledger& ledger, int device, std::uint64_t bytes);
   Charge(const Charge&) = delete;
   Charge& operator=(const Charge&) = delete;
-  ~Charge() { ledger_.credit(device_, bytes_); }
+  ~Charge() {
+    if (charged_) ledger_.credit(device_, bytes_);
+  }
   int device() const { return device_; }
   std::uint64_t bytes() const { return bytes_; }
+  /// Ends with it.
+  std::shared_ptr<void> companion;
 
  private:
-  Charge(Ledger& ledger, int device, std::uint64_t bytes) : ledger_(ledger), device_(device), bytes_(bytes) {}
+  Charge(Ledger& ledger, int device, std::uint64_t bytes, bool charged)
+      : ledger_(ledger), device_(device), bytes_(bytes), charged_(charged) {}
 
   Ledger& ledger_;
   const int device_;
   const std::uint64_t bytes_;
+  const bool charged_;
 };
 
 /// The session's part of each device. Memory from cuMemCreate is charged from before it is made until it is really gone: released and
@@ -61,11 +69,18 @@ class DeviceMemory {
   /// Makes memory without an address (cuMemCreate).
   CUresult create(std::uint64_t bytes, const CUmemAllocationProp& prop, CUmemGenericAllocationHandle& handle);
   CUresult release(CUmemGenericAllocationHandle handle);
+  /// Memory of another session on this device, as one of our own (cuMemImportFromShareableHandle).
+  CUresult import(int descriptor, int device, std::uint64_t bytes, CUmemGenericAllocationHandle& handle);
+  /// A descriptor for other processes, which the caller owns.
+  CUresult export_to(CUmemGenericAllocationHandle handle, int& descriptor);
+  /// What stands for memory while the session has it. `handle` must be one that `knows`.
+  Charge& charge_of(CUmemGenericAllocationHandle handle) const { return *handles_.at(handle).first; }
   bool knows(CUmemGenericAllocationHandle handle) const { return handles_.contains(handle); }
   /// Puts such memory at an address; access is set separately. Tells the device it lies on.
   CUresult map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle, int& device);
   /// Whether device `from` may use what `back` puts, and has put, on device `to`.
   CUresult set_peer_access(int from, int to, bool allowed);
+  CUresult set_access(std::uint64_t address, std::uint64_t bytes, int device, bool allowed);
   /// The device that memory of the window lies on; -1 where there is none of ours.
   int device_of(std::uint64_t address) const;
   /// Takes memory of either kind away from an address where it was put.
@@ -86,7 +101,6 @@ class DeviceMemory {
     std::shared_ptr<Charge> allocation;
     bool backed = false;  // by `back`, rather than mapped by the program, which then says itself who has access
   };
-  CUresult set_access(std::uint64_t address, std::uint64_t bytes, int device, bool allowed);
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
 

@@ -17,6 +17,7 @@
 #include "attach.h"
 #include "driver_library.h"
 #include "facts.h"
+#include "link_exchange.h"
 #include "server/worker_link.h"
 
 namespace fargpu::server {
@@ -135,7 +136,7 @@ int run(const Options& options) {
   // From now on this process belongs to its client. If the broker dies, the session goes on, and nothing but the client ends it; the
   // next broker of this host does not know of it.
   ::prctl(PR_SET_PDEATHSIG, 0);
-  // The broker's word to stop ends the session.
+  // The broker's word to stop ends the session; what other sessions share comes by it too.
   static std::mutex mutex;
   static Session* session = nullptr;
   static std::string stop_why;
@@ -144,15 +145,20 @@ int run(const Options& options) {
     session = now;
     if (session && !stop_why.empty()) session->stop(stop_why);
   };
+  static LinkExchange exchange(options.link);
+  attach.exchange = &exchange;
   std::thread([link = options.link] {
-    const auto packet = receive_link(link);
-    if (!packet || packet->message.empty()) return;  // the broker is gone
-    MessageReader reader(packet->message);
-    const auto message = reader.root<wire::WorkerMessage>();
-    if (!message.isStop()) return;
-    const std::lock_guard lock(mutex);
-    stop_why = message.getStop().cStr();
-    if (session) session->stop(stop_why);
+    while (const auto packet = receive_link(link)) {
+      if (packet->message.empty()) return;  // the broker is gone
+      Descriptor descriptor(packet->descriptor);
+      MessageReader reader(packet->message);
+      const auto message = reader.root<wire::WorkerMessage>();
+      if (message.isFetched()) exchange.heard(message.getFetched(), std::move(descriptor));
+      if (!message.isStop()) continue;
+      const std::lock_guard lock(mutex);
+      stop_why = message.getStop().cStr();
+      if (session) session->stop(stop_why);
+    }
   }).detach();
 
   const std::string why = serve_session(*channel, attach_message, driver, attach);

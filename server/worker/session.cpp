@@ -26,6 +26,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       output_(channel),
       ledger_(options_.memory_limits),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
+      sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, options_.host_window.base, options_.host_window.bytes),
       images_(options_.image_folder, options_.image_bytes_max),
       completions_(driver, [this](CUevent event) { flush_prints(event); }),
@@ -634,6 +635,7 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
   globals_.erase(first, last);
   if (kind == HandleKind::exec) attended_.erase(value);
+  if (kind == HandleKind::link) links_.erase(value);
   charges_.erase(value);
   if (kind != HandleKind::stream) return;
   const auto found = streams_.find(value);
@@ -827,6 +829,7 @@ CUresult Session::destroy_event(std::uint64_t event) {
   CUevent object{};
   if (!resolve(HandleKind::event, event, object)) return CUDA_ERROR_INVALID_HANDLE;
   handles_.forget(HandleKind::event, Handle(event));
+  sharing_.event_gone(event);
   return driver_.cuEventDestroy_v2(object);
 }
 

@@ -25,10 +25,12 @@
 #include "handles.h"
 #include "host_blocks.h"
 #include "image_store.h"
+#include "links.h"
 #include "opcodes.h"
 #include "output.h"
 #include "printed.h"
 #include "resources.h"
+#include "sharing.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/handle_results.h"
@@ -56,6 +58,7 @@ struct SessionOptions {
   PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
+  Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   /// Hears of memory and calls, now and then.
   std::function<void(const std::vector<std::uint64_t>& memory_bytes, std::uint64_t calls)> report;
 };
@@ -79,11 +82,13 @@ class Session final : FrameHandler {
   DriverTable& driver() { return driver_; }
   DeviceMemory& memory() { return memory_; }
   Ledger& ledger() { return ledger_; }
+  Sharing& sharing() { return sharing_; }
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
   GraphMemory& graph_memory() { return graph_memory_; }
   Resources& resources() { return resources_; }
+  Links& links() { return links_; }
   Handles& handles() { return handles_; }
   StreamOrder& order() { return order_; }
   Completions& completions() { return completions_; }
@@ -265,6 +270,7 @@ class Session final : FrameHandler {
   Output output_;
   Ledger ledger_;
   DeviceMemory memory_;
+  Sharing sharing_;
   HostBlocks host_blocks_;
   ImageStore images_;
   std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses
@@ -277,6 +283,7 @@ class Session final : FrameHandler {
   GraphParts graph_parts_{waker_};
   GraphMemory graph_memory_{handles_};
   Resources resources_;
+  Links links_;
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   std::map<std::uint64_t, Handle> user_objects_;  // by the part that is their destructor

@@ -29,7 +29,7 @@ def prototypes():
 
 def nvml_functions():
     """nvmlErrorString alone answers with text and therefore stands not in the list of those that answer with an error."""
-    return {"nvmlErrorString"} | set(re.findall(r"^FARGPU_NVML\((\w+)\)", (SOURCE / "client" / "nvml" / "functions.def").read_text(), re.M))
+    return {"nvmlErrorString"} | set(re.findall(r"^FARGPU_NVML(?:_CHANGE)?\((\w+)\)", (SOURCE / "client" / "nvml" / "functions.def").read_text(), re.M))
 
 
 class Rules:

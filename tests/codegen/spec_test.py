@@ -29,7 +29,7 @@ FAULTS = {
     "a section is misspelt": (
         "spec/box.toml", "[[special]]", "[[specials]]",
         "box.toml: sections: [unknown-key] 'specials' means nothing here; known are attributes, calls, capture, launch_attributes, "
-        "local, operations, refused, special, structs",
+        "local, narrows, operations, refused, special, structs",
         "cuda.h: cuBoxOpen (line 51): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
 
     "a special call has no reason": (
@@ -192,6 +192,30 @@ FAULTS = {
     "a key of a struct is misspelt": (
         "spec/box.toml", "[structs.CUboxShape]\n", '[structs.CUboxShape]\nwhy = "it has a void*"\n',
         "box.toml: struct CUboxShape: [unknown-key] 'why' means nothing here; known are extents, skip, unions"),
+
+    "a call of 32 bits stands for what is no symbol": (
+        "spec/plan.toml", 'to = "cuPlanGet_v2"', 'to = "cuPlanGet_v3"',
+        "plan.toml: cuPlanGet_v3: [unknown-name] the toolkit exports no such symbol; remove or correct it",
+        "cuda.h: cuPlanGet (line 91): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+    "a call of 32 bits does not say which one it stands for": (
+        "spec/plan.toml", 'cuPlanGet = { to = "cuPlanGet_v2" }', "cuPlanGet = {}",
+        'plan.toml: cuPlanGet: [narrow] name the 64-bit call that it stands for: add to = "..."',
+        "cuda.h: cuPlanGet (line 91): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+    "a call of 32 bits stands for one with other parameters": (
+        "spec/plan.toml", 'to = "cuPlanGet_v2"', 'to = "cuPlanRemove_v2"',
+        "plan.toml: cuPlanGet: [narrow] has other parameters than cuPlanRemove_v2; serve it by hand"),
+    "a call of 32 bits stands for one with parameters of other types": (
+        "spec/plan.toml", 'cuPlanGet = { to = "cuPlanGet_v2" }', 'cuPlanGet = { to = "cuBoxSetWeights" }',
+        "plan.toml: cuPlanGet, parameter plan (CUplan_v1 *): [narrow] is no narrower form of CUbox; serve the call by hand",
+        "plan.toml: cuPlanGet, parameter address (CUdeviceptr_v1 *): [narrow] is no narrower form of const float *; serve the call by hand",
+        "plan.toml: cuPlanGet, parameter box (CUbox): [narrow] is no narrower form of unsigned int; serve the call by hand"),
+    "a call of 32 bits stands for one that is refused": (
+        "spec/plan.toml", 'topic = "plan"\nsymbols = ["cuPlanPlace_v2", "cuPlanRemove_v2", "cuPlanGet_v2"]',
+        'topic = "plan"\nsymbols = ["cuPlanPlace_v2", "cuPlanRemove_v2"]\n[[refused]]\nwhy = "secret"\nsymbols = ["cuPlanGet_v2"]',
+        "plan.toml: cuPlanGet: [narrow] stands for cuPlanGet_v2, which is refused"),
+    "a key of a call of 32 bits is misspelt": (
+        "spec/plan.toml", 'undo = ', 'undoes = ',
+        "plan.toml: cuPlanPlace: [unknown-key] 'undoes' means nothing here; known are to, undo"),
 
     "a handle has no kind": (
         "spec/handles.toml", "CUstream", "CUstrand",

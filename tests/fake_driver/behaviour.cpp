@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 #include <cudaProfiler.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -101,6 +102,7 @@ struct State {
   std::map<std::uint64_t, Mapping> mappings;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> handles;
   std::uint64_t next_handle = 0x1000;
+  std::vector<std::weak_ptr<Memory>> exported;
   std::map<std::uint64_t, std::uint64_t> host;  // pinned or registered memory, reached by its own address
   std::map<std::uint64_t, std::size_t> globals;
   std::set<void*> objects;
@@ -308,6 +310,7 @@ const Controls controls{
           state().scripts.clear();
           state().launches.clear();
           state().paused = false;
+          for (const ManagedVariable& variable : managed_variables) state().mappings.erase(variable.address);
         },
     .calls =
         [](const char* name) {
@@ -401,6 +404,21 @@ void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
 extern "C" __attribute__((visibility("default"))) const Controls* fargpu_fake_controls() { return &controls; }
 
 // --- the driver -------------------------------------------------------------------------------------------------------------------
+
+// One more hold on memory: by the handle that it has, or by a new one. Under the lock.
+CUresult hold(const std::shared_ptr<Memory>& memory, CUmemGenericAllocationHandle* handle) {
+  if (!memory) return CUDA_ERROR_INVALID_VALUE;
+  for (auto& [known, held] : state().handles) {
+    if (held != memory) continue;
+    ++memory->holds;
+    *handle = known;
+    return CUDA_SUCCESS;
+  }
+  *handle = state().next_handle++;
+  memory->holds = 1;
+  state().handles[*handle] = memory;
+  return CUDA_SUCCESS;
+}
 
 namespace behaviour {
 
@@ -725,16 +743,39 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   const Lock lock(state().mutex);
   const auto mapping = state().mappings.find(reinterpret_cast<std::uint64_t>(address));
   if (mapping == state().mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-  for (auto& [known, memory] : state().handles) {
-    if (memory != mapping->second.memory) continue;
-    ++memory->holds;
-    *handle = known;
-    return CUDA_SUCCESS;
-  }
-  *handle = state().next_handle++;
-  mapping->second.memory->holds = 1;
-  state().handles[*handle] = mapping->second.memory;
+  return hold(mapping->second.memory, handle);
+}
+// What is exported goes by a file with a number in it, which means something in this process only.
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType, unsigned long long) {
+  const Lock lock(state().mutex);
+  const auto found = state().handles.find(handle);
+  if (found == state().handles.end()) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t number = state().exported.size();
+  state().exported.push_back(found->second);
+  const int file = ::memfd_create("fake-memory", MFD_CLOEXEC);
+  if (file < 0 || ::write(file, &number, sizeof(number)) != sizeof(number)) return CUDA_ERROR_OPERATING_SYSTEM;
+  std::memcpy(out, &file, sizeof(file));
   return CUDA_SUCCESS;
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* file, CUmemAllocationHandleType) {
+  const Lock lock(state().mutex);
+  std::uint64_t number = 0;
+  if (::pread(static_cast<int>(reinterpret_cast<std::intptr_t>(file)), &number, sizeof(number), 0) != sizeof(number) ||
+      number >= state().exported.size())
+    return CUDA_ERROR_INVALID_VALUE;
+  return hold(state().exported[number].lock(), handle);
+}
+// The event of another process is one of its own here.
+CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  *handle = {};
+  std::memcpy(handle->reserved, &event, sizeof(event));
+  return CUDA_SUCCESS;
+}
+CUresult cuEventCreate(CUevent*, unsigned);
+CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
+  CUevent original{};
+  std::memcpy(&original, handle.reserved, sizeof(original));
+  return original ? behaviour::cuEventCreate(event, CU_EVENT_DISABLE_TIMING) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   const Lock lock(state().mutex);
@@ -951,8 +992,32 @@ CUresult cuModuleEnumerateFunctions(CUfunction* out, unsigned count, CUmodule mo
   for (unsigned i = 0; i < count; ++i) out[i] = reinterpret_cast<CUfunction>(live<Module>(module)->kernels[i].get());
   return CUDA_SUCCESS;
 }
-CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule, const char* name) {
+CUresult cuLibraryGetManaged(CUdeviceptr* address, std::size_t* bytes, CUlibrary, const char* name) {
   const Lock lock(state().mutex);
+  for (const ManagedVariable& variable : managed_variables) {
+    if (std::strcmp(name, variable.name) != 0) continue;
+    auto& mapping = state().mappings[variable.address];
+    if (!mapping.memory) {
+      auto memory = std::make_shared<Memory>();
+      memory->bytes.assign(variable.bytes, std::byte{variable.initial});
+      mapping = {variable.bytes, std::move(memory), 0};
+    }
+    *address = variable.address;
+    *bytes = variable.bytes;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  if (attribute != CU_POINTER_ATTRIBUTE_IS_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  unsigned managed = 0;
+  for (const ManagedVariable& variable : managed_variables) managed |= address == variable.address;
+  std::memcpy(data, &managed, sizeof(managed));
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
+  const Lock lock(state().mutex);
+  if (behaviour::cuLibraryGetManaged(address, bytes, reinterpret_cast<CUlibrary>(module), name) == CUDA_SUCCESS) return CUDA_SUCCESS;
   if (std::strcmp(name, "table") != 0) return CUDA_ERROR_NOT_FOUND;
   static std::byte storage[256];
   state().globals[reinterpret_cast<std::uint64_t>(storage)] = sizeof(storage);

@@ -21,6 +21,24 @@
 
 namespace fargpu::fake {
 
+/// `__managed__` variables of every module, all of one storage, filled with a byte. They lie where a session with this band of the
+/// driver's has them: the second shares a page with the first, the third a granule of the client's with both.
+struct ManagedVariable {
+  const char* name;
+  std::uint64_t address;
+  std::uint64_t bytes;
+  unsigned char initial;
+};
+#if defined(__SANITIZE_THREAD__)
+inline constexpr std::uint64_t driver_band = 0x5610'0000'0000;
+#else
+inline constexpr std::uint64_t driver_band = 0x3d10'0000'0000;
+#endif
+inline constexpr std::uint64_t driver_band_bytes = 1u << 30;
+inline constexpr ManagedVariable managed_variables[] = {{"managed_words", driver_band + 0x100, 4000, 0x11},
+                                                        {"managed_flag", driver_band + 0x100 + 4000, 4, 0x22},
+                                                        {"managed_table", driver_band + 0x8000, 200'000, 0x33}};
+
 struct Launch {
   std::string kernel;
   unsigned grid[3];

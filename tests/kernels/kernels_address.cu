@@ -539,6 +539,39 @@ CASE(linked_code) {
   OK(cuModuleUnload(module));
 }
 
+CASE(legacy_launch) {
+  const char* code =
+      ".version 7.0\n.target sm_75\n.address_size 64\n"
+      ".visible .entry numbers(.param .u64 out, .param .f32 scale) {\n"
+      "  .reg .b32 %r<6>; .reg .f32 %f<3>; .reg .b64 %rd<4>;\n"
+      "  ld.param.u64 %rd1, [out]; ld.param.f32 %f1, [scale];\n"
+      "  mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; mad.lo.u32 %r4, %r1, %r2, %r3;\n"
+      "  cvt.rn.f32.u32 %f2, %r4; mul.f32 %f2, %f2, %f1;\n"
+      "  cvta.to.global.u64 %rd2, %rd1; mul.wide.u32 %rd3, %r4, 4; add.u64 %rd2, %rd2, %rd3;\n"
+      "  st.global.f32 [%rd2], %f2; ret; }\n";
+  CUmodule module;
+  OK(cuModuleLoadData(&module, code));
+  CUfunction function;
+  OK(cuModuleGetFunction(&function, module, "numbers"));
+  Buffer<float> out(64);
+  CUdeviceptr address = out.address();
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunch(function));
+  OK(cuFuncSetBlockShape(function, 16, 1, 1));
+  OK(cuFuncSetSharedSize(function, 0));
+  OK(cuParamSetSize(function, 12));
+  OK(cuParamSetv(function, 0, &address, sizeof address));
+  OK(cuParamSetf(function, 8, 0.5f));
+  OK(cuLaunchGrid(function, 4, 1));
+  std::vector<float> wanted(64);
+  for (size_t i = 0; i < 64; ++i) wanted[i] = 0.5f * static_cast<float>(i);
+  expect_same(out.get(), wanted);
+  OK(cuParamSetf(function, 8, 3));
+  OK(cuLaunch(function));
+  for (size_t i = 0; i < 16; ++i) wanted[i] = 3 * static_cast<float>(i);
+  expect_same(out.get(), wanted);
+  OK(cuModuleUnload(module));
+}
+
 CASE(bad_code) {
   CUmodule module;
   GIVES(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&module, "no code at all, but long enough"));

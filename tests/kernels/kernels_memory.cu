@@ -294,6 +294,35 @@ CASE(globals) {
   GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal(&address, nullptr, kernels.module(), "no_such"));
 }
 
+CASE(managed_variables) {
+  // Program and kernel take turns at the variable of each of two modules.
+  Kernels kernels, others;
+  Buffer<int> out(2);
+  Buffer<char> text(64);
+  auto* one = reinterpret_cast<volatile int*>(global(kernels, "managed_value", 4));
+  auto* other = reinterpret_cast<volatile int*>(global(others, "managed_value", 4));
+  HOLDS(one != other);
+  for (int round = 0; round < 3; ++round) {
+    *one = 100 * round;
+    *other = 1000 * round;
+    kernels.run("use_globals", {}, {32}, out.address(), text.address());
+    HOLDS(out.get()[1] == 100 * round);
+    others.run("use_globals", {}, {32}, out.address(), text.address());
+    HOLDS(out.get()[1] == 1000 * round);
+    HOLDS(*one == 100 * round + 1);
+    HOLDS(*other == 1000 * round + 1);
+  }
+  CUlibrary library;
+  OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUdeviceptr address;
+  size_t bytes;
+  OK(cuLibraryGetManaged(&address, &bytes, library, "managed_value"));
+  HOLDS(bytes == 4);
+  HOLDS(*reinterpret_cast<int*>(address) == 7);
+  GIVES(CUDA_ERROR_NOT_FOUND, cuLibraryGetManaged(&address, &bytes, library, "device_bytes"));
+  OK(cuLibraryUnload(library));
+}
+
 CASE(shared) {
   std::vector<int> values = iota(1024), wanted(1024);
   for (size_t i = 0; i < 1024; ++i) wanted[i] = values[i / 256 * 256 + 255 - i % 256];

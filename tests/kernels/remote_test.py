@@ -17,10 +17,6 @@ CASE_SECONDS = 120
 
 # Cases that cannot pass, by what is missing, each with what it says when it gets there. One that passes has to leave this list.
 MISSING = {
-    "the linker is not served yet": "address.linked_code",
-    "export of allocations to other processes is not served yet": "address.shared_handles",
-    # Variables of modules are device memory only.
-    "is_managed == 1 does not hold": "memory.globals",
     # All addresses that a session can have, so that nothing is left for cuMemAlloc.
     "cuMemAlloc(&address_, bytes()) gives CUDA_ERROR_OUT_OF_MEMORY": "address.reserved_range",
     # Freed memory is kept for the next allocation, as memory pools do, and kernels can reach it until then.
@@ -83,6 +79,15 @@ class TwoDevices(SystemTest):
                 done = run([PROGRAMS / "kernels_address", case], env=environment(broker), seconds=CASE_SECONDS)
                 self.assertEqual(done.code, 0, done.out + done.err)
                 self.assertNotIn("skipped", done.out)
+
+
+class Sharing(SystemTest):
+    """Processes that hand memory to each other."""
+
+    def test_memory_of_another_process(self):
+        broker = self.broker(driver=SOFTWARE_GPU)
+        done = run([PROGRAMS / "sharing"], env=environment(broker), seconds=CASE_SECONDS)
+        self.assertEqual((done.code, done.out.splitlines()[-1:]), (0, ["shared"]), done.out + done.err)
 
 
 class Endless(SystemTest):

@@ -32,6 +32,8 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) 
     options.devices = {0, 1};
     options.memory_limits = memory_limits;
     options.one_process = true;
+    options.exchange = &shares;
+    options.driver_band = {fake::driver_band, fake::driver_band_bytes};
     // The worker's end takes memory away that in one process is the client's too, and what the client was called back about may be at work
     // with it. Not waited for without end: a function of the test may be.
     options.running = [this](server::Session* session) {
@@ -62,7 +64,37 @@ Remote::~Remote() {
   if (worker_.joinable()) worker_.join();
   client::release_window(client_->terms().device_window);
   client::release_window(client_->terms().host_window);
+  client::release_window(client_->terms().driver_band);
   driver->reset();
+}
+
+namespace {
+
+server::SharedThing copy_of(const server::SharedThing& thing) {
+  return {thing.device, thing.bytes, server::Descriptor(thing.descriptor.number() < 0 ? -1 : ::dup(thing.descriptor.number())), thing.event};
+}
+
+}  // namespace
+
+bool Remote::Shares::share(const ShareKey& key, const server::SharedThing& thing) {
+  const std::lock_guard lock(mutex_);
+  return things_.emplace(key, copy_of(thing)).second;
+}
+
+void Remote::Shares::unshare(const ShareKey& key) {
+  const std::lock_guard lock(mutex_);
+  things_.erase(key);
+}
+
+std::optional<server::SharedThing> Remote::Shares::fetch(const ShareKey& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = things_.find(key);
+  return found == things_.end() ? std::nullopt : std::optional(copy_of(found->second));
+}
+
+std::size_t Remote::Shares::count() {
+  const std::lock_guard lock(mutex_);
+  return things_.size();
 }
 
 std::string Remote::worker_end() {

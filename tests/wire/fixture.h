@@ -4,6 +4,9 @@
 
 #include <cuda.h>
 
+#include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "client/process.h"
 #include "client/session.h"
 #include "client/thread.h"
+#include "server/worker/exchange.h"
 #include "tests/fake_driver/fake.h"
 
 namespace fargpu::test {
@@ -25,6 +29,17 @@ class Remote {
   ~Remote();
 
   fake::FakeDriver& driver = fake::FakeDriver::instance();
+  /// In the broker's place: what sessions share, by key. The other sessions are the test's.
+  struct Shares final : server::Exchange {
+    bool share(const ShareKey& key, const server::SharedThing& thing) override;
+    void unshare(const ShareKey& key) override;
+    std::optional<server::SharedThing> fetch(const ShareKey& key) override;
+    std::size_t count();
+
+   private:
+    std::mutex mutex_;
+    std::map<ShareKey, server::SharedThing> things_;
+  } shares;
   client::Session& session() { return *client_; }
   /// Why the worker's session ended; waits for it.
   std::string worker_end();

@@ -84,6 +84,14 @@ class Module : public std::enable_shared_from_this<Module> {
   std::atomic<bool> has_memory_{false};
 };
 
+/// What the calls of CUDA 1 to 3 set for a function's next launch.
+struct LegacyLaunch {
+  std::array<unsigned, 3> block{};  // zeros until it is set
+  unsigned shared_bytes = 0;
+  unsigned parameter_bytes = 0;
+  std::vector<std::byte> parameters;
+};
+
 /// A kernel of a module.
 class Function {
  public:
@@ -96,12 +104,18 @@ class Function {
 
   FunctionSettings settings() const;
   void set(CUfunction_attribute attribute, int value);
+  template <class Change>
+  void change_legacy(Change&& change) {
+    std::lock_guard lock(mutex_);
+    change(legacy_);
+  }
 
  private:
   Module& module_;
   const Routine& kernel_;
   mutable std::mutex mutex_;
   FunctionSettings settings_;
+  LegacyLaunch legacy_;
 };
 
 /// A program that is loaded into each context when it is first used there.

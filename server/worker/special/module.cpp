@@ -3,13 +3,13 @@
 #include <chrono>
 #include <cstring>
 
+#include "server/worker/jit_options.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 
 namespace fargpu::server::hand {
 namespace {
 
-constexpr std::size_t log_bytes_max = 1u << 20;
 constexpr unsigned options_max = 64;
 
 bool read_hash(capnp::Data::Reader in, ImageHash& hash) {
@@ -31,60 +31,14 @@ struct Load {
   FatbinWrapper wrapper;
   const void* image = nullptr;
   bool module = false;
-  std::vector<CUjit_option> jit;
-  std::vector<void*> jit_values;
+  JitOptions jit;
   std::vector<CUlibraryOption> library;
   std::vector<void*> library_values;
-  std::vector<char> info_log;
-  std::vector<char> error_log;
-  std::size_t info_size_at = 0;   // index + 1 of the size option
-  std::size_t error_size_at = 0;
-  std::size_t wall_at = 0;
   CUmodule made_module = nullptr;
   CUlibrary made_library = nullptr;
 
-  void add_log(std::vector<char>& log, std::size_t bytes, CUjit_option buffer, CUjit_option size, std::size_t& size_at) {
-    log.assign(std::min(bytes, log_bytes_max), '\0');
-    jit.push_back(buffer);
-    jit_values.push_back(log.data());
-    jit.push_back(size);
-    jit_values.push_back(reinterpret_cast<void*>(log.size()));
-    size_at = jit.size();
-  }
-  capnp::Data::Reader written(const std::vector<char>& log, std::size_t size_at) const {
-    const std::size_t n = size_at == 0 ? 0 : std::min(reinterpret_cast<std::size_t>(jit_values[size_at - 1]), log.size());
-    return {reinterpret_cast<const kj::byte*>(log.data()), n};
-  }
-
   bool read(wire::LoadImage::Reader in) {
-    if (in.getJit().size() > options_max || in.getLibrary().size() > options_max) return false;
-    std::size_t info_bytes = 0, error_bytes = 0;
-    bool wants_info = false, wants_error = false;
-    for (const auto option : in.getJit()) {
-      const auto kind = static_cast<CUjit_option>(option.getOption());
-      switch (kind) {
-        case CU_JIT_INFO_LOG_BUFFER: wants_info = true; break;
-        case CU_JIT_ERROR_LOG_BUFFER: wants_error = true; break;
-        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: info_bytes = option.getValue(); break;
-        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: error_bytes = option.getValue(); break;
-        // These point into the program's memory, of which the driver here knows nothing.
-        case CU_JIT_GLOBAL_SYMBOL_NAMES:
-        case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
-        case CU_JIT_REFERENCED_KERNEL_NAMES:
-        case CU_JIT_REFERENCED_VARIABLE_NAMES: return false;
-        case CU_JIT_WALL_TIME:
-          jit.push_back(kind);
-          jit_values.push_back(nullptr);
-          wall_at = jit.size();
-          break;
-        default:
-          if (kind >= CU_JIT_NUM_OPTIONS) return false;  // who knows what it points to
-          jit.push_back(kind);
-          jit_values.push_back(reinterpret_cast<void*>(option.getValue()));
-      }
-    }
-    if (wants_info) add_log(info_log, info_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_size_at);
-    if (wants_error) add_log(error_log, error_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_size_at);
+    if (!jit.read(in.getJit()) || in.getLibrary().size() > options_max) return false;
     for (const auto option : in.getLibrary()) {
       if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE || option.getOption() >= CU_LIBRARY_NUM_OPTIONS)
         return false;
@@ -141,23 +95,15 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
       call,
       [load, &driver = session.driver()] {
         if (load->module) {
-          return driver.cuModuleLoadDataEx(&load->made_module, load->image, static_cast<unsigned>(load->jit.size()),
-                                           load->jit.data(), load->jit_values.data());
+          return driver.cuModuleLoadDataEx(&load->made_module, load->image, load->jit.count(), load->jit.kinds(), load->jit.values());
         }
-        return driver.cuLibraryLoadData(&load->made_library, load->image, load->jit.data(), load->jit_values.data(),
-                                        static_cast<unsigned>(load->jit.size()), load->library.data(),
-                                        load->library_values.data(), static_cast<unsigned>(load->library.size()));
+        return driver.cuLibraryLoadData(&load->made_library, load->image, load->jit.kinds(), load->jit.values(), load->jit.count(),
+                                        load->library.data(), load->library_values.data(), static_cast<unsigned>(load->library.size()));
       },
       [load, &session, id = call.id()](CUresult result, MessageWriter& writer) {
         auto out = writer.root<wire::LoadImageReply>();
         out.setKnown(true);
-        out.setInfoLog(load->written(load->info_log, load->info_size_at));
-        out.setErrorLog(load->written(load->error_log, load->error_size_at));
-        if (load->wall_at != 0) {
-          float milliseconds;
-          std::memcpy(&milliseconds, &load->jit_values[load->wall_at - 1], sizeof(milliseconds));
-          out.setWallMilliseconds(milliseconds);
-        }
+        load->jit.tell(out);
         if (result != CUDA_SUCCESS) return result;
         const Handle handle =
             load->module ? session.handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load->made_module), id.context)
@@ -286,10 +232,12 @@ Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
   std::size_t bytes = 0;
   CUresult result;
   if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  DriverTable& driver = session.driver();
   if (CUmodule module{}; session.resolve(HandleKind::module, in.getOwner(), module)) {
-    result = session.driver().cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str());
+    result = driver.cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str());
   } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getOwner(), library)) {
-    result = session.driver().cuLibraryGetGlobal(&address, &bytes, library, name.c_str());
+    result = in.getManaged() ? driver.cuLibraryGetManaged(&address, &bytes, library, name.c_str())
+                             : driver.cuLibraryGetGlobal(&address, &bytes, library, name.c_str());
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
@@ -298,6 +246,8 @@ Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
   auto out = call.out<wire::FindGlobalReply>();
   out.setAddress(address);
   out.setBytes(bytes);
+  unsigned managed = 0;
+  out.setManaged(driver.cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS && managed != 0);
   return result;
 }
 

@@ -6,6 +6,7 @@
 
 #include "calls_box.capnp.h"
 #include "client/entry.h"
+#include "client/narrow.h"
 #include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"
@@ -54,6 +55,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
     RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
+    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
     if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -73,6 +75,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
     RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
+    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
     if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -92,6 +95,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char
     RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
+    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
     if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
@@ -109,6 +113,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned
     RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
+    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
     if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);

@@ -6,6 +6,7 @@
 
 #include "calls_driver.capnp.h"
 #include "client/entry.h"
+#include "client/narrow.h"
 #include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"

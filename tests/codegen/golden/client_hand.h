@@ -18,6 +18,15 @@ CUresult cuBoxOpen(Thread& thread, CUbox box, void ** contents);
 /// driver, driver.cpp: connects
 CUresult cuInit(unsigned int Flags);
 
+/// plan, plan.cpp
+CUresult cuPlanGet_v2(Thread& thread, CUplan * plan, CUdeviceptr * address, CUbox box);
+
+/// plan, plan.cpp
+CUresult cuPlanPlace_v2(Thread& thread, CUdeviceptr * address, size_t * bytes, const CUplan * plan, CUbox box);
+
+/// plan, plan.cpp
+CUresult cuPlanRemove_v2(Thread& thread, CUdeviceptr address, size_t bytes);
+
 /// driver, stream.cpp
 CUresult cuStreamSetAttribute(Thread& thread, CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue * value);
 

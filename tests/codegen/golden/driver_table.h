@@ -24,6 +24,12 @@ struct DriverTable {
   CUresult(CUDAAPI* cuBoxOpen)(CUbox box, void ** contents) = nullptr;
   CUresult(CUDAAPI* cuBoxSetWeights)(CUbox box, const float * weights, unsigned int count) = nullptr;
   CUresult(CUDAAPI* cuInit)(unsigned int Flags) = nullptr;
+  CUresult(CUDAAPI* cuPlanGet)(CUplan_v1 * plan, CUdeviceptr_v1 * address, CUbox box) = nullptr;
+  CUresult(CUDAAPI* cuPlanGet_v2)(CUplan * plan, CUdeviceptr * address, CUbox box) = nullptr;
+  CUresult(CUDAAPI* cuPlanPlace)(CUdeviceptr_v1 * address, unsigned int * bytes, const CUplan_v1 * plan, CUbox box) = nullptr;
+  CUresult(CUDAAPI* cuPlanPlace_v2)(CUdeviceptr * address, size_t * bytes, const CUplan * plan, CUbox box) = nullptr;
+  CUresult(CUDAAPI* cuPlanRemove)(CUdeviceptr_v1 address, unsigned int bytes) = nullptr;
+  CUresult(CUDAAPI* cuPlanRemove_v2)(CUdeviceptr address, size_t bytes) = nullptr;
   CUresult(CUDAAPI* cuProfilerStart)() = nullptr;
   CUresult(CUDAAPI* cuStreamCreate)(CUstream * phStream, unsigned int Flags) = nullptr;
   CUresult(CUDAAPI* cuStreamDestroy)(CUstream hStream) = nullptr;
@@ -53,6 +59,12 @@ inline CUresult CUDAAPI cuBoxList(CUbox *, size_t *) { return CUDA_ERROR_NOT_FOU
 inline CUresult CUDAAPI cuBoxOpen(CUbox, void **) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuBoxSetWeights(CUbox, const float *, unsigned int) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuInit(unsigned int) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuPlanGet(CUplan_v1 *, CUdeviceptr_v1 *, CUbox) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuPlanGet_v2(CUplan *, CUdeviceptr *, CUbox) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuPlanPlace(CUdeviceptr_v1 *, unsigned int *, const CUplan_v1 *, CUbox) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuPlanPlace_v2(CUdeviceptr *, size_t *, const CUplan *, CUbox) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuPlanRemove(CUdeviceptr_v1, unsigned int) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuPlanRemove_v2(CUdeviceptr, size_t) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuProfilerStart() { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuStreamCreate(CUstream *, unsigned int) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuStreamDestroy(CUstream) { return CUDA_ERROR_NOT_FOUND; }
@@ -131,6 +143,36 @@ std::vector<std::string> DriverTable::fill(Find&& find) {
   if (!cuInit) {
     cuInit = &missing::cuInit;
     absent.emplace_back("cuInit");
+  }
+  cuPlanGet = reinterpret_cast<decltype(cuPlanGet)>(find("cuPlanGet"));
+  if (!cuPlanGet) {
+    cuPlanGet = &missing::cuPlanGet;
+    absent.emplace_back("cuPlanGet");
+  }
+  cuPlanGet_v2 = reinterpret_cast<decltype(cuPlanGet_v2)>(find("cuPlanGet_v2"));
+  if (!cuPlanGet_v2) {
+    cuPlanGet_v2 = &missing::cuPlanGet_v2;
+    absent.emplace_back("cuPlanGet_v2");
+  }
+  cuPlanPlace = reinterpret_cast<decltype(cuPlanPlace)>(find("cuPlanPlace"));
+  if (!cuPlanPlace) {
+    cuPlanPlace = &missing::cuPlanPlace;
+    absent.emplace_back("cuPlanPlace");
+  }
+  cuPlanPlace_v2 = reinterpret_cast<decltype(cuPlanPlace_v2)>(find("cuPlanPlace_v2"));
+  if (!cuPlanPlace_v2) {
+    cuPlanPlace_v2 = &missing::cuPlanPlace_v2;
+    absent.emplace_back("cuPlanPlace_v2");
+  }
+  cuPlanRemove = reinterpret_cast<decltype(cuPlanRemove)>(find("cuPlanRemove"));
+  if (!cuPlanRemove) {
+    cuPlanRemove = &missing::cuPlanRemove;
+    absent.emplace_back("cuPlanRemove");
+  }
+  cuPlanRemove_v2 = reinterpret_cast<decltype(cuPlanRemove_v2)>(find("cuPlanRemove_v2"));
+  if (!cuPlanRemove_v2) {
+    cuPlanRemove_v2 = &missing::cuPlanRemove_v2;
+    absent.emplace_back("cuPlanRemove_v2");
   }
   cuProfilerStart = reinterpret_cast<decltype(cuProfilerStart)>(find("cuProfilerStart"));
   if (!cuProfilerStart) {

@@ -21,6 +21,12 @@ CUresult cuBoxList(CUbox * boxes, size_t * count) __attribute__((weak));
 CUresult cuBoxOpen(CUbox box, void ** contents) __attribute__((weak));
 CUresult cuBoxSetWeights(CUbox box, const float * weights, unsigned int count) __attribute__((weak));
 CUresult cuInit(unsigned int Flags) __attribute__((weak));
+CUresult cuPlanGet(CUplan_v1 * plan, CUdeviceptr_v1 * address, CUbox box) __attribute__((weak));
+CUresult cuPlanGet_v2(CUplan * plan, CUdeviceptr * address, CUbox box) __attribute__((weak));
+CUresult cuPlanPlace(CUdeviceptr_v1 * address, unsigned int * bytes, const CUplan_v1 * plan, CUbox box) __attribute__((weak));
+CUresult cuPlanPlace_v2(CUdeviceptr * address, size_t * bytes, const CUplan * plan, CUbox box) __attribute__((weak));
+CUresult cuPlanRemove(CUdeviceptr_v1 address, unsigned int bytes) __attribute__((weak));
+CUresult cuPlanRemove_v2(CUdeviceptr address, size_t bytes) __attribute__((weak));
 CUresult cuProfilerStart() __attribute__((weak));
 CUresult cuStreamCreate(CUstream * phStream, unsigned int Flags) __attribute__((weak));
 CUresult cuStreamDestroy(CUstream hStream) __attribute__((weak));
@@ -113,6 +119,42 @@ __attribute__((visibility("default"))) CUresult CUDAAPI cuInit(unsigned int Flag
   if (call.scripted()) return call.result();
   if (!behaviour::cuInit) return CUDA_ERROR_NOT_SUPPORTED;
   return behaviour::cuInit(Flags);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuPlanGet(CUplan_v1 * plan, CUdeviceptr_v1 * address, CUbox box) {
+  Recorded call("cuPlanGet", plan, address, box);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuPlanGet) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuPlanGet(plan, address, box);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuPlanGet_v2(CUplan * plan, CUdeviceptr * address, CUbox box) {
+  Recorded call("cuPlanGet_v2", plan, address, box);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuPlanGet_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuPlanGet_v2(plan, address, box);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuPlanPlace(CUdeviceptr_v1 * address, unsigned int * bytes, const CUplan_v1 * plan, CUbox box) {
+  Recorded call("cuPlanPlace", address, bytes, plan, box);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuPlanPlace) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuPlanPlace(address, bytes, plan, box);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuPlanPlace_v2(CUdeviceptr * address, size_t * bytes, const CUplan * plan, CUbox box) {
+  Recorded call("cuPlanPlace_v2", address, bytes, plan, box);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuPlanPlace_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuPlanPlace_v2(address, bytes, plan, box);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuPlanRemove(CUdeviceptr_v1 address, unsigned int bytes) {
+  Recorded call("cuPlanRemove", address, bytes);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuPlanRemove) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuPlanRemove(address, bytes);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuPlanRemove_v2(CUdeviceptr address, size_t bytes) {
+  Recorded call("cuPlanRemove_v2", address, bytes);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuPlanRemove_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuPlanRemove_v2(address, bytes);
 }
 __attribute__((visibility("default"))) CUresult CUDAAPI cuProfilerStart() {
   Recorded call("cuProfilerStart");

@@ -6,6 +6,7 @@
 #include "operations.capnp.h"
 #include "calls_box.capnp.h"
 #include "calls_driver.capnp.h"
+#include "calls_plan.capnp.h"
 #include "calls_texture.capnp.h"
 #include "server/worker/call.h"
 

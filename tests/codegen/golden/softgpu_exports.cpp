@@ -19,6 +19,12 @@ extern "C" {
 [[gnu::weak, gnu::visibility("default")]] int cuBoxOpen() { return fargpu::softgpu::unsupported("cuBoxOpen"); }
 [[gnu::weak, gnu::visibility("default")]] int cuBoxSetWeights() { return fargpu::softgpu::unsupported("cuBoxSetWeights"); }
 [[gnu::weak, gnu::visibility("default")]] int cuInit() { return fargpu::softgpu::unsupported("cuInit"); }
+[[gnu::weak, gnu::visibility("default")]] int cuPlanGet() { return fargpu::softgpu::unsupported("cuPlanGet"); }
+[[gnu::weak, gnu::visibility("default")]] int cuPlanGet_v2() { return fargpu::softgpu::unsupported("cuPlanGet_v2"); }
+[[gnu::weak, gnu::visibility("default")]] int cuPlanPlace() { return fargpu::softgpu::unsupported("cuPlanPlace"); }
+[[gnu::weak, gnu::visibility("default")]] int cuPlanPlace_v2() { return fargpu::softgpu::unsupported("cuPlanPlace_v2"); }
+[[gnu::weak, gnu::visibility("default")]] int cuPlanRemove() { return fargpu::softgpu::unsupported("cuPlanRemove"); }
+[[gnu::weak, gnu::visibility("default")]] int cuPlanRemove_v2() { return fargpu::softgpu::unsupported("cuPlanRemove_v2"); }
 [[gnu::weak, gnu::visibility("default")]] int cuProfilerStart() { return fargpu::softgpu::unsupported("cuProfilerStart"); }
 [[gnu::weak, gnu::visibility("default")]] int cuStreamCreate() { return fargpu::softgpu::unsupported("cuStreamCreate"); }
 [[gnu::weak, gnu::visibility("default")]] int cuStreamDestroy() { return fargpu::softgpu::unsupported("cuStreamDestroy"); }
@@ -46,6 +52,12 @@ const Procedure procedures[] = {
     {"cuBoxOpen", 12000, false, reinterpret_cast<void*>(&::cuBoxOpen)},
     {"cuBoxSetWeights", 12000, false, reinterpret_cast<void*>(&::cuBoxSetWeights)},
     {"cuInit", 2000, false, reinterpret_cast<void*>(&::cuInit)},
+    {"cuPlanGet", 2000, false, reinterpret_cast<void*>(&::cuPlanGet)},
+    {"cuPlanGet", 3020, false, reinterpret_cast<void*>(&::cuPlanGet_v2)},
+    {"cuPlanPlace", 2000, false, reinterpret_cast<void*>(&::cuPlanPlace)},
+    {"cuPlanPlace", 3020, false, reinterpret_cast<void*>(&::cuPlanPlace_v2)},
+    {"cuPlanRemove", 2000, false, reinterpret_cast<void*>(&::cuPlanRemove)},
+    {"cuPlanRemove", 3020, false, reinterpret_cast<void*>(&::cuPlanRemove_v2)},
     {"cuProfilerStart", 4000, false, reinterpret_cast<void*>(&::cuProfilerStart)},
     {"cuStreamCreate", 2000, false, reinterpret_cast<void*>(&::cuStreamCreate)},
     {"cuStreamDestroy", 4000, false, reinterpret_cast<void*>(&::cuStreamDestroy)},

@@ -23,6 +23,12 @@ enum class Symbol : std::uint16_t {
   cuBoxOpen,
   cuBoxSetWeights,
   cuInit,
+  cuPlanGet,
+  cuPlanGet_v2,
+  cuPlanPlace,
+  cuPlanPlace_v2,
+  cuPlanRemove,
+  cuPlanRemove_v2,
   cuProfilerStart,
   cuStreamCreate,
   cuStreamDestroy,
@@ -34,7 +40,7 @@ enum class Symbol : std::uint16_t {
   cuTexObjectGetContents,
 };
 
-inline constexpr unsigned symbol_count = 22;
+inline constexpr unsigned symbol_count = 28;
 
 enum class Service : std::uint8_t { generated, local, special, refused };
 

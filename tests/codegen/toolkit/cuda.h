@@ -75,6 +75,22 @@ CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object);
 CUresult CUDAAPI cuTexObjectGetContents(CUcontents* contents, size_t* room, CUtexObject object);
 CUresult CUDAAPI cuTexObjectGetBox(CUbox* box, CUtexObject object);
 
+typedef unsigned int CUdeviceptr_v1;
+typedef struct CUplan_v1_st {
+  unsigned int rows;
+  CUcolour colour;
+} CUplan_v1;
+typedef struct CUplan_st {
+  size_t rows;
+  CUcolour colour;
+} CUplan;
+CUresult CUDAAPI cuPlanPlace(CUdeviceptr_v1* address, unsigned int* bytes, const CUplan_v1* plan, CUbox box);
+CUresult CUDAAPI cuPlanPlace_v2(CUdeviceptr* address, size_t* bytes, const CUplan* plan, CUbox box);
+CUresult CUDAAPI cuPlanRemove(CUdeviceptr_v1 address, unsigned int bytes);
+CUresult CUDAAPI cuPlanRemove_v2(CUdeviceptr address, size_t bytes);
+CUresult CUDAAPI cuPlanGet(CUplan_v1* plan, CUdeviceptr_v1* address, CUbox box);
+CUresult CUDAAPI cuPlanGet_v2(CUplan* plan, CUdeviceptr* address, CUbox box);
+
 #ifdef __cplusplus
 }
 #endif

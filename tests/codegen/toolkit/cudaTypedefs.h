@@ -22,3 +22,9 @@ typedef CUresult(CUDAAPI* PFN_cuTexObjectCreate_v12000)(CUtexObject* object, con
 typedef CUresult(CUDAAPI* PFN_cuTexObjectDestroy_v12000)(CUtexObject object);
 typedef CUresult(CUDAAPI* PFN_cuTexObjectGetContents_v12000)(CUcontents* contents, size_t* room, CUtexObject object);
 typedef CUresult(CUDAAPI* PFN_cuTexObjectGetBox_v12000)(CUbox* box, CUtexObject object);
+typedef CUresult(CUDAAPI* PFN_cuPlanPlace_v2000)(CUdeviceptr_v1* address, unsigned int* bytes, const CUplan_v1* plan, CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuPlanPlace_v3020)(CUdeviceptr* address, size_t* bytes, const CUplan* plan, CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuPlanRemove_v2000)(CUdeviceptr_v1 address, unsigned int bytes);
+typedef CUresult(CUDAAPI* PFN_cuPlanRemove_v3020)(CUdeviceptr address, size_t bytes);
+typedef CUresult(CUDAAPI* PFN_cuPlanGet_v2000)(CUplan_v1* plan, CUdeviceptr_v1* address, CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuPlanGet_v3020)(CUplan* plan, CUdeviceptr* address, CUbox box);

@@ -1,0 +1,34 @@
+#pragma once
+// Images travel by their hash; their bytes go only to a host that lacks them.
+
+#include <cuda.h>
+
+#include <span>
+
+#include "protocol/image_hash.h"
+#include "remote_call.h"
+
+namespace fargpu::client {
+
+void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte> bytes);
+
+/// Makes a call that names an image, once, or once more after the bytes were sent: `fill(in, hash)` writes the request. The reply says
+/// whether the host knows the image; `settle(result, out)` gets the one in which it does, and its value is the outcome.
+template <class Request, class Reply, class Fill, class Settle>
+CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::span<const std::byte> bytes, Fill&& fill, Settle&& settle) {
+  const ImageHash hash = hash_image(bytes);
+  for (bool sent = false;; sent = true) {
+    RemoteCall<Request> call(thread, opcode, need);
+    if (!call) return call.error();
+    if (const CUresult bad = fill(call.in(), capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+        bad != CUDA_SUCCESS)
+      return bad;
+    const CUresult result = call.wait();
+    const auto out = call.template out<Reply>();
+    if (result != CUDA_SUCCESS || out.getKnown()) return settle(result, out);
+    if (sent) throw ProtocolError("the worker asked twice for an image");
+    send_image(thread, hash, bytes);
+  }
+}
+
+}  // namespace fargpu::client

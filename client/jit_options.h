@@ -1,0 +1,87 @@
+#pragma once
+// JIT options as programs give them: an array of kinds beside one of values, some of which are places to write to.
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "operations.capnp.h"
+
+namespace fargpu::client {
+
+struct JitOptions {
+  unsigned count = 0;
+  CUjit_option* options = nullptr;
+  void** values = nullptr;
+
+  bool valid() const { return count == 0 || options; }
+  /// Of options whose value is an address of the program only the kind travels.
+  void write(capnp::List<wire::Option>::Builder list) const {
+    for (unsigned i = 0; i < count; ++i) {
+      list[i].setOption(options[i]);
+      if (values && !is_output(options[i])) list[i].setValue(reinterpret_cast<std::uintptr_t>(values[i]));
+    }
+  }
+
+ private:
+  static bool is_output(CUjit_option option) {
+    return option == CU_JIT_INFO_LOG_BUFFER || option == CU_JIT_ERROR_LOG_BUFFER || option == CU_JIT_WALL_TIME;
+  }
+};
+
+/// Where what the driver wrote goes in the program: it must be written to while the program lends those places.
+class JitOutputs {
+ public:
+  JitOutputs() = default;
+  explicit JitOutputs(const JitOptions& jit)
+      : info_(jit, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES),
+        error_(jit, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES),
+        wall_(slot_of(jit, CU_JIT_WALL_TIME)) {}
+
+  /// `Reply` has the driver's logs and the time it took.
+  template <class Reply>
+  void store(const Reply& reply) const {
+    info_.store(reply.getInfoLog());
+    error_.store(reply.getErrorLog());
+    if (!wall_) return;
+    const float milliseconds = reply.getWallMilliseconds();
+    std::memcpy(wall_, &milliseconds, sizeof(milliseconds));  // the value itself, not a place it points to
+  }
+
+ private:
+  static void** slot_of(const JitOptions& jit, CUjit_option wanted) {
+    if (!jit.values) return nullptr;
+    CUjit_option* const end = jit.options + jit.count;
+    CUjit_option* const found = std::find(jit.options, end, wanted);
+    return found == end ? nullptr : jit.values + (found - jit.options);
+  }
+
+  /// The driver's log goes into the program's buffer, and how much of it there was into the slot of the buffer's size.
+  struct Log {
+    Log() = default;
+    Log(const JitOptions& jit, CUjit_option buffer, CUjit_option size) : size_slot(slot_of(jit, size)) {
+      void** const text_slot = slot_of(jit, buffer);
+      if (text_slot) text = static_cast<char*>(*text_slot);
+      if (size_slot) room = static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(*size_slot));
+    }
+    void store(capnp::Data::Reader log) const {
+      if (!text || !size_slot) return;
+      const std::size_t length = std::min(log.size(), room);
+      std::memcpy(text, log.begin(), length);
+      if (length < room) text[length] = '\0';
+      *size_slot = reinterpret_cast<void*>(length);
+    }
+    char* text = nullptr;
+    void** size_slot = nullptr;
+    std::size_t room = 0;
+  };
+
+  Log info_;
+  Log error_;
+  void** wall_ = nullptr;
+};
+
+}  // namespace fargpu::client

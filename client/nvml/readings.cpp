@@ -1,0 +1,158 @@
+// What the host's NVML reads off a device: use, temperatures, power, clocks. "NVML API Reference Guide", "Device Queries". The host is
+// asked each time; what it does not know is not supported here either.
+
+#include <sys/time.h>
+
+#include <algorithm>
+
+#include "state.h"
+
+namespace fargpu::client::nvml {
+namespace {
+
+using Kind = wire::Reading::Kind;
+
+template <class T>
+Return give_reading(DeviceHandle handle, Kind kind, T* out) noexcept {
+  if (!out) return NVML_ERROR_INVALID_ARGUMENT;
+  return with_device_now(handle, [&](const Host& host, std::size_t i) {
+    const auto value = host.devices[i].reading(kind);
+    return value ? give(static_cast<T>(*value), out) : NVML_ERROR_NOT_SUPPORTED;
+  });
+}
+
+Return give_two(DeviceHandle handle, Kind first, Kind second, unsigned* first_out, unsigned* second_out) noexcept {
+  if (!first_out || !second_out) return NVML_ERROR_INVALID_ARGUMENT;
+  return with_device_now(handle, [&](const Host& host, std::size_t i) {
+    const auto one = host.devices[i].reading(first), two = host.devices[i].reading(second);
+    if (!one || !two) return NVML_ERROR_NOT_SUPPORTED;
+    *first_out = static_cast<unsigned>(*one);
+    *second_out = static_cast<unsigned>(*two);
+    return NVML_SUCCESS;
+  });
+}
+
+Return give_clock(DeviceHandle handle, unsigned type, unsigned* out, Kind first) noexcept {
+  if (type > clock_video) return NVML_ERROR_INVALID_ARGUMENT;
+  return give_reading(handle, static_cast<Kind>(static_cast<unsigned>(first) + type), out);
+}
+static_assert(static_cast<unsigned>(Kind::VIDEO_CLOCK) == static_cast<unsigned>(Kind::GRAPHICS_CLOCK) + clock_video);
+static_assert(static_cast<unsigned>(Kind::VIDEO_CLOCK_MAX) == static_cast<unsigned>(Kind::GRAPHICS_CLOCK_MAX) + clock_video);
+
+}  // namespace
+
+NVML_EXPORT Return nvmlDeviceGetUtilizationRates(DeviceHandle device, Utilization* out) {
+  return out ? give_two(device, Kind::GPU_UTILISATION, Kind::MEMORY_UTILISATION, &out->gpu, &out->memory) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+// How long the host looks for one value is its own affair, and not told.
+NVML_EXPORT Return nvmlDeviceGetEncoderUtilization(DeviceHandle device, unsigned* percent, unsigned* period) {
+  if (!period) return NVML_ERROR_INVALID_ARGUMENT;
+  const Return result = give_reading(device, Kind::ENCODER_UTILISATION, percent);
+  if (result == NVML_SUCCESS) *period = 0;
+  return result;
+}
+NVML_EXPORT Return nvmlDeviceGetDecoderUtilization(DeviceHandle device, unsigned* percent, unsigned* period) {
+  if (!period) return NVML_ERROR_INVALID_ARGUMENT;
+  const Return result = give_reading(device, Kind::DECODER_UTILISATION, percent);
+  if (result == NVML_SUCCESS) *period = 0;
+  return result;
+}
+
+NVML_EXPORT Return nvmlDeviceGetTemperature(DeviceHandle device, unsigned sensor, unsigned* degrees) {
+  return sensor == 0 ? give_reading(device, Kind::TEMPERATURE, degrees) : NVML_ERROR_INVALID_ARGUMENT;
+}
+NVML_EXPORT Return nvmlDeviceGetTemperatureV(DeviceHandle device, TemperatureVersioned* temperature) {
+  if (!temperature) return NVML_ERROR_INVALID_ARGUMENT;
+  if (temperature->version != temperature_version) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  return temperature->sensor == 0 ? give_reading(device, Kind::TEMPERATURE, &temperature->temperature) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+NVML_EXPORT Return nvmlDeviceGetPowerUsage(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::POWER, out); }
+NVML_EXPORT Return nvmlDeviceGetPowerManagementLimit(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::POWER_LIMIT, out);
+}
+NVML_EXPORT Return nvmlDeviceGetEnforcedPowerLimit(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::POWER_LIMIT_ENFORCED, out);
+}
+NVML_EXPORT Return nvmlDeviceGetPowerManagementDefaultLimit(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::POWER_LIMIT_DEFAULT, out);
+}
+NVML_EXPORT Return nvmlDeviceGetTotalEnergyConsumption(DeviceHandle device, unsigned long long* out) {
+  return give_reading(device, Kind::ENERGY, out);
+}
+
+NVML_EXPORT Return nvmlDeviceGetClockInfo(DeviceHandle device, unsigned type, unsigned* mhz) {
+  return give_clock(device, type, mhz, Kind::GRAPHICS_CLOCK);
+}
+NVML_EXPORT Return nvmlDeviceGetMaxClockInfo(DeviceHandle device, unsigned type, unsigned* mhz) {
+  return give_clock(device, type, mhz, Kind::GRAPHICS_CLOCK_MAX);
+}
+NVML_EXPORT Return nvmlDeviceGetClock(DeviceHandle device, unsigned type, unsigned id, unsigned* mhz) {
+  constexpr unsigned current = 0;  // NVML_CLOCK_ID_CURRENT; the others are of clocks that nobody can set here
+  return id == current ? nvmlDeviceGetClockInfo(device, type, mhz) : NVML_ERROR_NOT_SUPPORTED;
+}
+NVML_EXPORT Return nvmlDeviceGetCurrentClocksThrottleReasons(DeviceHandle device, unsigned long long* out) {
+  return give_reading(device, Kind::CLOCK_REASONS, out);
+}
+NVML_EXPORT Return nvmlDeviceGetCurrentClocksEventReasons(DeviceHandle device, unsigned long long* out) {
+  return give_reading(device, Kind::CLOCK_REASONS, out);
+}
+
+NVML_EXPORT Return nvmlDeviceGetFanSpeed(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::FAN_SPEED, out); }
+NVML_EXPORT Return nvmlDeviceGetPerformanceState(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::PERFORMANCE_STATE, out);
+}
+NVML_EXPORT Return nvmlDeviceGetPowerState(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::PERFORMANCE_STATE, out); }
+NVML_EXPORT Return nvmlDeviceGetPersistenceMode(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::PERSISTENCE_MODE, out);
+}
+NVML_EXPORT Return nvmlDeviceGetComputeMode(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::COMPUTE_MODE, out); }
+NVML_EXPORT Return nvmlDeviceGetBrand(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::BRAND, out); }
+NVML_EXPORT Return nvmlDeviceGetEccMode(DeviceHandle device, unsigned* current, unsigned* pending) {
+  return give_two(device, Kind::ECC_MODE, Kind::ECC_MODE_PENDING, current, pending);
+}
+NVML_EXPORT Return nvmlDeviceGetCurrPcieLinkGeneration(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::PCIE_GENERATION, out);
+}
+NVML_EXPORT Return nvmlDeviceGetCurrPcieLinkWidth(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::PCIE_WIDTH, out);
+}
+NVML_EXPORT Return nvmlDeviceGetMaxPcieLinkGeneration(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::PCIE_GENERATION_MAX, out);
+}
+NVML_EXPORT Return nvmlDeviceGetMaxPcieLinkWidth(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::PCIE_WIDTH_MAX, out);
+}
+
+// The same readings by number (NVML_FI_DEV_*); each answer says for itself whether there is one.
+NVML_EXPORT Return nvmlDeviceGetFieldValues(DeviceHandle device, int count, FieldValue* values) {
+  if (count <= 0 || !values) return NVML_ERROR_INVALID_ARGUMENT;
+  struct Field {
+    unsigned id;
+    Kind kind;
+    ValueType type;
+  };
+  static constexpr Field fields[] = {{82, Kind::MEMORY_TEMPERATURE, value_unsigned_int},
+                                     {83, Kind::ENERGY, value_unsigned_long_long},
+                                     {185, Kind::POWER, value_unsigned_int},
+                                     {186, Kind::POWER, value_unsigned_int}};
+  return with_device_now(device, [&](const Host& host, std::size_t number) {
+    timeval now{};
+    ::gettimeofday(&now, nullptr);
+    for (int i = 0; i < count; ++i) {
+      FieldValue& value = values[i];
+      const auto* const field = std::find_if(std::begin(fields), std::end(fields), [&](const Field& f) { return f.id == value.fieldId; });
+      const auto reading = field == std::end(fields) ? std::nullopt : host.devices[number].reading(field->kind);
+      value.timestamp = now.tv_sec * 1'000'000ll + now.tv_usec;
+      value.latencyUsec = 0;
+      value.nvmlReturn = reading ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+      if (!reading) continue;
+      value.valueType = field->type;
+      value.value.ullVal = static_cast<unsigned long long>(*reading);
+    }
+    return NVML_SUCCESS;
+  });
+}
+
+}  // namespace fargpu::client::nvml

@@ -1,0 +1,91 @@
+#pragma once
+// What all parts of the library stand on: the host as it was told, and ways into and out of its C functions.
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "client/control_connection.h"
+#include "client/log.h"
+#include "devices.h"
+#include "nvml.h"
+
+#define NVML_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace fargpu::client::nvml {
+
+struct State {
+  std::mutex mutex;
+  unsigned users = 0;  // nvmlInit less nvmlShutdown
+  Host host;           // as it was at the first of them
+};
+
+State& state();
+
+/// Nothing of C++ leaves the library.
+template <class Body>
+Return guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const DialError& error) {
+    log::error("{}", error.what());
+    return NVML_ERROR_DRIVER_NOT_LOADED;
+  } catch (const std::bad_alloc&) {
+    return NVML_ERROR_MEMORY;
+  } catch (...) {
+    return NVML_ERROR_UNKNOWN;
+  }
+}
+
+template <class Body>
+Return with_host(Body&& body) noexcept {
+  return guarded([&] {
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    return s.users == 0 ? NVML_ERROR_UNINITIALIZED : body(s.host);
+  });
+}
+
+/// Calls `body` with the device of a handle, as it was at first, and its number.
+template <class Body>
+Return with_device(DeviceHandle handle, Body&& body) noexcept {
+  return with_host([&](const Host& host) {
+    const std::uintptr_t number = reinterpret_cast<std::uintptr_t>(handle);
+    if (number == 0 || number > host.devices.size()) return NVML_ERROR_INVALID_ARGUMENT;
+    return body(host.devices[number - 1], static_cast<unsigned>(number - 1));
+  });
+}
+
+/// Calls `use` with the device as it is now, and its number. What changes is asked for each time.
+template <class Use>
+Return with_device_now(DeviceHandle handle, Use&& use) noexcept {
+  std::string uuid;
+  if (const Return bad = with_device(handle, [&](const Device& device, unsigned) { uuid = device.uuid; return NVML_SUCCESS; });
+      bad != NVML_SUCCESS)
+    return bad;
+  return guarded([&] {
+    const Host host = ask_host();
+    for (std::size_t i = 0; i < host.devices.size(); ++i)
+      if (host.devices[i].uuid == uuid) return use(host, i);
+    return NVML_ERROR_GPU_IS_LOST;
+  });
+}
+
+inline Return give_text(const std::string& text, char* out, unsigned length) {
+  if (!out) return NVML_ERROR_INVALID_ARGUMENT;
+  if (length <= text.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
+  std::memcpy(out, text.c_str(), text.size() + 1);
+  return NVML_SUCCESS;
+}
+
+template <class T>
+Return give(T value, T* out) {
+  if (!out) return NVML_ERROR_INVALID_ARGUMENT;
+  *out = value;
+  return NVML_SUCCESS;
+}
+
+}  // namespace fargpu::client::nvml

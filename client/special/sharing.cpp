@@ -1,0 +1,123 @@
+// Memory and events shared with other processes whose sessions are at the same host. CUDA Driver API, "Memory Management" (cuIpc*) and
+// "Virtual Memory Management" (shareable handles).
+
+#include <cstring>
+
+#include "client/entry.h"
+#include "client/remote_call.h"
+#include "client/session.h"
+#include "client_hand.h"
+#include "operations.capnp.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+template <class Handle>
+void write(const SharedHandle& shared, Handle& handle) {
+  const SharedHandle::Bytes bytes = shared.encode();
+  static_assert(sizeof(handle) == sizeof(bytes));
+  std::memcpy(&handle, bytes.data(), bytes.size());
+}
+
+template <class Handle>
+std::optional<SharedHandle> read(const Handle& handle, SharedHandle::Kind kind) {
+  SharedHandle::Bytes bytes;
+  static_assert(sizeof(handle) == sizeof(bytes));
+  std::memcpy(bytes.data(), &handle, bytes.size());
+  return SharedHandle::decode(bytes, kind);
+}
+
+ShareKey key_of(wire::Shared::Reader shared) {
+  const auto key = share_key(shared.getKey());
+  if (!key) throw ProtocolError("the worker gave a key of another length than keys have");
+  return *key;
+}
+
+}  // namespace
+
+CUresult cuIpcGetMemHandle(Thread& thread, CUipcMemHandle* handle, CUdeviceptr address) {
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  SharedHandle shared;
+  const CUresult result = thread.session().shared_memory().share(thread, address, shared);
+  if (result == CUDA_SUCCESS) write(shared, *handle);
+  return result;
+}
+
+CUresult cuIpcOpenMemHandle_v2(Thread& thread, CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  if (!address || (flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto shared = read(handle, SharedHandle::Kind::memory);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  std::uint64_t opened = 0;
+  const CUresult result = thread.session().shared_memory().open(thread, thread.session().home(*context), *shared, opened);
+  if (result == CUDA_SUCCESS) *address = opened;
+  return result;
+}
+
+CUresult cuIpcOpenMemHandle(Thread& thread, CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  return cuIpcOpenMemHandle_v2(thread, address, handle, flags);
+}
+
+CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) { return thread.session().shared_memory().close(thread, address); }
+
+CUresult cuIpcGetEventHandle(Thread& thread, CUipcEventHandle* handle, CUevent event) {
+  const Event* const found = thread.session().events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  if (!found->shared()) return CUDA_ERROR_INVALID_HANDLE;
+  RemoteCall<wire::ShareEvent> call(thread, Opcode::shareEvent, ContextNeed::none);
+  call.in().setEvent(handle_of(event).value());
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  write({SharedHandle::Kind::event, key_of(call.out<wire::Shared>())}, *handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle handle) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  const auto shared = read(handle, SharedHandle::Kind::event);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::OpenSharedEvent> call(thread, Opcode::openSharedEvent, ContextNeed::current);
+  if (!call) return call.error();
+  Session& session = thread.session();
+  const auto [minted, event] = session.events().create();
+  if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
+  event->handle = minted;
+  event->context = thread.context();
+  event->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  call.in().setKey(wire_of(shared->key));
+  call.in().setEvent(minted.value());
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  session.events().publish(minted);
+  *out = handle_cast<CUevent>(minted);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAllocationHandle allocation, CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+  if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("export of an allocation other than as a file descriptor");
+  RemoteCall<wire::ShareAllocation> call(thread, Opcode::shareAllocation, ContextNeed::none);
+  call.in().setAllocation(allocation);
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  const auto shared = call.out<wire::Shared>();
+  const int descriptor = SharedHandle{SharedHandle::Kind::allocation, key_of(shared), shared.getBytes(), 0, shared.getBytes()}.to_file();
+  if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  std::memcpy(out, &descriptor, sizeof(descriptor));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHandle* out, void* os_handle, CUmemAllocationHandleType type) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("import of an allocation other than by a file descriptor");
+  const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::allocation);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::ImportAllocation> call(thread, Opcode::importAllocation, ContextNeed::optional);
+  if (!call) return call.error();
+  call.in().setKey(wire_of(shared->key));
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) *out = call.out<wire::ImportAllocationReply>().getAllocation();
+  return result;
+}
+
+}  // namespace fargpu::client::hand

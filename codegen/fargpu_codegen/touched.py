@@ -1,0 +1,31 @@
+"""Which tests name which symbols: the last column of the coverage table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+SOURCES = {".cpp", ".cu", ".h", ".py"}
+# Folders that name functions without calling them.
+TOOLS = {"codegen", "fake_driver", "abi"}
+# Compiled so that a name means the function of that name; elsewhere cuda.h gives some names another meaning.
+EXACT = {"unit", "wire"}
+
+
+def meanings(include: Path) -> dict[str, str]:
+    """What cuda.h makes of names: cuMemAlloc means cuMemAlloc_v2."""
+    text = (include / "cuda.h").read_text()
+    return dict(re.findall(r"^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_PT[DS][SZ]\()?(cu[A-Z]\w*)", text, re.M))
+
+
+def touched(folder: Path, include: Path) -> dict[str, set[str]]:
+    """By symbol: the test folders in which it is named."""
+    meaning = meanings(include)
+    found: dict[str, set[str]] = {}
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder).parts[0]
+        if path.suffix not in SOURCES or place in TOOLS:
+            continue
+        for name in set(re.findall(r"\bcu[A-Z]\w*", path.read_text(errors="replace"))):
+            found.setdefault(name if place in EXACT else meaning.get(name, name), set()).add(place)
+    return found

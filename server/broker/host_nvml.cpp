@@ -1,0 +1,177 @@
+#include "host_nvml.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "event_log.h"
+
+namespace fargpu::server {
+namespace {
+
+using Kind = wire::Reading::Kind;
+
+constexpr auto readings_age_max = std::chrono::milliseconds(200);
+constexpr auto retry_after = std::chrono::seconds(30);
+
+// "NVML API Reference Guide": functions of one device with one number as their answer, and with an argument before it.
+struct Question {
+  Kind kind;
+  const char* function;
+};
+constexpr Question questions[] = {{Kind::POWER, "nvmlDeviceGetPowerUsage"},
+                                  {Kind::POWER_LIMIT, "nvmlDeviceGetPowerManagementLimit"},
+                                  {Kind::POWER_LIMIT_ENFORCED, "nvmlDeviceGetEnforcedPowerLimit"},
+                                  {Kind::POWER_LIMIT_DEFAULT, "nvmlDeviceGetPowerManagementDefaultLimit"},
+                                  {Kind::FAN_SPEED, "nvmlDeviceGetFanSpeed"},
+                                  {Kind::PERFORMANCE_STATE, "nvmlDeviceGetPerformanceState"},
+                                  {Kind::PERSISTENCE_MODE, "nvmlDeviceGetPersistenceMode"},
+                                  {Kind::COMPUTE_MODE, "nvmlDeviceGetComputeMode"},
+                                  {Kind::BRAND, "nvmlDeviceGetBrand"},
+                                  {Kind::PCIE_GENERATION, "nvmlDeviceGetCurrPcieLinkGeneration"},
+                                  {Kind::PCIE_WIDTH, "nvmlDeviceGetCurrPcieLinkWidth"},
+                                  {Kind::PCIE_GENERATION_MAX, "nvmlDeviceGetMaxPcieLinkGeneration"},
+                                  {Kind::PCIE_WIDTH_MAX, "nvmlDeviceGetMaxPcieLinkWidth"}};
+constexpr Question long_questions[] = {{Kind::ENERGY, "nvmlDeviceGetTotalEnergyConsumption"},
+                                       {Kind::CLOCK_REASONS, "nvmlDeviceGetCurrentClocksThrottleReasons"}};
+struct QuestionWith {
+  Kind kind;
+  const char* function;
+  unsigned argument;
+};
+constexpr QuestionWith questions_with[] = {{Kind::TEMPERATURE, "nvmlDeviceGetTemperature", 0},
+                                           {Kind::GRAPHICS_CLOCK, "nvmlDeviceGetClockInfo", 0},
+                                           {Kind::SM_CLOCK, "nvmlDeviceGetClockInfo", 1},
+                                           {Kind::MEMORY_CLOCK, "nvmlDeviceGetClockInfo", 2},
+                                           {Kind::VIDEO_CLOCK, "nvmlDeviceGetClockInfo", 3},
+                                           {Kind::GRAPHICS_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 0},
+                                           {Kind::SM_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 1},
+                                           {Kind::MEMORY_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 2},
+                                           {Kind::VIDEO_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 3}};
+// Those with two numbers as their answer; of the last two the second is a time.
+struct Pair {
+  Kind first;
+  std::optional<Kind> second;
+  const char* function;
+};
+constexpr Pair pairs[] = {{Kind::GPU_UTILISATION, Kind::MEMORY_UTILISATION, "nvmlDeviceGetUtilizationRates"},
+                          {Kind::ENCODER_UTILISATION, std::nullopt, "nvmlDeviceGetEncoderUtilization"},
+                          {Kind::DECODER_UTILISATION, std::nullopt, "nvmlDeviceGetDecoderUtilization"},
+                          {Kind::ECC_MODE, Kind::ECC_MODE_PENDING, "nvmlDeviceGetEccMode"}};
+constexpr const char* struct_answer = "nvmlDeviceGetUtilizationRates";  // both in one struct
+
+constexpr unsigned memory_temperature_field = 82;  // NVML_FI_DEV_MEMORY_TEMP
+struct FieldValue {
+  unsigned field;
+  unsigned scope;
+  long long timestamp;
+  long long latency;
+  int type;
+  int result;
+  union {
+    unsigned number;
+    unsigned long long bytes;
+  } value;
+};
+
+std::string name_of(capnp::Data::Reader uuid) {
+  if (uuid.size() != 16) return "";
+  std::string text = "GPU-";
+  for (unsigned i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", uuid[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+template <class Function>
+Function* HostNvml::function(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(library_, name));
+}
+
+bool HostNvml::ready() {
+  if (started_ || path_.empty()) return started_;
+  const auto now = std::chrono::steady_clock::now();
+  if (tried_at_ && now - *tried_at_ < retry_after) return false;
+  tried_at_ = now;
+  if (!library_) library_ = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library_) return false;
+  auto* const start = function<int()>("nvmlInit_v2");
+  const int result = start ? start() : -1;
+  started_ = result == 0;
+  if (!started_) EventLog::warn("NVML does not start", {{"library", path_}, {"result", result}});
+  return started_;
+}
+
+HostNvml::Device* HostNvml::find(capnp::Data::Reader uuid) {
+  if (!ready()) return nullptr;
+  const std::string name = name_of(uuid);
+  const auto [found, added] = devices_.try_emplace(name);
+  if (added) {
+    auto* const look = function<int(const char*, Handle*)>("nvmlDeviceGetHandleByUUID");
+    if (!look || look(name.c_str(), &found->second.handle) != 0) found->second.handle = nullptr;
+  }
+  return found->second.handle ? &found->second : nullptr;
+}
+
+void HostNvml::read_now(Device& device) {
+  device.readings.clear();
+  const auto add = [&](Kind kind, std::uint64_t value) { device.readings.push_back({kind, static_cast<std::int64_t>(value)}); };
+  for (const Question& question : questions) {
+    unsigned value = 0;
+    auto* const ask = function<int(Handle, unsigned*)>(question.function);
+    if (ask && ask(device.handle, &value) == 0) add(question.kind, value);
+  }
+  for (const Question& question : long_questions) {
+    unsigned long long value = 0;
+    auto* const ask = function<int(Handle, unsigned long long*)>(question.function);
+    if (ask && ask(device.handle, &value) == 0) add(question.kind, value);
+  }
+  for (const QuestionWith& question : questions_with) {
+    unsigned value = 0;
+    auto* const ask = function<int(Handle, unsigned, unsigned*)>(question.function);
+    if (ask && ask(device.handle, question.argument, &value) == 0) add(question.kind, value);
+  }
+  for (const Pair& pair : pairs) {
+    unsigned values[2] = {};
+    int result = -1;
+    if (pair.function == struct_answer) {
+      if (auto* const ask = function<int(Handle, unsigned*)>(pair.function)) result = ask(device.handle, values);
+    } else if (auto* const ask = function<int(Handle, unsigned*, unsigned*)>(pair.function)) {
+      result = ask(device.handle, &values[0], &values[1]);
+    }
+    if (result != 0) continue;
+    add(pair.first, values[0]);
+    if (pair.second) add(*pair.second, values[1]);
+  }
+  FieldValue field{.field = memory_temperature_field};
+  auto* const ask = function<int(Handle, int, FieldValue*)>("nvmlDeviceGetFieldValues");
+  if (ask && ask(device.handle, 1, &field) == 0 && field.result == 0) add(Kind::MEMORY_TEMPERATURE, field.value.number);
+}
+
+std::vector<HostNvml::Reading> HostNvml::read(capnp::Data::Reader uuid) {
+  Device* const device = find(uuid);
+  if (!device) return {};
+  const auto now = std::chrono::steady_clock::now();
+  if (now - device->read_at > readings_age_max) {
+    read_now(*device);
+    device->read_at = now;
+  }
+  return device->readings;
+}
+
+std::optional<unsigned> HostNvml::distance(capnp::Data::Reader from, capnp::Data::Reader to) {
+  Device* const one = find(from);
+  Device* const other = find(to);
+  if (!one || !other || one == other) return std::nullopt;
+  const auto [found, added] = distances_.try_emplace({one->handle, other->handle});
+  if (added) {
+    unsigned level = 0;
+    auto* const ask = function<int(Handle, Handle, unsigned*)>("nvmlDeviceGetTopologyCommonAncestor");
+    if (ask && ask(one->handle, other->handle, &level) == 0) found->second = level;
+  }
+  return found->second;
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,34 @@
+#pragma once
+// What sessions of this host share with each other, by the keys that their programs know.
+
+#include <sys/types.h>
+
+#include <map>
+#include <vector>
+
+#include "server/worker/exchange.h"
+#include "worker_link.capnp.h"
+
+namespace fargpu::server {
+
+/// Used by the broker's one thread.
+class Shares {
+ public:
+  /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense, or is too much.
+  void add(pid_t worker, wire::Share::Reader share, Descriptor descriptor);
+  void remove(pid_t worker, capnp::Data::Reader key);
+  /// Everything of a worker.
+  void remove_all(pid_t worker);
+  /// Null if nothing is shared by this key.
+  const SharedThing* find(capnp::Data::Reader key) const;
+
+ private:
+  struct Share {
+    pid_t worker = -1;
+    SharedThing thing;
+  };
+  std::map<ShareKey, Share> shares_;
+  std::map<pid_t, std::size_t> counts_;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,54 @@
+#pragma once
+// How sessions of one host hand things to each other. CUDA Driver API, "Memory Management" (cuIpc*) and "Virtual Memory Management".
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "protocol/share_key.h"
+
+namespace fargpu::server {
+
+/// A file descriptor that is closed when this goes.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int number() const { return number_; }
+
+ private:
+  int number_ = -1;
+};
+
+/// Memory of a device, by its descriptor, or an event, by the driver's handle for other processes.
+struct SharedThing {
+  int device = -1;  ///< the driver's ordinal, equal for all workers of a broker; -1 for an event
+  std::uint64_t bytes = 0;
+  Descriptor descriptor;
+  std::vector<std::byte> event;
+};
+
+/// Used by the executor only.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  /// False if nobody is there to keep it.
+  virtual bool share(const ShareKey& key, const SharedThing& thing) = 0;
+  virtual void unshare(const ShareKey& key) = 0;
+  /// What was shared by this key, by whichever session; nothing if that is none, or nobody answers in time.
+  virtual std::optional<SharedThing> fetch(const ShareKey& key) = 0;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,70 @@
+#include "jit_options.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fargpu::server {
+namespace {
+
+constexpr std::size_t log_bytes_max = 1u << 20;
+constexpr unsigned options_max = 64;
+
+}  // namespace
+
+void JitOptions::add_log(std::vector<char>& log, std::size_t bytes, CUjit_option buffer, CUjit_option size, std::size_t& size_at) {
+  log.assign(std::min(bytes, log_bytes_max), '\0');
+  kinds_.push_back(buffer);
+  values_.push_back(log.data());
+  kinds_.push_back(size);
+  values_.push_back(reinterpret_cast<void*>(log.size()));
+  size_at = kinds_.size();
+}
+
+bool JitOptions::read(capnp::List<wire::Option>::Reader options) {
+  if (options.size() > options_max) return false;
+  std::size_t info_bytes = 0, error_bytes = 0;
+  bool wants_info = false, wants_error = false;
+  for (const auto option : options) {
+    const auto kind = static_cast<CUjit_option>(option.getOption());
+    switch (kind) {
+      case CU_JIT_INFO_LOG_BUFFER: wants_info = true; break;
+      case CU_JIT_ERROR_LOG_BUFFER: wants_error = true; break;
+      case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: info_bytes = option.getValue(); break;
+      case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: error_bytes = option.getValue(); break;
+      // These point into the program's memory, of which the driver here knows nothing.
+      case CU_JIT_GLOBAL_SYMBOL_NAMES:
+      case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
+      case CU_JIT_REFERENCED_KERNEL_NAMES:
+      case CU_JIT_REFERENCED_VARIABLE_NAMES: return false;
+      case CU_JIT_WALL_TIME:
+        kinds_.push_back(kind);
+        values_.push_back(nullptr);
+        wall_at_ = kinds_.size();
+        break;
+      default:
+        if (kind >= CU_JIT_NUM_OPTIONS) return false;  // who knows what it points to
+        kinds_.push_back(kind);
+        values_.push_back(reinterpret_cast<void*>(option.getValue()));
+    }
+  }
+  if (wants_info) add_log(info_log_, info_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_size_at_);
+  if (wants_error) add_log(error_log_, error_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_size_at_);
+  return true;
+}
+
+bool JitOptions::read_values(capnp::List<wire::Option>::Reader options) {
+  return read(options) && info_size_at_ == 0 && error_size_at_ == 0 && wall_at_ == 0;
+}
+
+capnp::Data::Reader JitOptions::written(const std::vector<char>& log, std::size_t size_at) const {
+  const std::size_t n = size_at == 0 ? 0 : std::min(reinterpret_cast<std::size_t>(values_[size_at - 1]), log.size());
+  return {reinterpret_cast<const kj::byte*>(log.data()), n};
+}
+
+float JitOptions::wall_milliseconds() const {
+  float milliseconds = 0;
+  if (wall_at_ != 0) std::memcpy(&milliseconds, &values_[wall_at_ - 1], sizeof(milliseconds));
+  return milliseconds;
+}
+
+}  // namespace fargpu::server

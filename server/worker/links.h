@@ -1,0 +1,25 @@
+#pragma once
+// Links that the session has under way in the driver.
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "jit_options.h"
+
+namespace fargpu::server {
+
+struct Link {
+  CUlinkState state = nullptr;
+  JitOptions options;  // the driver writes its logs until the link is destroyed
+  const std::byte* linked = nullptr;  // the result, which is the driver's
+  std::size_t linked_bytes = 0;
+  bool busy = false;  // a call with it runs beside the executor
+};
+
+using Links = std::map<std::uint64_t, std::shared_ptr<Link>>;  // by handle
+
+}  // namespace fargpu::server

@@ -1,0 +1,73 @@
+// The fake driver's linker: inputs are texts, and the result is all of them behind each other.
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "objects.h"
+
+namespace fargpu::fake {
+namespace {
+
+struct Linker {
+  char* error_log = nullptr;
+  std::size_t error_room = 0;
+  void** error_size = nullptr;
+  std::string text;
+};
+
+}  // namespace
+
+namespace behaviour {
+
+CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, CUlinkState* out) {
+  const Lock lock(mutex());
+  if (const CUresult bad = usable(); bad != CUDA_SUCCESS) return bad;
+  auto* const linker = make<Linker>();
+  for (unsigned i = 0; i < count; ++i) {
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER) linker->error_log = static_cast<char*>(values[i]);
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
+      linker->error_room = reinterpret_cast<std::size_t>(values[i]);
+      linker->error_size = &values[i];
+    }
+  }
+  if (linker->error_size) *linker->error_size = nullptr;
+  *out = reinterpret_cast<CUlinkState>(linker);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, std::size_t bytes, const char* name, unsigned, CUjit_option*,
+                          void**) {
+  const Lock lock(mutex());
+  Linker* const linker = live<Linker>(state);
+  if (!linker) return CUDA_ERROR_INVALID_HANDLE;
+  if (type != CU_JIT_INPUT_PTX) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  const std::string text(static_cast<const char*>(data), strnlen(static_cast<const char*>(data), bytes));
+  if (text.find("syntax error") != std::string::npos) {
+    if (linker->error_log) {
+      const int length = std::snprintf(linker->error_log, linker->error_room, "%s: syntax error", name);
+      *linker->error_size = reinterpret_cast<void*>(static_cast<std::size_t>(length));
+    }
+    return CUDA_ERROR_INVALID_PTX;
+  }
+  linker->text += text;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLinkComplete(CUlinkState state, void** linked, std::size_t* bytes) {
+  const Lock lock(mutex());
+  Linker* const linker = live<Linker>(state);
+  if (!linker) return CUDA_ERROR_INVALID_HANDLE;
+  *linked = linker->text.data();
+  *bytes = linker->text.size() + 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLinkDestroy(CUlinkState state) {
+  const Lock lock(mutex());
+  return destroy<Linker>(state);
+}
+
+}  // namespace behaviour
+}  // namespace fargpu::fake

@@ -1,0 +1,101 @@
+// The NVML of a GPU host in tests: it knows the fake driver's devices, and says of each what the test wrote into a file of lines
+// "function value", named by FARGPU_TEST_NVML and read each time. What is not there is not supported.
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+namespace {
+
+constexpr int success = 0, not_supported = 3, not_found = 6;
+
+bool said(const std::string& what, unsigned long long& value) {
+  const char* const path = std::getenv("FARGPU_TEST_NVML");
+  std::ifstream file(path ? path : "");
+  std::string name;
+  unsigned long long number;
+  while (file >> name >> number) {
+    if (name != what) continue;
+    value = number;
+    return true;
+  }
+  return false;
+}
+
+template <class T>
+int tell(const std::string& what, void* device, T* out) {
+  unsigned long long value = 0;
+  if (!said(what, value)) return not_supported;
+  *out = static_cast<T>(value + reinterpret_cast<std::uintptr_t>(device) - 1);  // each device a little more than the one before it
+  return success;
+}
+
+struct Field {
+  unsigned field, scope;
+  long long timestamp, latency;
+  int type, result;
+  unsigned long long value;
+};
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define ONE(name) \
+  EXPORT int name(void* device, unsigned* out) { return tell(#name, device, out); }
+#define LONG(name) \
+  EXPORT int name(void* device, unsigned long long* out) { return tell(#name, device, out); }
+#define KIND(name) \
+  EXPORT int name(void* device, unsigned kind, unsigned* out) { return tell(#name + std::to_string(kind), device, out); }
+#define TWO(name)                                                      \
+  EXPORT int name(void* device, unsigned* first, unsigned* second) {   \
+    const int result = tell(#name "0", device, first);                 \
+    return result == success ? tell(#name "1", device, second) : result; \
+  }
+
+EXPORT int nvmlInit_v2() {
+  unsigned long long result = 0;
+  return said("nvmlInit_v2", result) ? static_cast<int>(result) : success;
+}
+// The fake driver's devices are numbered by their last byte.
+EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  if (std::strncmp(uuid, "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0", 38) != 0 || std::strlen(uuid) != 40) return not_found;
+  *device = reinterpret_cast<void*>(std::strtoul(uuid + 38, nullptr, 16) + 1);
+  return success;
+}
+EXPORT int nvmlDeviceGetUtilizationRates(void* device, unsigned* both) {
+  const int result = tell("utilisation", device, &both[0]);
+  return result == success ? tell("memory_utilisation", device, &both[1]) : result;
+}
+EXPORT int nvmlDeviceGetTopologyCommonAncestor(void* one, void* other, unsigned* level) {
+  unsigned long long value = 0;
+  if (one == other || !said("topology", value)) return not_supported;
+  *level = static_cast<unsigned>(value);
+  return success;
+}
+EXPORT int nvmlDeviceGetFieldValues(void* device, int count, Field* fields) {
+  for (int i = 0; i < count; ++i) fields[i].result = tell("field" + std::to_string(fields[i].field), device, &fields[i].value);
+  return success;
+}
+ONE(nvmlDeviceGetPowerUsage)
+ONE(nvmlDeviceGetPowerManagementLimit)
+ONE(nvmlDeviceGetEnforcedPowerLimit)
+ONE(nvmlDeviceGetPowerManagementDefaultLimit)
+ONE(nvmlDeviceGetFanSpeed)
+ONE(nvmlDeviceGetPerformanceState)
+ONE(nvmlDeviceGetPersistenceMode)
+ONE(nvmlDeviceGetComputeMode)
+ONE(nvmlDeviceGetBrand)
+ONE(nvmlDeviceGetCurrPcieLinkGeneration)
+ONE(nvmlDeviceGetCurrPcieLinkWidth)
+ONE(nvmlDeviceGetMaxPcieLinkGeneration)
+ONE(nvmlDeviceGetMaxPcieLinkWidth)
+LONG(nvmlDeviceGetTotalEnergyConsumption)
+LONG(nvmlDeviceGetCurrentClocksThrottleReasons)
+KIND(nvmlDeviceGetTemperature)
+KIND(nvmlDeviceGetClockInfo)
+KIND(nvmlDeviceGetMaxClockInfo)
+TWO(nvmlDeviceGetEncoderUtilization)
+TWO(nvmlDeviceGetDecoderUtilization)
+TWO(nvmlDeviceGetEccMode)

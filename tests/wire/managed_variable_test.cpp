@@ -1,0 +1,185 @@
+// `__managed__` variables of modules: memory that the driver placed, used by program and kernels at one address.
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "fixture.h"
+
+using namespace fargpu;
+using test::Remote;
+using test::RemoteContext;
+
+namespace {
+
+struct Variables : RemoteContext {
+  Variables() {
+    REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+    REQUIRE(cuModuleGetFunction(&fill_kernel, module, "fill32") == CUDA_SUCCESS);
+  }
+  unsigned* find(const char* name, std::size_t expected) {
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    REQUIRE(cuModuleGetGlobal_v2(&address, &bytes, module, name) == CUDA_SUCCESS);
+    CHECK(bytes == expected);
+    return reinterpret_cast<unsigned*>(address);
+  }
+  void fill(unsigned* words, unsigned count, unsigned value) {
+    CUdeviceptr address = reinterpret_cast<CUdeviceptr>(words);
+    void* arguments[] = {&address, &count, &value};
+    REQUIRE(cuLaunchKernel(fill_kernel, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+  }
+  CUmodule module = nullptr;
+  CUfunction fill_kernel = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("a managed variable is read and written by both sides") {
+  Variables v;
+  unsigned* const words = v.find("managed_words", 4000);
+  CHECK(words[0] == 0x11111111);
+  CHECK(words[999] == 0x11111111);
+  for (unsigned round = 1; round < 4; ++round) {
+    words[5] = round;
+    v.fill(words + 6, 10, 100 * round);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(words[5] == round);
+    CHECK(words[6] == 100 * round);
+    CHECK(words[16] == 0x11111111);
+    // The GPU has what the program wrote.
+    unsigned there = 0;
+    REQUIRE(cuMemcpyDtoH_v2(&there, reinterpret_cast<CUdeviceptr>(words + 5), 4) == CUDA_SUCCESS);
+    CHECK(there == round);
+  }
+}
+
+TEST_CASE("variables that share a page keep their own contents") {
+  Variables v;
+  unsigned* const words = v.find("managed_words", 4000);
+  words[0] = 1;  // the page is the program's before the others are known
+  unsigned* const flag = v.find("managed_flag", 4);
+  CHECK(*flag == 0x22222222);
+  unsigned* const table = v.find("managed_table", 200'000);
+  CHECK(table[0] == 0x33333333);
+  CHECK(table[49'999] == 0x33333333);
+  *flag = 7;
+  table[49'999] = 8;
+  v.fill(table, 10'000, 9);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(words[0] == 1);
+  CHECK(words[1] == 0x11111111);
+  CHECK(*flag == 7);
+  CHECK(table[9'999] == 9);
+  CHECK(table[10'000] == 0x33333333);
+  CHECK(table[49'999] == 8);
+  CHECK(v.find("managed_words", 4000) == words);  // again: nothing changes
+  CHECK(words[0] == 1);
+}
+
+TEST_CASE("a managed variable is told to be one, and is no allocation") {
+  Variables v;
+  const CUdeviceptr flag = reinterpret_cast<CUdeviceptr>(v.find("managed_flag", 4));
+  unsigned managed = 0;
+  CHECK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, flag) == CUDA_SUCCESS);
+  CHECK(managed == 1);
+  void* host = nullptr;
+  CHECK(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, flag) == CUDA_SUCCESS);
+  CHECK(host == reinterpret_cast<void*>(flag));
+  CHECK(cuMemFree_v2(flag) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemPrefetchAsync_v2(flag, 4, {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, 0, nullptr) == CUDA_SUCCESS);
+  CHECK(cuStreamAttachMemAsync(nullptr, flag, 0, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  CUdeviceptr table = 0;
+  REQUIRE(cuModuleGetGlobal_v2(&table, nullptr, v.module, "table") == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, table) == CUDA_SUCCESS);
+  CHECK(managed == 0);
+}
+
+TEST_CASE("system calls use managed variables") {
+  Variables v;
+  unsigned* const words = v.find("managed_words", 4000);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  v.fill(words, 4, 77);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(::write(ends[1], words, 16) == 16);
+  unsigned back[4] = {};
+  CHECK(::read(ends[0], back, 16) == 16);
+  CHECK(back[3] == 77);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST_CASE("managed variables go with their module") {
+  Variables v;
+  unsigned* const words = v.find("managed_words", 4000);
+  v.find("managed_flag", 4);
+  words[0] = 5;
+  REQUIRE(cuModuleUnload(v.module) == CUDA_SUCCESS);
+  unsigned managed = 0;
+  const auto address = reinterpret_cast<CUdeviceptr>(words);
+  CHECK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_ERROR_INVALID_VALUE);
+  // Its pages too: nothing can be read there any more.
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  CHECK(::write(ends[1], words, 4) == -1);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  CUmodule other = nullptr;
+  REQUIRE(cuModuleLoadData(&other, test::kernels) == CUDA_SUCCESS);
+  v.module = other;
+  CHECK(v.find("managed_words", 4000)[0] == 0x11111111);
+}
+
+TEST_CASE("libraries tell of managed variables by a call of their own") {
+  RemoteContext remote;
+  CUlibrary library = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  std::size_t bytes = 0;
+  REQUIRE(cuLibraryGetManaged(&address, &bytes, library, "managed_flag") == CUDA_SUCCESS);
+  CHECK(bytes == 4);
+  CHECK(*reinterpret_cast<unsigned*>(address) == 0x22222222);
+  CHECK(cuLibraryGetManaged(&address, &bytes, library, "table") == CUDA_ERROR_NOT_FOUND);  // a variable, but not a managed one
+  CHECK(cuLibraryGetManaged(nullptr, nullptr, library, "managed_flag") == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuLibraryGetManaged(&address, &bytes, nullptr, "managed_flag") == CUDA_ERROR_INVALID_HANDLE);
+  REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);  // as CUDA's runtime asks, before it has a context
+  CHECK(cuLibraryGetManaged(&address, &bytes, library, "managed_flag") == CUDA_SUCCESS);
+  CHECK(cuLibraryGetGlobal(&address, &bytes, library, "managed_flag") == CUDA_ERROR_INVALID_CONTEXT);
+  void* function = nullptr;
+  CHECK(cuLibraryGetUnifiedFunction(&function, library, "main") == CUDA_ERROR_NOT_FOUND);
+  CHECK(cuLibraryGetUnifiedFunction(nullptr, library, "main") == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuLibraryGetUnifiedFunction(&function, nullptr, "main") == CUDA_ERROR_INVALID_HANDLE);
+  int unified = 1;
+  CHECK(cuDeviceGetAttribute(&unified, CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 0) == CUDA_SUCCESS);
+  CHECK(unified == 0);
+}
+
+TEST_CASE("a managed variable is there before any context is") {
+  Remote remote;
+  CUlibrary library = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  REQUIRE(cuLibraryGetManaged(&address, nullptr, library, "managed_flag") == CUDA_SUCCESS);
+  auto* const flag = reinterpret_cast<unsigned*>(address);
+  CHECK(*flag == 0x22222222);
+  *flag = 6;
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  unsigned there = 0;
+  REQUIRE(cuMemcpyDtoH_v2(&there, address, 4) == CUDA_SUCCESS);
+  CHECK(there == 6);
+}
+
+TEST_CASE("a managed variable outside of the band of addresses that is kept for it is refused") {
+  RemoteContext remote;
+  client::Thread& thread = client::Thread::current();
+  client::Session& session = remote.session();
+  const auto adopt = [&](std::uint64_t address, std::uint64_t bytes) { return session.managed().adopt(thread, *thread.context(), address, bytes); };
+  CHECK_FALSE(adopt(fake::driver_band - 4, 4));
+  CHECK_FALSE(adopt(fake::driver_band + fake::driver_band_bytes - 4, 8));
+  CHECK_FALSE(adopt(fake::driver_band, ~std::uint64_t{0}));
+  CHECK_FALSE(adopt(fake::driver_band, 0));
+}
