@@ -185,7 +185,8 @@ void Captures::forget(Stream& stream) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);
   if (Capture* capture = of(stream)) {
-    capture->invalidated = true;
+    // A stream that joined a capture may go; whether its work was joined in turn is told at the end.
+    if (capture->origin == &stream) capture->invalidated = true;
     capture->streams.erase(&stream);
     stream.capture = nullptr;
   }

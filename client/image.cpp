@@ -26,6 +26,7 @@ struct FatbinContainer {
   std::uint64_t bytes;  // behind the header
 };
 constexpr std::uint32_t container_magic = 0xBA55ED50;
+constexpr std::size_t container_alignment = 8;
 
 /// What may be looked at: so much of a file, or, behind a program's bare pointer, as much as any image can have. It is read in
 /// small steps, because what is no image may end at the end of a page.
@@ -64,6 +65,24 @@ std::optional<std::size_t> container_bytes(const Source& source) {
       !source.holds(header.header_bytes, header.bytes))
     return std::nullopt;
   return header.header_bytes + header.bytes;
+}
+
+// Containers one behind the other, the first of them that of the wrapper.
+std::optional<Image> join_containers(const FatbinWrapper& wrapper) {
+  Image image{{}, true, {}};
+  const auto add = [&](const void* container) {
+    const auto bytes = container_bytes(Source(container, unbounded));
+    const std::size_t offset = (image.joined.size() + container_alignment - 1) & ~(container_alignment - 1);
+    if (!bytes || *bytes > limits::image_bytes_max - std::min(offset, limits::image_bytes_max)) return false;
+    image.joined.resize(offset + *bytes);
+    std::memcpy(image.joined.data() + offset, container, *bytes);
+    return true;
+  };
+  if (!add(wrapper.container)) return std::nullopt;
+  for (auto* list = static_cast<const void* const*>(wrapper.more); *list; ++list)
+    if (!add(*list)) return std::nullopt;
+  image.bytes = image.joined;
+  return image;
 }
 
 // The end of whatever lies furthest: tables, sections or segments. Some cubins have their program headers last.
@@ -135,14 +154,16 @@ std::optional<std::size_t> ptx_bytes(const Source& source) {
 std::optional<Image> find_image(const void* pointer, std::size_t readable) {
   const auto image = [](const void* begin, std::optional<std::size_t> bytes, bool wrapped) -> std::optional<Image> {
     if (!bytes) return std::nullopt;
-    return Image{{static_cast<const std::byte*>(begin), *bytes}, wrapped};
+    return Image{{static_cast<const std::byte*>(begin), *bytes}, wrapped, {}};
   };
   const Source source(pointer, readable);
   if (source.begins_with({0xB1, 0x43, 0x62, 0x46})) {
     FatbinWrapper wrapper;
     // Only a program's own memory can hold a pointer that leads anywhere.
     if (readable != unbounded || !source.load(0, wrapper) || !wrapper.container) return std::nullopt;
-    return image(wrapper.container, container_bytes(Source(wrapper.container, unbounded)), true);
+    auto found = image(wrapper.container, container_bytes(Source(wrapper.container, unbounded)), true);
+    const bool unlinked = found && found->bytes.size() <= sizeof(FatbinContainer) && wrapper.version == 2 && wrapper.more;
+    return unlinked ? join_containers(wrapper) : std::move(found);
   }
   if (source.begins_with({0x50, 0xED, 0x55, 0xBA})) return image(pointer, container_bytes(source), false);
   if (source.begins_with({0x7F, 'E', 'L', 'F'})) return image(pointer, elf_bytes(source), false);

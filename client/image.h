@@ -10,8 +10,10 @@ namespace fargpu::client {
 
 struct Image {
   std::span<const std::byte> bytes;
-  /// It came as the wrapper that nvcc's object files register; `bytes` is the container in it.
+  /// It came as the wrapper that nvcc's object files register; `bytes` is the container in it. If that is empty, because separately
+  /// compiled code was linked for no GPU and the driver has to do it, the containers to link follow, each at a multiple of eight bytes.
   bool wrapped = false;
+  std::vector<std::byte> joined;  ///< holds `bytes` where they do not lie in the program's memory as they are
 };
 
 inline constexpr std::size_t unbounded = ~std::size_t{0};

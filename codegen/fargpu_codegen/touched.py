@@ -8,8 +8,9 @@ from pathlib import Path
 SOURCES = {".cpp", ".cu", ".h", ".py"}
 # Folders that name functions without calling them.
 TOOLS = {"codegen", "fake_driver", "abi"}
-# Compiled so that a name means the function of that name; elsewhere cuda.h gives some names another meaning.
+# Where a name means the function of that name; elsewhere cuda.h gives some names another meaning.
 EXACT = {"unit", "wire"}
+EXACT_MARK = "#define __CUDA_API_VERSION_INTERNAL"
 
 
 def meanings(include: Path) -> dict[str, str]:
@@ -26,6 +27,8 @@ def touched(folder: Path, include: Path) -> dict[str, set[str]]:
         place = path.relative_to(folder).parts[0]
         if path.suffix not in SOURCES or place in TOOLS:
             continue
-        for name in set(re.findall(r"\bcu[A-Z]\w*", path.read_text(errors="replace"))):
-            found.setdefault(name if place in EXACT else meaning.get(name, name), set()).add(place)
+        text = path.read_text(errors="replace")
+        exact = place in EXACT or EXACT_MARK in text
+        for name in set(re.findall(r"\bcu[A-Z]\w*", text)):
+            found.setdefault(name if exact else meaning.get(name, name), set()).add(place)
     return found

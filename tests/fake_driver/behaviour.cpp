@@ -248,30 +248,36 @@ std::unique_ptr<Module> parse(const char* text) {
   return module;
 }
 
-const char* text_of(const void* image) {
+std::string text_of(const void* image) {
   struct Wrapper {
     std::uint32_t magic, version;
     const void* container;
+    const void* const* more;
   };
   std::uint32_t magic;
   std::memcpy(&magic, image, sizeof(magic));
-  if (magic == 0x466243B1) image = static_cast<const Wrapper*>(image)->container;
-  std::memcpy(&magic, image, sizeof(magic));
+  if (magic == 0x466243B1) {
+    const auto& wrapper = *static_cast<const Wrapper*>(image);
+    if (wrapper.version == 1) return text_of(wrapper.container);
+    std::string linked;
+    for (const void* const* part = wrapper.more; *part; ++part) linked += text_of(*part);
+    return linked;
+  }
   // A container holds, for the fake driver, a PTX text right behind its header.
   if (magic == 0xBA55ED50) return static_cast<const char*>(image) + 16;
   return static_cast<const char*>(image);
 }
 
 CUresult load(const void* image, Module*& out) {
-  const char* const text = text_of(image);
-  const bool binary = std::strncmp(text, ".version", 8) != 0;
+  const std::string text = text_of(image);
+  const bool binary = !text.starts_with(".version");
   if (binary) {
     out = make<Module>();
     out->binary = true;
     return CUDA_SUCCESS;
   }
-  if (std::strstr(text, "syntax error")) return CUDA_ERROR_INVALID_PTX;
-  auto module = parse(text);
+  if (text.find("syntax error") != std::string::npos) return CUDA_ERROR_INVALID_PTX;
+  auto module = parse(text.c_str());
   for (const auto& kernel : module->kernels) state().objects.insert(kernel.get());
   out = module.release();
   state().objects.insert(out);
@@ -477,6 +483,10 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = state().seen(device) + 1; break;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1:
+      *value = std::getenv("FARGPU_FAKE_FIRST_MEMORY_OPERATIONS") != nullptr;
+      break;
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *value = 1; break;
@@ -1100,6 +1110,33 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   std::memset(map, 0, sizeof(*map));
   map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
   for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];
+  return CUDA_SUCCESS;
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
+                                 const cuuint64_t*, const int* lower, const int* upper, cuuint32_t channels, cuuint32_t pixels,
+                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                 CUtensorMapFloatOOBfill) {
+  std::memset(map, 0, sizeof(*map));
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+  for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];
+  for (unsigned i = 0; i + 2 < rank; ++i) map->opaque[8 + i] = static_cast<std::uint64_t>(lower[i] * 1000 + upper[i]);
+  map->opaque[12] = std::uint64_t{channels} * 1000 + pixels;
+  return CUDA_SUCCESS;
+}
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
+                                     const cuuint64_t*, int lower, int upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t*,
+                                     CUtensorMapInterleave, CUtensorMapIm2ColWideMode, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                     CUtensorMapFloatOOBfill) {
+  std::memset(map, 0, sizeof(*map));
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+  for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];
+  map->opaque[8] = static_cast<std::uint64_t>(lower * 1000 + upper);
+  map->opaque[12] = std::uint64_t{channels} * 1000 + pixels;
+  return CUDA_SUCCESS;
+}
+CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+  map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
   return CUDA_SUCCESS;
 }
 

@@ -877,6 +877,38 @@ CASE(capture_into_graph) {
   HOLDS(value_at(value.address()) == 13);
 }
 
+CASE(captured_stream_destroyed) {
+  Kernels kernels;
+  Stream stream(CU_STREAM_NON_BLOCKING);
+  Event forked, joined;
+  Buffer<int> value(1);
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuEventRecord(forked, stream));
+  {
+    Stream other(CU_STREAM_NON_BLOCKING);
+    OK(cuStreamWaitEvent(other, forked, 0));
+    OK(kernels.try_launch("set", {}, {1}, 0, other, value.address(), 21));
+    OK(cuEventRecord(joined, other));
+    OK(cuStreamWaitEvent(stream, joined, 0));
+  }
+  CUgraph captured;
+  OK(cuStreamEndCapture(stream, &captured));
+  Graph graph(captured);
+  value.clear();
+  graph.launch(stream);
+  HOLDS(value_at(value.address()) == 21);
+
+  // What it did must have been joined.
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuEventRecord(forked, stream));
+  {
+    Stream other(CU_STREAM_NON_BLOCKING);
+    OK(cuStreamWaitEvent(other, forked, 0));
+    OK(kernels.try_launch("set", {}, {1}, 0, other, value.address(), 22));
+  }
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream, &captured));
+}
+
 CASE(graph_memory) {
   Kernels kernels;
   Stream stream;

@@ -60,6 +60,11 @@ extern "C" __global__ void rotate(cudaTextureObject_t texture, float* out, int w
                                     v * cosf(angle) + u * sinf(angle) + 0.5f);
 }
 
+// Takes some time, so that what follows in its stream waits.
+extern "C" __global__ void linger() {
+  for (int i = 0; i < 5000; ++i) __nanosleep(1000);
+}
+
 // Doubles every element of a surface and mirrors the rows.
 extern "C" __global__ void change_surface(cudaSurfaceObject_t from, cudaSurfaceObject_t to,
                                           int width, int height) {
@@ -338,6 +343,25 @@ CASE(layers) {
     HOLDS(is_same_texel(
         got[i], image.at(static_cast<int>(at[i].c[0]), static_cast<int>(at[i].c[1]), layer), 0));
   }
+}
+
+// Programs let go of a texture right behind the launch that reads it, as with memory from a pool.
+CASE(destroyed_behind_its_launch) {
+  constexpr int count = 64;
+  Image image(formats[1], 8, 6, 1);
+  Array array(image, 2);
+  std::vector<float> at = random_values<float>(count * 2, 0, 5.9f);
+  Kernels kernels;
+  Buffer<float> places(at);
+  Buffer<Texel> out(count);
+  {
+    Texture texture(array.resource(), description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, false));
+    OK(kernels.try_launch("linger", {}, {1}, 0, nullptr));
+    OK(kernels.try_launch("read_2d", {}, {count}, 0, nullptr, texture.get(), places.address(), out.address(), count));
+  }
+  std::vector<Texel> got = out.get();
+  for (int i = 0; i < count; ++i)
+    HOLDS(is_same_texel(got[i], image.at(static_cast<int>(at[2 * i]), static_cast<int>(at[2 * i + 1]), 0), 0));
 }
 
 CASE(cube) {

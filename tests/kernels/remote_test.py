@@ -90,6 +90,15 @@ class Sharing(SystemTest):
         self.assertEqual((done.code, done.out.splitlines()[-1:]), (0, ["shared"]), done.out + done.err)
 
 
+class OlderNames(SystemTest):
+    """Calls as programs of older toolkits make them."""
+
+    def test_the_same(self):
+        broker = self.broker(driver=SOFTWARE_GPU)
+        done = run([PROGRAMS / "older_names"], env=environment(broker), seconds=CASE_SECONDS)
+        self.assertEqual((done.code, done.out.splitlines()[-1:]), (0, ["the same"]), done.out + done.err)
+
+
 class Endless(SystemTest):
     """A kernel that does not end by itself."""
 

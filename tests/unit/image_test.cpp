@@ -85,6 +85,13 @@ std::size_t length(const Bytes& bytes) {
   return image->bytes.size();
 }
 
+struct Wrapper {
+  std::uint32_t magic = 0x466243B1;
+  std::uint32_t version = 1;
+  const void* container = nullptr;
+  const void* more = nullptr;
+};
+
 Bytes text(std::string_view characters) {
   const auto bytes = std::as_bytes(std::span(characters));
   Bytes with_null(bytes.begin(), bytes.end());
@@ -113,12 +120,7 @@ TEST_CASE("a container whose header cannot be is none") {
 }
 
 TEST_CASE("a wrapper leads to its container") {
-  struct {
-    std::uint32_t magic = 0x466243B1;
-    std::uint32_t version = 1;
-    const void* container = nullptr;
-    const void* more = nullptr;
-  } wrapper;
+  Wrapper wrapper;
   const Bytes inner = container(100);
   wrapper.container = inner.data();
   auto image = find_image(&wrapper);
@@ -256,6 +258,34 @@ TEST_CASE("a file that was cut anywhere is no image, and nothing behind its end 
       if (find_image(part.data(), cut)) FAIL("cut to " << cut << " of " << whole.size() << " bytes");
     }
   }
+}
+
+TEST_CASE("code that was linked for no GPU comes with what is to be linked") {
+  Bytes first = container(21), second = container(40);
+  first.resize(37);
+  second.resize(56);
+  put(first, 16, std::uint32_t{1});
+  put(second, 16, std::uint32_t{2});
+  const Bytes linked = container(100), nothing = container(0);
+  const void* list[] = {first.data(), second.data(), nullptr};
+  Wrapper wrapper{.version = 2, .container = nothing.data(), .more = list};
+  const auto image = find_image(&wrapper);
+  REQUIRE(image);
+  CHECK(image->wrapped);
+  REQUIRE(image->bytes.size() == 16 + 40 + 56);
+  CHECK(std::memcmp(image->bytes.data(), nothing.data(), 16) == 0);
+  CHECK(std::memcmp(image->bytes.data() + 16, first.data(), 37) == 0);
+  CHECK(std::memcmp(image->bytes.data() + 56, second.data(), 56) == 0);
+  // The list means nothing in the first version, nor beside code that was linked.
+  wrapper.container = linked.data();
+  CHECK(find_image(&wrapper)->bytes.size() == 116);
+  wrapper.container = nothing.data();
+  wrapper.version = 1;
+  CHECK(find_image(&wrapper)->bytes.size() == 16);
+  wrapper.version = 2;
+  const Bytes impossible = container(limits::image_bytes_max - 16);
+  list[1] = impossible.data();
+  CHECK_FALSE(find_image(&wrapper));
 }
 
 TEST_CASE("a wrapper in a file leads nowhere") {

@@ -14,6 +14,7 @@
 #include "operations.capnp.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
+#include "protocol/image_hash.h"
 #include "protocol/message.h"
 
 using namespace fargpu;
@@ -58,6 +59,44 @@ TEST_CASE("a worker refuses what it can refuse, and goes on") {
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
   client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
   CHECK(client.reply() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a worker looks at no container beyond the end of its image") {
+  HandMadeClient client;
+  client.open_context();
+  std::vector<std::byte> container(16);
+  const auto put = [&](std::size_t offset, auto value) { std::memcpy(container.data() + offset, &value, sizeof(value)); };
+  const auto load = [&] {
+    const ImageHash hash = hash_image(container);
+    const auto name = [&](auto in) {
+      in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+      in.setBytes(container.size());
+    };
+    client.send_call<wire::SendImage>(Opcode::sendImage, name, container, false);
+    client.send_call<wire::LoadImage>(Opcode::loadImage, [&](auto in) {
+      name(in);
+      in.setModule(true);
+      in.setWrapped(true);
+    });
+    return client.reply();
+  };
+  put(0, std::uint32_t{0xBA55ED50});
+  put(4, std::uint16_t{1});
+  put(6, std::uint16_t{16});
+  for (const std::uint64_t bytes : {std::uint64_t{1}, ~std::uint64_t{0}, ~std::uint64_t{0} - 15}) {
+    put(8, bytes);
+    CHECK(load() == CUDA_ERROR_INVALID_IMAGE);
+  }
+  put(8, std::uint64_t{0});
+  for (const std::uint16_t header_bytes : {0, 15, 17}) {
+    put(6, header_bytes);
+    CHECK(load() == CUDA_ERROR_INVALID_IMAGE);
+  }
+  put(6, std::uint16_t{16});
+  container.resize(31);  // what follows is cut off
+  CHECK(load() == CUDA_ERROR_INVALID_IMAGE);
+  container.resize(32);
+  CHECK(load() == CUDA_ERROR_INVALID_IMAGE);
 }
 
 TEST_CASE("a worker refuses parts of graphs that cannot be, and gives none to the GPU") {

@@ -299,3 +299,36 @@ TEST_CASE("pointer attributes and advice of managed memory") {
   CHECK(cuStreamAttachMemAsync(nullptr, data, 0, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
   CHECK(cuStreamAttachMemAsync(nullptr, data + 8, 0, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("ranges are prefetched and discarded in batches") {
+  Managed m;
+  const std::size_t bytes = 256 * kib;
+  unsigned* const first = m.allocate(bytes);
+  unsigned* const second = m.allocate(bytes);
+  first[0] = 1;
+  second[0] = 2;
+  CUdeviceptr addresses[] = {Managed::at(first), Managed::at(second)};
+  std::size_t sizes[] = {bytes, bytes};
+  CUmemLocation to_device{};
+  to_device.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemLocation locations[] = {to_device, to_device};
+  std::size_t starts[] = {0, 1};
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 2, locations, starts, 2, 0, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(first[0] == 1);
+  CHECK(second[0] == 2);
+  CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 2, locations, starts, 3, 0, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 2, locations, starts, 2, 1, stream) == CUDA_ERROR_INVALID_VALUE);
+  std::size_t late[] = {1, 1};
+  CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 2, locations, late, 2, 0, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemPrefetchBatchAsync(nullptr, sizes, 2, locations, starts, 2, 0, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemDiscardBatchAsync(addresses, sizes, 2, 0, stream) == CUDA_SUCCESS);
+  CHECK(cuMemDiscardBatchAsync(addresses, sizes, 2, 1, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemDiscardAndPrefetchBatchAsync(addresses, sizes, 2, locations, starts, 1, 0, stream) == CUDA_SUCCESS);
+  CUdeviceptr foreign[] = {0x1234000};
+  CHECK(cuMemDiscardBatchAsync(foreign, sizes, 1, 0, stream) == CUDA_ERROR_INVALID_VALUE);
+  second[0] = 5;  // what was discarded is written anew
+  CHECK(second[0] == 5);
+}

@@ -196,3 +196,22 @@ TEST_CASE("bad arguments to pools") {
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_ERROR_NOT_SUPPORTED);
 }
+
+TEST_CASE("pools are found and set by location and kind of memory") {
+  RemoteContext remote;
+  CUmemLocation here{};
+  here.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuMemGetDefaultMemPool(&pool, &here, CU_MEM_ALLOCATION_TYPE_PINNED) == CUDA_SUCCESS);
+  CHECK(pool == default_pool());
+  const CUmemoryPool other = new_pool();
+  REQUIRE(cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_PINNED, other) == CUDA_SUCCESS);
+  REQUIRE(cuMemGetMemPool(&pool, &here, CU_MEM_ALLOCATION_TYPE_PINNED) == CUDA_SUCCESS);
+  CHECK(pool == other);
+  CUdeviceptr block = 0;
+  REQUIRE(cuMemAllocAsync(&block, 100, nullptr) == CUDA_SUCCESS);
+  CHECK(attribute(other, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 512);
+  CHECK(cuMemGetDefaultMemPool(&pool, nullptr, CU_MEM_ALLOCATION_TYPE_PINNED) == CUDA_ERROR_INVALID_VALUE);
+  here.id = 40;
+  CHECK(cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_PINNED, other) == CUDA_ERROR_INVALID_DEVICE);
+}

@@ -47,6 +47,34 @@ TEST_CASE("what is no image, or a bad one, is refused, and the compiler's words 
   CHECK(reinterpret_cast<std::size_t>(values[1]) == 20);
 }
 
+TEST_CASE("separately compiled code is linked by the host's driver") {
+  RemoteContext remote;
+  const auto container = [](std::string text) {
+    text.resize(text.size() + 1);
+    std::string bytes("\x50\xED\x55\xBA\x01\x00\x10\x00", 8);
+    const std::uint64_t length = text.size();
+    bytes.append(reinterpret_cast<const char*>(&length), sizeof(length));
+    return bytes + text;
+  };
+  const std::string nothing("\x50\xED\x55\xBA\x01\x00\x10\x00\0\0\0\0\0\0\0\0", 16);
+  const std::string first = container(".version 8.0\n.entry one(.param .u64 a)\n");
+  const std::string second = container(".version 8.0\n.entry two(.param .u32 b)\n");
+  const void* list[] = {first.data(), second.data(), nullptr};
+  struct {
+    std::uint32_t magic = 0x466243B1;
+    std::uint32_t version = 2;
+    const void* container;
+    const void* more;
+  } wrapper{.container = nothing.data(), .more = list};
+  CUlibrary library = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, &wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CUkernel kernel = nullptr;
+  CHECK(cuLibraryGetKernel(&kernel, library, "one") == CUDA_SUCCESS);
+  CHECK(cuLibraryGetKernel(&kernel, library, "two") == CUDA_SUCCESS);
+  CHECK(cuLibraryGetKernel(&kernel, library, "three") == CUDA_ERROR_NOT_FOUND);
+  CHECK(cuLibraryUnload(library) == CUDA_SUCCESS);
+}
+
 TEST_CASE("functions are found by name; those of an unloaded module are unknown") {
   RemoteContext remote;
   CUmodule module = nullptr;

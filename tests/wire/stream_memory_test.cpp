@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -219,6 +220,22 @@ TEST_CASE("stream memory operations: what is refused") {
   CHECK(cuStreamBatchMemOp(s.stream, 1, many.data(), 0) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(s.driver->calls("cuStreamBatchMemOp_v2") == 0);
   CHECK(s.word(s.memory) == 0);
+}
+
+TEST_CASE("where the driver offers the first version, it does what the second does") {
+  REQUIRE(::setenv("FARGPU_FAKE_FIRST_MEMORY_OPERATIONS", "1", 1) == 0);
+  Streams s;
+  REQUIRE(::unsetenv("FARGPU_FAKE_FIRST_MEMORY_OPERATIONS") == 0);
+  REQUIRE(cuStreamWriteValue32(s.stream, s.memory, 4, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWriteValue64(s.stream, s.memory + 8, 5, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue32(s.stream, s.memory, 4, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue64(s.stream, s.memory + 8, 5, 0) == CUDA_SUCCESS);
+  CUstreamBatchMemOpParams write = operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, s.host(), 6);
+  REQUIRE(cuStreamBatchMemOp(s.stream, 1, &write, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  CHECK(s.word(s.memory) == 4);
+  CHECK(s.word(s.memory + 8) == 5);
+  CHECK(s.flag() == 6);
 }
 
 TEST_CASE("captured memory operations become nodes; those on memory of the host cannot") {

@@ -265,7 +265,8 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
 CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
   return entry([&] {
     require(config != nullptr);
-    *config = usable_context()->shared_config;
+    usable_context();
+    *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;  // what is asked for is accepted and of no effect
   });
 }
 
@@ -273,7 +274,7 @@ CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
   return entry([&] {
     require(config >= CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE &&
             config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE);
-    usable_context()->shared_config = config;
+    usable_context();
   });
 }
 

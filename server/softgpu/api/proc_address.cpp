@@ -66,9 +66,3 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, c
     if (status != nullptr) *status = found.status;
   });
 }
-
-/// There are no private tables.
-CUresult cuGetExportTable(const void** table, const CUuuid*) {
-  if (table != nullptr) *table = nullptr;
-  return CUDA_ERROR_INVALID_VALUE;
-}

@@ -73,8 +73,11 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     auto stream = StreamTable::instance().get(handle);
     {
       std::lock_guard lock(graph_mutex());
-      if (stream->capture != nullptr) stream->capture->is_invalidated = true;
-      if (stream->capture != nullptr) stream->capture->streams.erase(stream.get());
+      // A stream that joined a capture may go; its work must have been joined in turn at the end.
+      if (stream->capture != nullptr) {
+        if (stream->capture->origin == stream.get()) stream->capture->is_invalidated = true;
+        stream->capture->streams.erase(stream.get());
+      }
     }
     StreamTable::instance().remove(handle);
     stream->context()->destroy_stream(stream);
@@ -450,7 +453,11 @@ CUresult update_dependencies(CUstream handle, const CUgraphNode* dependencies,
     require(stream->capture != nullptr, CUDA_ERROR_ILLEGAL_STATE);
     std::vector<GraphNode*> nodes = find_nodes(dependencies, count);
     for (GraphNode* node : nodes) require(&node->graph() == stream->capture->graph.get());
-    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) stream->capture_dependencies.clear();
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
+      auto& let_go = stream->capture->let_go;
+      let_go.insert(let_go.end(), stream->capture_dependencies.begin(), stream->capture_dependencies.end());
+      stream->capture_dependencies.clear();
+    }
     for (GraphNode* node : nodes)
       if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(),
                     node) == stream->capture_dependencies.end())

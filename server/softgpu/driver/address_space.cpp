@@ -354,6 +354,7 @@ std::vector<std::shared_ptr<PhysicalMemory>> AddressSpace::unmap(DeviceAddress a
   auto is_inside = [&](const MemoryRange& range) {
     return range.kind == MemoryKind::mapped && range.base + range.bytes <= address + bytes;
   };
+  require(begin != end);
   for (auto it = begin; it != end; ++it) require(is_inside(*it->second));
   auto before = range_at(address);
   require(before == nullptr || before->base == address);

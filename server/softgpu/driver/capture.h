@@ -26,6 +26,7 @@ struct Capture {
   bool is_graph_own = true;       // false if captured into the program's graph
   std::set<Stream*> streams;      // that take part, the origin too
   std::vector<GraphNode*> nodes;  // that were captured
+  std::vector<GraphNode*> let_go;  // that the program took from a stream's dependencies
 };
 
 /// Where in a capture an event was recorded.

@@ -80,6 +80,7 @@ void Context::revive() {
 
 void Context::destroy() {
   for (const auto& green : greens()) green->destroy();
+  if (is_alive_) storage.clear(handle());
   for (const auto& task : everything()) task->wait();
   flush_print();
   {

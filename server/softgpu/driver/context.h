@@ -16,6 +16,7 @@
 #include "driver/device.h"
 #include "driver/device_heap.h"
 #include "driver/handle_table.h"
+#include "driver/local_storage.h"
 #include "driver/print_buffer.h"
 #include "driver/stream.h"
 #include "exec/fault.h"
@@ -82,12 +83,12 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   size_t limit(CUlimit limit) const;
   void set_limit(CUlimit limit, size_t value);
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
-  std::atomic<CUsharedconfig> shared_config{CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE};
   /// Retains of a primary context; under primary_mutex.
   int retain_count = 0;
   std::mutex primary_mutex;
   std::mutex peers_mutex;
   std::set<CUcontext> peers;
+  LocalStorage storage;
 
   void flush_print() { home_ != nullptr ? home_->flush_print() : print_buffer_.flush(); }
   /// Memory in which the blocks of one cooperative grid meet (cooperative_groups finds it through

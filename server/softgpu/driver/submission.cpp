@@ -64,6 +64,7 @@ void end(const std::shared_ptr<Capture>& capture) {
 bool is_joined(const Capture& capture, const Stream& origin) {
   std::set<const GraphNode*> reached;
   std::vector<GraphNode*> pending = origin.capture_dependencies;
+  pending.insert(pending.end(), capture.let_go.begin(), capture.let_go.end());
   while (!pending.empty()) {
     GraphNode* node = pending.back();
     pending.pop_back();

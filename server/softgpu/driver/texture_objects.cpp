@@ -4,9 +4,11 @@
 #include <cmath>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "driver/context.h"
 #include "driver/driver.h"
+#include "driver/task.h"
 
 namespace fargpu::softgpu {
 namespace {
@@ -197,20 +199,28 @@ std::shared_ptr<TextureObject> find_texture_object(uint64_t handle, bool is_surf
   Objects& all = objects();
   std::shared_lock lock(all.mutex);
   auto found = all.by_handle.find(handle);
-  if (found == all.by_handle.end() || found->second->texture.is_surface != is_surface)
+  if (found == all.by_handle.end() || found->second->texture.is_surface != is_surface ||
+      found->second->is_destroyed)
     return nullptr;
   return found->second;
 }
 
 bool remove_texture(uint64_t handle, bool is_surface) {
+  std::shared_ptr<TextureObject> object = find_texture_object(handle, is_surface);
+  if (object == nullptr) return false;
   Objects& all = objects();
-  std::unique_lock lock(all.mutex);
-  auto found = all.by_handle.find(handle);
-  if (found == all.by_handle.end() || found->second->texture.is_surface != is_surface) return false;
-  // Kernels that still run may be using it.
-  for (int i = 0; i < Driver::get().device_count(); ++i)
-    Driver::get().device(i).retire(found->second);
-  all.by_handle.erase(found);
+  {
+    std::unique_lock lock(all.mutex);
+    if (std::exchange(object->is_destroyed, true)) return false;
+  }
+  auto removal =
+      std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion, [=, &all] {
+        std::unique_lock lock(all.mutex);
+        all.by_handle.erase(handle);
+      });
+  if (auto context = ContextTable::instance().find(context_of_id(object->context_id)))
+    for (const auto& task : context->everything()) removal->depend_on(task);
+  removal->submit();
   return true;
 }
 

@@ -20,6 +20,7 @@ struct TextureObject {
   CUDA_RESOURCE_VIEW_DESC view = {};
   bool has_view = false;
   uint64_t context_id = 0;
+  bool is_destroyed = false;               // only kernels that were launched before find it
   std::shared_ptr<const void> keep_alive;  // the array it reads
 };
 
@@ -29,10 +30,11 @@ uint64_t make_texture(const Context& context, const CUDA_RESOURCE_DESC& resource
 uint64_t make_surface(const Context& context, const CUDA_RESOURCE_DESC& resource);
 /// Null if there is no such object.
 std::shared_ptr<TextureObject> find_texture_object(uint64_t handle, bool is_surface);
+/// The program lets go of it, as it may before the kernels that it launched have run.
 bool remove_texture(uint64_t handle, bool is_surface);
 void remove_textures_of(const Context& context);
 
-/// For kernels: the texture lives as long as the program keeps the object.
+/// For kernels.
 const Texture* texture_of(uint64_t handle);
 
 }  // namespace fargpu::softgpu

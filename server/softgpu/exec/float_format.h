@@ -34,20 +34,23 @@ using E5m2Format = FloatFormat<5, 2>;
 template <class Format>
 double decode_float(uint32_t bits) {
   constexpr uint64_t quiet_nan = 0x7ff8000000000000;
+  constexpr int dropped_bits = 52 - Format::mantissa_bits;
   uint32_t exponent = (bits >> Format::mantissa_bits) & Format::exponent_max;
   uint32_t mantissa = bits & Format::mantissa_mask;
   double value;
   if (!Format::is_finite_only && exponent == Format::exponent_max)
-    value = mantissa != 0 ? std::bit_cast<double>(quiet_nan | static_cast<uint64_t>(mantissa)
-                                                                  << (52 - Format::mantissa_bits))
-                          : HUGE_VAL;
+    value = mantissa != 0
+                ? std::bit_cast<double>(quiet_nan | static_cast<uint64_t>(mantissa) << dropped_bits)
+                : HUGE_VAL;
   else if (Format::is_finite_only && (bits & Format::nan) == Format::nan)
     value = std::nan("");
   else if (exponent == 0)
-    value = std::ldexp(mantissa, 1 - Format::bias - Format::mantissa_bits);
+    value = mantissa *
+            std::bit_cast<double>(
+                static_cast<uint64_t>(1023 + 1 - Format::bias - Format::mantissa_bits) << 52);
   else
-    value = std::ldexp(mantissa | (1u << Format::mantissa_bits),
-                       static_cast<int>(exponent) - Format::bias - Format::mantissa_bits);
+    value = std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023 - Format::bias) << 52 |
+                                  static_cast<uint64_t>(mantissa) << dropped_bits);
   return bits & Format::sign_bit ? -value : value;
 }
 
@@ -117,6 +120,15 @@ struct Bfloat {
 };
 
 inline double to_double(Half value) { return decode_float<HalfFormat>(value.bits); }
+/// The same value in single precision, without branches, for loops over lanes.
+inline float to_float(Half value) {
+  uint32_t magnitude = value.bits & 0x7fffu, mantissa = magnitude & 0x3ff;
+  // Shifted into place it is an f32 of the wrong exponent, which a multiplication corrects.
+  float number = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  uint32_t special = 0x7f800000 | mantissa << 13 | (mantissa != 0 ? 0x00400000 : 0);
+  uint32_t bits = magnitude >= 0x7c00 ? special : std::bit_cast<uint32_t>(number);
+  return std::bit_cast<float>(bits | static_cast<uint32_t>(value.bits & 0x8000) << 16);
+}
 /// A bf16 is the upper half of an f32.
 inline double to_double(Bfloat value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);

@@ -1,11 +1,14 @@
 #include "exec/memory_access.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "exec/block.h"
 #include "exec/launch.h"
+#include "exec/ops/elementwise.h"
 
 namespace fargpu::softgpu {
 namespace {
@@ -33,7 +36,7 @@ std::byte* find_shared(Warp& warp, uint64_t address, uint32_t bytes) {
 
 bool ResolvedAccess::fail(const LaneAccess& what, int lane, const char* space) {
   uint64_t address = address_.lane[lane];
-  bool is_misaligned = address % what.bytes != 0;
+  bool is_misaligned = (address & (what.bytes - 1)) != 0;
   std::string text = (is_misaligned ? "misaligned address " : "illegal address ") +
                      hexadecimal(address) + ", " +
                      (what.access == Access::read ? "read" : "write") + " of " +
@@ -43,63 +46,107 @@ bool ResolvedAccess::fail(const LaneAccess& what, int lane, const char* space) {
   return false;
 }
 
+// ---- all 32 lanes at once ----
+
+namespace {
+
+/// How the lanes' base addresses lie to one another; what is added to all changes nothing of it.
+template <class Base>
+[[gnu::always_inline]] inline ResolvedAccess::Pattern find_pattern(const Base* base,
+                                                                   uint32_t bytes) {
+  int shift = std::countr_zero(bytes);  // pieces have a power of two of bytes
+  Base differs = 0, out_of_step = 0;
+  for (int lane = 0; lane < warp_size; ++lane) {
+    differs |= base[lane] ^ base[0];
+    out_of_step |= base[lane] ^ (base[0] + (static_cast<Base>(lane) << shift));
+  }
+  return out_of_step == 0 ? ResolvedAccess::Pattern::contiguous
+         : differs == 0   ? ResolvedAccess::Pattern::uniform
+                          : ResolvedAccess::Pattern::scattered;
+}
+
+/// The window of a generic address as a space; none for those that are looked at lane by lane.
+std::optional<MemorySpace> space_of_window(uint64_t address) {
+  switch (static_cast<Window>(address >> window_shift)) {
+    case Window::global:
+      return MemorySpace::global;
+    case Window::shared:
+      return MemorySpace::shared;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+/// Host address of a block of global memory within one page, or of the own block's shared memory;
+/// null if there is more to look at.
+[[gnu::always_inline]] inline std::byte* ResolvedAccess::find_block(const LaneAccess& what,
+                                                                    MemorySpace space,
+                                                                    uint64_t first,
+                                                                    uint64_t bytes) {
+  if (space == MemorySpace::generic) {
+    auto found = space_of_window(first);
+    if (!found) return nullptr;
+    space = *found;
+    first &= window_mask;
+  }
+  MemoryView& memory = *what.warp.memory;
+  if (space == MemorySpace::global) {
+    TranslationCache& cache = what.access == Access::read ? memory.reads : memory.writes;
+    const TranslationCache::Entry* page = cache.find(*memory.page_table, first, what.access);
+    if (page == nullptr || !page->covers(first + bytes - 1)) return nullptr;
+    return page->host + (first - page->begin);
+  }
+  if (space == MemorySpace::shared && bytes <= memory.shared_bytes &&
+      first <= memory.shared_bytes - bytes)
+    return memory.shared + first;
+  return nullptr;
+}
+
+/// Scattered lanes mostly access one page, or the own block's shared memory. False if there is more
+/// to look at.
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_scattered(const LaneAccess& what,
+                                                                     MemorySpace space) {
+  uint64_t lowest = address_.lane[0], highest = lowest, low_bits = 0;
+  for (int lane = 0; lane < warp_size; ++lane) {
+    uint64_t address = address_.lane[lane];
+    lowest = std::min(lowest, address);
+    highest = std::max(highest, address);
+    low_bits |= address;
+  }
+  if ((low_bits & (what.bytes - 1)) != 0 || highest >> window_shift != lowest >> window_shift)
+    return false;
+  std::byte* host = find_block(what, space, lowest, highest - lowest + what.bytes);
+  if (host == nullptr) return false;
+  for (int lane = 0; lane < warp_size; ++lane)
+    host_.lane[lane] = host + (address_.lane[lane] - lowest);
+  return true;
+}
+
+// ---- lane by lane ----
+
 bool ResolvedAccess::resolve_global(const LaneAccess& what, LaneMask lanes) {
   TranslationCache& cache =
       what.access == Access::read ? what.warp.memory->reads : what.warp.memory->writes;
   const PageTable& table = *what.warp.memory->page_table;
-  uint64_t first = address_.lane[first_lane(lanes)];
-  const TranslationCache::Entry* page = cache.find(table, first, what.access);
-
-  // Mostly all lanes access one page. Pieces are aligned, so none crosses the end of a page.
-  if (page != nullptr && lanes == all_lanes) {
-    uint64_t difference = 0, low_bits = 0, out_of_step = 0;
-    for (int lane = 0; lane < warp_size; ++lane) {
-      uint64_t address = address_.lane[lane];
-      difference |= address ^ first;
-      low_bits |= address;
-      out_of_step |= address ^ (first + static_cast<uint64_t>(lane) * what.bytes);
-    }
-    if ((difference & ~(page->bytes - 1)) == 0 && low_bits % what.bytes == 0) {
-      std::byte* host = page->host;
-      for (int lane = 0; lane < warp_size; ++lane)
-        host_.lane[lane] = host + (address_.lane[lane] - page->begin);
-      is_contiguous_ = out_of_step == 0;
-      return true;
-    }
-  }
+  const TranslationCache::Entry* page = nullptr;
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint64_t address = address_.lane[lane];
     if (page == nullptr || !page->covers(address)) page = cache.find(table, address, what.access);
-    if (page == nullptr || address % what.bytes != 0) return fail(what, lane, "global");
+    if (page == nullptr || (address & (what.bytes - 1)) != 0) return fail(what, lane, "global");
     host_.lane[lane] = page->host + (address - page->begin);
   }
   return true;
 }
 
 bool ResolvedAccess::resolve_shared(const LaneAccess& what, LaneMask lanes) {
-  const MemoryView& memory = *what.warp.memory;
-  if (lanes == all_lanes) {
-    uint64_t first = address_.lane[0], highest = 0, low_bits = 0, out_of_step = 0;
-    for (int lane = 0; lane < warp_size; ++lane) {
-      uint64_t address = address_.lane[lane];
-      highest = address > highest ? address : highest;
-      low_bits |= address;
-      out_of_step |= address ^ (first + static_cast<uint64_t>(lane) * what.bytes);
-    }
-    if (highest <= memory.shared_bytes - what.bytes && low_bits % what.bytes == 0 &&
-        memory.shared_bytes >= what.bytes) {
-      for (int lane = 0; lane < warp_size; ++lane)
-        host_.lane[lane] = memory.shared + address_.lane[lane];
-      is_contiguous_ = out_of_step == 0;
-      return true;
-    }
-  }
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint64_t address = address_.lane[lane];
     std::byte* host = find_shared(what.warp, address, what.bytes);
-    if (host == nullptr || address % what.bytes != 0) return fail(what, lane, "shared");
+    if (host == nullptr || (address & (what.bytes - 1)) != 0) return fail(what, lane, "shared");
     host_.lane[lane] = host;
   }
   return true;
@@ -110,7 +157,7 @@ bool ResolvedAccess::resolve_local(const LaneAccess& what, LaneMask lanes) {
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint64_t address = address_.lane[lane];
-    if (address % what.bytes != 0 || address + what.bytes > what.warp.local_bytes)
+    if ((address & (what.bytes - 1)) != 0 || address + what.bytes > what.warp.local_bytes)
       return fail(what, lane, "local");
     uint32_t offset = static_cast<uint32_t>(address);
     if (what.bytes <= 4) {
@@ -126,7 +173,7 @@ bool ResolvedAccess::resolve_local(const LaneAccess& what, LaneMask lanes) {
   return true;
 }
 
-void ResolvedAccess::commit(Warp& warp) {
+void ResolvedAccess::write_staged(Warp& warp) {
   for_each_lane(staged_, [&](int lane) {
     uint32_t offset = static_cast<uint32_t>(address_.lane[lane] & window_mask);
     for (uint32_t i = 0; i < bytes_; i += 4)
@@ -139,7 +186,7 @@ bool ResolvedAccess::resolve_parameter(const LaneAccess& what, LaneMask lanes) {
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint64_t address = address_.lane[lane];
-    if (what.access != Access::read || address % what.bytes != 0 ||
+    if (what.access != Access::read || (address & (what.bytes - 1)) != 0 ||
         address + what.bytes > memory.parameter_bytes)
       return fail(what, lane, "parameter");
     host_.lane[lane] = const_cast<std::byte*>(memory.parameters) + address;
@@ -154,7 +201,7 @@ bool ResolvedAccess::resolve_generic(const LaneAccess& what, LaneMask lanes) {
                 [&](int lane) { is_one_window &= address_.lane[lane] >> window_shift == first; });
   if (!is_one_window) {
     for (LaneMask rest = lanes; rest != 0; rest &= rest - 1)
-      if (!resolve_lane(what, first_lane(rest))) return false;
+      if (!resolve_generic(what, LaneMask{1} << first_lane(rest))) return false;
     return true;
   }
   if (static_cast<Window>(first) == Window::global) return resolve_global(what, lanes);
@@ -173,28 +220,7 @@ bool ResolvedAccess::resolve_generic(const LaneAccess& what, LaneMask lanes) {
   return fail(what, first_lane(lanes), "generic");
 }
 
-bool ResolvedAccess::resolve_lane(const LaneAccess& what, int lane) {
-  return resolve_generic(what, LaneMask{1} << lane);
-}
-
-template <MemorySpace space, AddressKind kind>
-bool ResolvedAccess::resolve(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                             OperandRef address, uint32_t bytes, Access access) {
-  bytes_ = bytes;
-  uint64_t offset = static_cast<uint64_t>(instruction.immediate);
-  if constexpr (kind == AddressKind::fixed) {
-    if (space == MemorySpace::frame) offset += warp.frame->local_base;
-    for (int lane = 0; lane < warp_size; ++lane) address_.lane[lane] = offset;
-  } else if constexpr (kind == AddressKind::register_32) {
-    // 32-bit addresses wrap around.
-    const uint32_t* base = warp.lanes<uint32_t>(address);
-    for (int lane = 0; lane < warp_size; ++lane)
-      address_.lane[lane] = static_cast<uint32_t>(base[lane] + offset);
-  } else {
-    const uint64_t* base = warp.lanes<uint64_t>(address);
-    for (int lane = 0; lane < warp_size; ++lane) address_.lane[lane] = base[lane] + offset;
-  }
-  LaneAccess what = {warp, instruction, bytes, access};
+bool ResolvedAccess::resolve_in(MemorySpace space, const LaneAccess& what, LaneMask lanes) {
   switch (space) {
     case MemorySpace::generic:
       return resolve_generic(what, lanes);
@@ -211,28 +237,81 @@ bool ResolvedAccess::resolve(Warp& warp, const Instruction& instruction, LaneMas
   return false;
 }
 
-template bool ResolvedAccess::resolve<MemorySpace::generic, AddressKind::register_64>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::global, AddressKind::register_64>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::shared, AddressKind::register_64>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::shared, AddressKind::register_32>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::local, AddressKind::register_64>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::local, AddressKind::register_32>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::parameter, AddressKind::register_64>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::parameter, AddressKind::register_32>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::parameter, AddressKind::fixed>(
-    Warp&, const Instruction&, LaneMask, OperandRef, uint32_t, Access);
-template bool ResolvedAccess::resolve<MemorySpace::frame, AddressKind::fixed>(Warp&,
-                                                                              const Instruction&,
-                                                                              LaneMask, OperandRef,
-                                                                              uint32_t, Access);
+// ---- choosing ----
+
+/// All lanes access the same place of the parameters, or of their local memory.
+bool ResolvedAccess::resolve_fixed(const LaneAccess& what, LaneMask lanes) {
+  bool is_parameter = space_of(what.instruction) == MemorySpace::parameter;
+  const MemoryView& memory = *what.warp.memory;
+  uint64_t offset = static_cast<uint64_t>(what.instruction.immediate);
+  if (!is_parameter) offset += what.warp.frame->local_base;
+  uint64_t end = is_parameter ? memory.parameter_bytes : what.warp.local_bytes;
+  bool is_simple =
+      lanes == all_lanes && (offset & (what.bytes - 1)) == 0 && offset + what.bytes <= end;
+  if (is_simple && is_parameter && what.access == Access::read) {
+    base_ = const_cast<std::byte*>(memory.parameters) + offset;
+    pattern_ = Pattern::uniform;
+    return true;
+  }
+  if (is_simple && !is_parameter && what.bytes == 4) {
+    base_ = what.warp.local + local_position(static_cast<uint32_t>(offset), 0);
+    pattern_ = Pattern::contiguous;
+    return true;
+  }
+  for (int lane = 0; lane < warp_size; ++lane) address_.lane[lane] = offset;
+  return resolve_in(space_of(what.instruction), what, lanes);
+}
+
+/// `base` with `offset` are the addresses, as wide as the registers they come from.
+template <class Base>
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_lanes(const LaneAccess& what,
+                                                                 LaneMask lanes, const Base* base) {
+  MemorySpace space = space_of(what.instruction);
+  auto offset = static_cast<Base>(what.instruction.immediate);
+  if (lanes == all_lanes) {
+    Pattern pattern = find_pattern(base, what.bytes);
+    Base first = base[0] + offset;
+    if (pattern != Pattern::scattered && (first & (what.bytes - 1)) == 0) {
+      uint32_t bytes = pattern == Pattern::uniform ? what.bytes : warp_size * what.bytes;
+      base_ = find_block(what, space, first, bytes);
+      if (base_ != nullptr) {
+        pattern_ = pattern;
+        return true;
+      }
+    }
+  }
+  for (int lane = 0; lane < warp_size; ++lane)
+    address_.lane[lane] = static_cast<Base>(base[lane] + offset);
+  return (lanes == all_lanes && resolve_scattered(what, space)) || resolve_in(space, what, lanes);
+}
+
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_here(const LaneAccess& what,
+                                                                LaneMask lanes,
+                                                                OperandRef address) {
+  if (address_kind_of(what.instruction) == AddressKind::register_64)
+    return resolve_lanes(what, lanes, what.warp.lanes<uint64_t>(address));
+  return resolve_lanes(what, lanes, what.warp.lanes<uint32_t>(address));  // which wraps around
+}
+
+bool ResolvedAccess::resolve_any(ResolvedAccess& access, const LaneAccess& what, LaneMask lanes,
+                                 OperandRef address) {
+  return access.resolve_here(what, lanes, address);
+}
+
+[[gnu::target("avx2")]] bool ResolvedAccess::resolve_wide(ResolvedAccess& access,
+                                                          const LaneAccess& what, LaneMask lanes,
+                                                          OperandRef address) {
+  return access.resolve_here(what, lanes, address);
+}
+
+bool ResolvedAccess::resolve(Warp& warp, const Instruction& instruction, LaneMask lanes,
+                             OperandRef address, uint32_t bytes, Access access) {
+  bytes_ = bytes;
+  LaneAccess what = {warp, instruction, bytes, access};
+  if (address_kind_of(instruction) == AddressKind::fixed) return resolve_fixed(what, lanes);
+  static const auto resolver = ops::has_wide_vectors() ? &resolve_wide : &resolve_any;
+  return resolver(*this, what, lanes, address);
+}
 
 namespace {
 

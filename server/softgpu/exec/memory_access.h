@@ -22,21 +22,39 @@ enum class MemorySpace : uint8_t {
 /// Where an instruction's address comes from.
 enum class AddressKind : uint8_t { register_64, register_32, fixed };
 
+// How loads, stores and atomics name their memory in Instruction::flags. Bit 0 is the handler's.
+inline constexpr uint32_t access_flags(MemorySpace space, AddressKind kind) {
+  return static_cast<uint32_t>(space) << 8 | static_cast<uint32_t>(kind) << 16;
+}
+inline MemorySpace space_of(const Instruction& instruction) {
+  return static_cast<MemorySpace>((instruction.flags >> 8) & 0xff);
+}
+inline AddressKind address_kind_of(const Instruction& instruction) {
+  return static_cast<AddressKind>((instruction.flags >> 16) & 0xff);
+}
+
 /// Host addresses of what the lanes of an instruction access. Local memory keeps the 4-byte words
 /// of the 32 lanes of a warp side by side, so wider pieces of it are staged here.
 class ResolvedAccess {
  public:
+  /// How the pieces lie to one another. In the first two cases all 32 lanes take part.
+  enum class Pattern : uint8_t { contiguous, uniform, scattered };
+
   /// Resolves address operand plus immediate for each lane, and checks bounds, rights and
   /// alignment. False after raising a fault.
-  template <MemorySpace space, AddressKind kind>
   bool resolve(Warp& warp, const Instruction& instruction, LaneMask lanes, OperandRef address,
                uint32_t bytes, Access access);
 
-  std::byte* of(int lane) const { return host_.lane[lane]; }
-  /// True if all 32 lanes are there and access one piece after the other.
-  bool is_contiguous() const { return is_contiguous_; }
+  Pattern pattern() const { return pattern_; }
+  std::byte* of(int lane) const {
+    return pattern_ == Pattern::scattered ? host_.lane[lane]
+           : pattern_ == Pattern::uniform ? base_
+                                          : base_ + static_cast<size_t>(lane) * bytes_;
+  }
   /// Writes staged pieces back to local memory; to be called after stores.
-  void commit(Warp& warp);
+  void commit(Warp& warp) {
+    if (staged_ != 0) write_staged(warp);
+  }
 
  private:
   struct LaneAccess {
@@ -47,17 +65,29 @@ class ResolvedAccess {
   };
   static constexpr uint32_t piece_bytes_max = 32;
 
+  bool resolve_here(const LaneAccess& what, LaneMask lanes, OperandRef address);
+  static bool resolve_any(ResolvedAccess&, const LaneAccess&, LaneMask lanes, OperandRef address);
+  static bool resolve_wide(ResolvedAccess&, const LaneAccess&, LaneMask lanes, OperandRef address);
+
+  template <class Base>
+  bool resolve_lanes(const LaneAccess& what, LaneMask lanes, const Base* base);
+  bool resolve_fixed(const LaneAccess& what, LaneMask lanes);
+  bool resolve_scattered(const LaneAccess& what, MemorySpace space);
+  static std::byte* find_block(const LaneAccess& what, MemorySpace space, uint64_t first,
+                               uint64_t bytes);
   bool resolve_global(const LaneAccess& what, LaneMask lanes);
   bool resolve_shared(const LaneAccess& what, LaneMask lanes);
   bool resolve_local(const LaneAccess& what, LaneMask lanes);
   bool resolve_parameter(const LaneAccess& what, LaneMask lanes);
   bool resolve_generic(const LaneAccess& what, LaneMask lanes);
-  bool resolve_lane(const LaneAccess& what, int lane);
+  bool resolve_in(MemorySpace space, const LaneAccess& what, LaneMask lanes);
+  void write_staged(Warp& warp);
   bool fail(const LaneAccess& what, int lane, const char* space);
 
   Lanes<uint64_t> address_;
-  Lanes<std::byte*> host_;
-  bool is_contiguous_ = false;
+  Lanes<std::byte*> host_;     // of scattered pieces
+  std::byte* base_ = nullptr;  // of the first of others
+  Pattern pattern_ = Pattern::scattered;
   LaneMask staged_ = 0;
   uint32_t bytes_ = 0;
   alignas(16) std::byte staging_[warp_size][piece_bytes_max];

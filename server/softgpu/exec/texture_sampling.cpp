@@ -14,8 +14,10 @@ namespace {
 using Color = std::array<float, 4>;
 
 uint32_t raw_channel(const std::byte* texel, const TexelFormat& format, int channel) {
+  const std::byte* from = texel + channel * format.channel_bytes;
+  if (format.channel_bytes == 1) return static_cast<uint8_t>(*from);
   uint32_t bits = 0;
-  std::memcpy(&bits, texel + channel * format.channel_bytes, format.channel_bytes);
+  std::memcpy(&bits, from, format.channel_bytes == 2 ? 2 : 4);
   return bits;
 }
 
@@ -88,12 +90,12 @@ TexelBits border_bits(const Texture& texture) {
 
 /// Brings an index of texels into range; nothing where the border color is.
 std::optional<int64_t> resolve(int64_t index, int64_t extent, AddressMode mode) {
+  if (index >= 0 && index < extent) return index;
   switch (mode) {
     case AddressMode::clamp:
       return std::clamp<int64_t>(index, 0, extent - 1);
     case AddressMode::border:
-      if (index < 0 || index >= extent) return std::nullopt;
-      return index;
+      return std::nullopt;
     case AddressMode::wrap: {
       int64_t rest = index % extent;
       return rest < 0 ? rest + extent : rest;
@@ -115,6 +117,12 @@ float in_texels(float coordinate, const Texture& texture, uint32_t extent) {
   float texels =
       texture.has_normalized_coordinates ? coordinate * static_cast<float>(extent) : coordinate;
   return std::clamp(texels, -most, most);
+}
+
+/// The whole number below a coordinate in texels; faster than the library's for any x86-64.
+int64_t whole_below(float texels) {
+  auto whole = static_cast<int64_t>(texels);
+  return whole - (static_cast<float>(whole) > texels);
 }
 
 uint32_t extent_of(const Texture::Level& level, int dimension) {
@@ -144,9 +152,9 @@ struct Neighbour {
 /// hardware's fixed-point format.
 Neighbour neighbours(float texels) {
   float below = texels - 0.5f;
-  float floor = std::floor(below);
-  float fraction = std::round((below - floor) * 256.0f) / 256.0f;
-  auto first = static_cast<int64_t>(floor);
+  int64_t first = whole_below(below);
+  float fraction = below - static_cast<float>(first);
+  fraction = static_cast<float>(static_cast<int>(fraction * 256.0f + 0.5f)) / 256.0f;
   return {{first, first + 1}, fraction};
 }
 
@@ -205,9 +213,7 @@ struct LevelLookup {
   }
 
   TexelBits nearest() const {
-    auto index = [&](uint32_t d) {
-      return d < texture.dimensions ? static_cast<int64_t>(std::floor(texels[d])) : 0;
-    };
+    auto index = [&](uint32_t d) { return d < texture.dimensions ? whole_below(texels[d]) : 0; };
     const std::byte* texel = at(index(0), index(1), index(2));
     return texel != nullptr ? texel_bits(texture, texel) : border_bits(texture);
   }
@@ -240,18 +246,20 @@ struct LevelLookup {
 
 LevelLookup prepare(const Texture& texture, size_t level_index, const TexturePosition& position) {
   const Texture::Level& level = texture.levels[level_index];
-  std::array<float, 3> coordinate = position.coordinate;
-  int face = 0;
-  if (texture.is_cubemap) {
-    FacePosition place = face_of(coordinate[0], coordinate[1], coordinate[2]);
-    face = place.face;
-    coordinate = {place.s * static_cast<float>(level.width),
-                  place.t * static_cast<float>(level.height), 0};
-  } else {
+  LevelLookup lookup = {texture, level, {}, 0};
+  if (!texture.is_cubemap) {
     for (uint32_t d = 0; d < texture.dimensions; ++d)
-      coordinate[d] = in_texels(coordinate[d], texture, extent_of(level, static_cast<int>(d)));
+      lookup.texels[d] =
+          in_texels(position.coordinate[d], texture, extent_of(level, static_cast<int>(d)));
+    lookup.slice = slice_of(texture, position.layer, 0);
+    return lookup;
   }
-  return {texture, level, coordinate, slice_of(texture, position.layer, face)};
+  FacePosition place =
+      face_of(position.coordinate[0], position.coordinate[1], position.coordinate[2]);
+  lookup.texels[0] = place.s * static_cast<float>(level.width);
+  lookup.texels[1] = place.t * static_cast<float>(level.height);
+  lookup.slice = slice_of(texture, position.layer, place.face);
+  return lookup;
 }
 
 TexelBits sample_level(const Texture& texture, size_t level, const TexturePosition& position) {
@@ -266,7 +274,7 @@ TexelBits sample(const Texture& texture, const TexturePosition& position) {
   if (texture.shape == Texture::Shape::linear) {
     // Linear memory is never filtered.
     auto texel = static_cast<int32_t>(
-        std::floor(in_texels(position.coordinate[0], texture, texture.levels[0].width)));
+        whole_below(in_texels(position.coordinate[0], texture, texture.levels[0].width)));
     return fetch(texture, {texel, 0, 0}, 0, 0);
   }
   if (texture.levels.size() == 1) return sample_level(texture, 0, position);

@@ -84,11 +84,9 @@ ParameterLayout place_argument(Lowering& l, const ptx::Operand& argument, uint32
                            : Type::b128;
   if (ptx::size_of(type) != bytes) l.fail("parameter of this size cannot be a register");
   uint32_t offset = l.reserve_local(bytes, bytes);
-  IrInstruction& store = l.emit(ops::store({.space = MemorySpace::frame,
-                                            .address = AddressKind::fixed,
-                                            .element_bytes = bytes,
-                                            .register_bytes = bytes}),
-                                {}, {l.source(argument, type), l.constant(0, 8)});
+  IrInstruction& store = l.emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {},
+                                {l.source(argument, type), l.constant(0, 8)});
+  store.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
   store.immediate = offset;
   return {offset, bytes};
 }
@@ -189,11 +187,9 @@ void lower_call(Lowering& l) {
   for (const ReturnedRegister& returned : registers) {
     uint32_t bytes = returned.place.bytes;
     Type type = bytes == 2 ? Type::b16 : bytes == 4 ? Type::b32 : bytes == 8 ? Type::b64 : Type::b8;
-    IrInstruction& load = l.emit(ops::load({.space = MemorySpace::frame,
-                                            .address = AddressKind::fixed,
-                                            .element_bytes = bytes,
-                                            .register_bytes = bytes}),
+    IrInstruction& load = l.emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}),
                                  {l.destination(*returned.operand, type)}, {l.constant(0, 8)});
+    load.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     load.immediate = returned.place.offset;
   }
 }
@@ -256,7 +252,7 @@ void lower_barrier(Lowering& l) {
 
 bool is_executed_whole(std::string_view opcode) {
   static constexpr std::string_view names[] = {
-      "bar", "barrier",   "brx",       "call",  "elect",    "ldmatrix", "match", "mma",
+      "bar",       "barrier",   "brx",   "call", "elect",    "ldmatrix", "match", "mma",
       "movmatrix", "nanosleep", "redux", "shfl", "stmatrix", "vote",     "wmma"};
   return std::find(std::begin(names), std::end(names), opcode) != std::end(names);
 }

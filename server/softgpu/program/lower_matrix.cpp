@@ -86,6 +86,7 @@ void emit_multiply(Lowering& l, std::shared_ptr<ops::MultiplyForm> form) {
   std::vector<Value> c = registers(l, l.operand(3), form->c, form->c_registers, false);
   uses.insert(uses.end(), b.begin(), b.end());
   uses.insert(uses.end(), c.begin(), c.end());
+  ops::find_places(*form);
   l.emit_with_details(ops::multiply_matrices(), definitions, uses, std::move(form));
 }
 

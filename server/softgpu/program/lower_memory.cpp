@@ -86,15 +86,13 @@ void lower_ld(Lowering& l) {
   l.expect_operands(has_policy ? 3 : 2);
   Address address = l.address(l.operand(1), space);
   ElementRegisters results = element_registers(l, l.operand(0), type, count, false);
-  IrInstruction& load = l.emit(ops::load({.space = address.space,
-                                          .address = address.kind,
-                                          .element_bytes = ptx::size_of(type),
+  IrInstruction& load = l.emit(ops::load({.element_bytes = ptx::size_of(type),
                                           .register_bytes = results.bytes,
                                           .is_signed = ptx::is_signed_integer(type),
                                           .count = count}),
                                results.values, {address.base});
   load.immediate = address.offset;
-  load.flags = is_strong ? ops::strong_access : 0;
+  load.flags = access_flags(address.space, address.kind) | (is_strong ? ops::strong_access : 0);
 }
 
 void lower_st(Lowering& l) {
@@ -109,14 +107,12 @@ void lower_st(Lowering& l) {
   ElementRegisters sources = element_registers(l, l.operand(1), type, count, true);
   std::vector<Value> uses = sources.values;
   uses.push_back(address.base);
-  IrInstruction& store = l.emit(ops::store({.space = address.space,
-                                            .address = address.kind,
-                                            .element_bytes = ptx::size_of(type),
-                                            .register_bytes = sources.bytes,
-                                            .count = count}),
-                                {}, uses);
+  IrInstruction& store = l.emit(
+      ops::store(
+          {.element_bytes = ptx::size_of(type), .register_bytes = sources.bytes, .count = count}),
+      {}, uses);
   store.immediate = address.offset;
-  store.flags = is_strong ? ops::strong_access : 0;
+  store.flags = access_flags(address.space, address.kind) | (is_strong ? ops::strong_access : 0);
 }
 
 // ---- atomics ----
@@ -141,7 +137,9 @@ void lower_atomic(Lowering& l, bool has_result) {
   l.expect_operands(first + 2 + is_compare + has_policy);
 
   Address address = l.address(l.operand(first), space);
-  if (address.offset != 0 && address.kind == AddressKind::fixed) l.unsupported();
+  if (address.space != MemorySpace::generic && address.space != MemorySpace::global &&
+      address.space != MemorySpace::shared)
+    l.unsupported();
   ElementRegisters values = element_registers(l, l.operand(first + 1), type, count, true);
   std::vector<Value> results(count, l.sink());
   if (has_result) results = element_registers(l, l.operand(0), type, count, false).values;
@@ -150,14 +148,11 @@ void lower_atomic(Lowering& l, bool has_result) {
   uses.insert(uses.end(), values.values.begin(), values.values.end());
   if (is_compare) uses.push_back(l.source(first + 2, type));
   if (count > 4) l.unsupported();
-  IrInstruction& atomic = l.emit(ops::atomic({.op = op,
-                                              .type = type,
-                                              .space = address.space,
-                                              .address = address.kind,
-                                              .count = count}),
-                                 results, uses);
+  IrInstruction& atomic =
+      l.emit(ops::atomic({.op = op, .type = type, .count = count}), results, uses);
   atomic.immediate = address.offset;
-  atomic.flags = result_is_used ? ops::strong_access : 0;
+  atomic.flags =
+      access_flags(address.space, address.kind) | (result_is_used ? ops::strong_access : 0);
 }
 
 void lower_atom(Lowering& l) { lower_atomic(l, true); }

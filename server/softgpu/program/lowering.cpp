@@ -246,11 +246,9 @@ void Lowering::load_register_parameters() {
     if (routine_.is_kernel || parameter.type == Type::pred || parameter.vector_width != 1)
       throw ptx::SyntaxError(parameter.line, "parameter of this type cannot be a register");
     uint32_t bytes = ptx::size_of(parameter.type);
-    IrInstruction& load = emit(ops::load({.space = MemorySpace::frame,
-                                          .address = AddressKind::fixed,
-                                          .element_bytes = bytes,
-                                          .register_bytes = bytes}),
+    IrInstruction& load = emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}),
                                {registers_[reg++]}, {constant(0, 8)});
+    load.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     load.immediate = routine_.parameters[i].offset;
   }
 }
@@ -269,11 +267,9 @@ void Lowering::lower_return_place() {
     const ptx::Variable& value = source_.signature.returns[i];
     if (value.space != Space::reg) continue;
     uint32_t bytes = ptx::size_of(value.type);
-    IrInstruction& store = emit(ops::store({.space = MemorySpace::frame,
-                                            .address = AddressKind::fixed,
-                                            .element_bytes = bytes,
-                                            .register_bytes = bytes}),
-                                {}, {registers_[reg++], constant(0, 8)});
+    IrInstruction& store = emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {},
+                                {registers_[reg++], constant(0, 8)});
+    store.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     store.immediate = routine_.returns[i].offset;
   }
   emit(ops::return_from_call(), {}, {}).flow = Flow::give_back;
@@ -611,7 +607,7 @@ Address Lowering::address(const ptx::Operand& operand, Space space) {
   bool is_shared = base.kind == OperandKind::variable || symbols_.shared.contains(base.name);
   result.kind = is_shared ? AddressKind::register_32 : AddressKind::register_64;
   result.base = address_value(symbol, is_shared ? 4 : 8);
-  if (is_shared && space == Space::generic) fail("address of shared memory needs .shared");
+  if (is_shared && space != Space::shared) fail("address of shared memory needs .shared");
   return result;
 }
 

@@ -151,7 +151,7 @@ uint32_t frame_bytes_of(uint32_t bytes) {
 RegisterAllocation allocate_registers(const IrFunction& function, const ControlFlow& flow) {
   RegisterAllocation result;
   result.offsets.assign(function.registers().size(), none);
-  std::map<uint32_t, std::vector<uint32_t>> free_places;  // by size
+  std::map<uint32_t, std::vector<uint32_t>> free_places;  // by bytes of a lane
   std::multimap<uint32_t, uint32_t> active;               // end of interval, register
   uint32_t live_bytes = 0;
   for (const Interval& interval : find_intervals(function, flow)) {
@@ -160,12 +160,12 @@ RegisterAllocation allocate_registers(const IrFunction& function, const ControlF
     while (!active.empty() && active.begin()->first < interval.begin) {
       uint32_t ended = active.begin()->second;
       uint32_t bytes = function.bytes_of(ended);
-      free_places[frame_bytes_of(bytes)].push_back(result.offsets[ended]);
+      free_places[bytes].push_back(result.offsets[ended]);
       live_bytes -= bytes;
       active.erase(active.begin());
     }
     uint32_t bytes = function.bytes_of(interval.reg);
-    std::vector<uint32_t>& places = free_places[frame_bytes_of(bytes)];
+    std::vector<uint32_t>& places = free_places[bytes];
     if (places.empty()) {
       result.offsets[interval.reg] = result.frame_bytes;
       result.frame_bytes += frame_bytes_of(bytes);

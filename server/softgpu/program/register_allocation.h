@@ -17,7 +17,8 @@ struct RegisterAllocation {
 
 /// Registers whose values are never needed at the same time share a place. Each lane follows a
 /// path of its own through the program and writes only its own part of a register, so what holds
-/// for one thread's path holds for all lanes, whichever of them run together.
+/// for one thread's path holds for all lanes, whichever of them run together. Only registers of
+/// one width share: with different widths a lane's part would be several lanes' of the other.
 RegisterAllocation allocate_registers(const IrFunction& function, const ControlFlow& flow);
 
 }  // namespace fargpu::softgpu::program

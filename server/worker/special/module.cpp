@@ -26,9 +26,32 @@ struct FatbinWrapper {
   const void* more = nullptr;
 };
 
+/// The containers of an image that came in a wrapper (`joined` in client/image.h): all within it. Empty if they are not.
+std::vector<const void*> containers_of(std::span<const std::byte> image) {
+  struct Header {
+    std::uint32_t magic;
+    std::uint16_t version;
+    std::uint16_t header_bytes;
+    std::uint64_t bytes;  // behind the header
+  } header;
+  std::vector<const void*> containers;
+  for (std::size_t offset = 0; offset < image.size(); offset = (offset + 7) & ~std::size_t{7}) {
+    const std::size_t left = image.size() - offset;
+    if (left < sizeof(header)) return {};
+    std::memcpy(&header, image.data() + offset, sizeof(header));
+    if (header.magic != 0xBA55ED50 || header.header_bytes < sizeof(header) || header.header_bytes > left ||
+        header.bytes > left - header.header_bytes)
+      return {};
+    containers.push_back(image.data() + offset);
+    offset += header.header_bytes + header.bytes;
+  }
+  return containers;
+}
+
 /// The options of one load, with room for what the driver writes. Lives until the load is settled.
 struct Load {
   FatbinWrapper wrapper;
+  std::vector<const void*> containers;  // null behind the last
   const void* image = nullptr;
   bool module = false;
   JitOptions jit;
@@ -87,7 +110,14 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
   load->module = in.getModule();
   load->image = image.data();
   if (in.getWrapped()) {
-    load->wrapper.container = image.data();
+    load->containers = containers_of(image);
+    if (load->containers.empty()) return CUDA_ERROR_INVALID_IMAGE;
+    load->wrapper.container = load->containers[0];
+    if (load->containers.size() > 1) {
+      load->containers.push_back(nullptr);
+      load->wrapper.version = 2;
+      load->wrapper.more = &load->containers[1];
+    }
     load->image = &load->wrapper;
     session.keep(load);  // the driver may look at the wrapper again
   }

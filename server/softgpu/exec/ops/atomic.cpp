@@ -169,11 +169,11 @@ T compare_exchange(std::byte* memory, T compare, T value) {
   }
 }
 
-template <MemorySpace space, AddressKind kind, class Op, class T, int count>
+template <class Op, class T, int count>
 const Instruction* run_atomic(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve<space, kind>(warp, instruction, lanes, instruction.operands[count],
-                                   sizeof(T) * count, Access::read_write))
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(T) * count,
+                      Access::read_write))
     return nullptr;
   for (int i = 0; i < count; ++i) {
     T* result = warp.lanes<T>(instruction.operands[i]);
@@ -187,12 +187,12 @@ const Instruction* run_atomic(Warp& warp, const Instruction& instruction, LaneMa
   return &instruction + 1;
 }
 
-template <MemorySpace space, AddressKind kind, class T>
+template <class T>
 const Instruction* run_compare_exchange(Warp& warp, const Instruction& instruction,
                                         LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve<space, kind>(warp, instruction, lanes, instruction.operands[1], sizeof(T),
-                                   Access::read_write))
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[1], sizeof(T),
+                      Access::read_write))
     return nullptr;
   T* result = warp.lanes<T>(instruction.operands[0]);
   const T* compare = warp.lanes<T>(instruction.operands[2]);
@@ -207,42 +207,18 @@ const Instruction* run_compare_exchange(Warp& warp, const Instruction& instructi
 
 // ---- choosing ----
 
-template <class Make>
-Handler in_space(const AtomicForm& form, Make make) {
-  using S = MemorySpace;
-  using A = AddressKind;
-  if (form.address == A::register_64) switch (form.space) {
-      case S::generic:
-        return make.template operator()<S::generic, A::register_64>();
-      case S::global:
-        return make.template operator()<S::global, A::register_64>();
-      case S::shared:
-        return make.template operator()<S::shared, A::register_64>();
-      default:
-        return nullptr;
-    }
-  if (form.address == A::register_32 && form.space == S::shared)
-    return make.template operator()<S::shared, A::register_32>();
-  return nullptr;
-}
-
 template <class Op, class T>
 Handler operation(const AtomicForm& form) {
-  return in_space(form, [&]<MemorySpace space, AddressKind kind>() -> Handler {
-    if constexpr (sizeof(T) <= 4) {
-      if (form.count == 2) return &run_atomic<space, kind, Op, T, 2>;
-      if (form.count == 4) return &run_atomic<space, kind, Op, T, 4>;
-    }
-    return form.count == 1 ? &run_atomic<space, kind, Op, T, 1> : nullptr;
-  });
+  if constexpr (sizeof(T) <= 4) {
+    if (form.count == 2) return &run_atomic<Op, T, 2>;
+    if (form.count == 4) return &run_atomic<Op, T, 4>;
+  }
+  return form.count == 1 ? &run_atomic<Op, T, 1> : nullptr;
 }
 
 template <class T>
 Handler compare_exchange_of(const AtomicForm& form) {
-  if (form.count != 1) return nullptr;
-  return in_space(form, [&]<MemorySpace space, AddressKind kind>() -> Handler {
-    return &run_compare_exchange<space, kind, T>;
-  });
+  return form.count == 1 ? &run_compare_exchange<T> : nullptr;
 }
 
 Handler add(const AtomicForm& form) {

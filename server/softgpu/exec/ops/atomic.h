@@ -24,14 +24,12 @@ enum class AtomicOp {
 struct AtomicForm {
   AtomicOp op = AtomicOp::add;
   ptx::Type type = ptx::Type::none;
-  MemorySpace space = MemorySpace::generic;
-  AddressKind address = AddressKind::register_64;
   uint32_t count = 1;  // elements of a vector operation
 };
 
 /// Operands: `count` results (or sinks), address, `count` values, and for compare_exchange the
-/// value to store; its first value is the one to compare with. Flags: strong_access if the program
-/// looks at the result and so may be waiting for it to change.
+/// value to store; its first value is the one to compare with. Flags: access_flags(), and
+/// strong_access if the program looks at the result and so may be waiting for it to change.
 Handler atomic(const AtomicForm& form);
 
 }  // namespace fargpu::softgpu::ops

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "exec/float_format.h"
 #include "exec/ops/elementwise.h"
@@ -124,9 +125,9 @@ template <class T>
 Handler compare_integer(Comparison comparison) {
   switch (comparison) {
     case Comparison::eq:
-      return elementwise<Compare<Comparison::eq, T>>();
+      return elementwise<Compare<Comparison::eq, std::make_unsigned_t<T>>>();
     case Comparison::ne:
-      return elementwise<Compare<Comparison::ne, T>>();
+      return elementwise<Compare<Comparison::ne, std::make_unsigned_t<T>>>();
     case Comparison::lt:
       return elementwise<Compare<Comparison::lt, T>>();
     case Comparison::le:
@@ -214,11 +215,11 @@ Handler compare(Comparison comparison, Type type, bool flush) {
       return for_comparison(comparison,
                             []<Comparison c>() { return elementwise<Compare<c, double>>(); });
     case Type::f16:
-      return for_comparison(comparison,
-                            []<Comparison c>() { return elementwise<CompareShort<c, Half>>(); });
+      return for_comparison(
+          comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Half>>(); });
     case Type::bf16:
-      return for_comparison(comparison,
-                            []<Comparison c>() { return elementwise<CompareShort<c, Bfloat>>(); });
+      return for_comparison(
+          comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Bfloat>>(); });
     default:
       return nullptr;
   }

@@ -66,19 +66,22 @@ T round_to_integer(T value, RoundingMode mode) {
   return value;
 }
 
-/// Which of the flags of a conversion are in Instruction::immediate.
+/// What handlers need of a conversion, in Instruction::immediate.
 struct ConvertFlags {
   RoundingMode mode;
+  Type from;
   bool to_integer, flush_input, flush_result, saturate, saturate_finite, relu;
 
   static int64_t encode(const ConvertForm& form) {
     bool flush_input = form.flush && form.from == Type::f32;
     bool flush_result = form.flush && form.to == Type::f32;
     return static_cast<int64_t>(form.rounding) | form.round_to_integer << 8 | flush_input << 9 |
-           flush_result << 10 | form.saturate << 11 | form.saturate_finite << 12 | form.relu << 13;
+           flush_result << 10 | form.saturate << 11 | form.saturate_finite << 12 | form.relu << 13 |
+           static_cast<int64_t>(form.from) << 16;
   }
   explicit ConvertFlags(int64_t code)
       : mode(static_cast<RoundingMode>(code & 0xff)),
+        from(static_cast<Type>(code >> 16 & 0xff)),
         to_integer(code >> 8 & 1),
         flush_input(code >> 9 & 1),
         flush_result(code >> 10 & 1),
@@ -95,46 +98,75 @@ struct ConvertFlags {
   }
 };
 
+// Conversions that compilers emit all the time are vector loops, one for each combination of types
+// and rounding. The others look at types and rounding when they run.
+
 // ---- integers ----
 
-template <class To, class From>
-struct SaturateInteger {
-  static To apply(From value) {
-    if (std::cmp_less(value, std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
-    if (std::cmp_greater(value, std::numeric_limits<To>::max()))
-      return std::numeric_limits<To>::max();
-    return static_cast<To>(value);
+/// An integer of any type, which fits neither int64_t nor uint64_t alone.
+__int128 read_integer(Warp& warp, OperandRef operand, Type type, int lane) {
+  switch (type) {
+    case Type::u8:
+      return warp.lanes<uint8_t>(operand)[lane];
+    case Type::u16:
+      return warp.lanes<uint16_t>(operand)[lane];
+    case Type::u32:
+      return warp.lanes<uint32_t>(operand)[lane];
+    case Type::u64:
+      return warp.lanes<uint64_t>(operand)[lane];
+    case Type::s8:
+      return warp.lanes<int8_t>(operand)[lane];
+    case Type::s16:
+      return warp.lanes<int16_t>(operand)[lane];
+    case Type::s32:
+      return warp.lanes<int32_t>(operand)[lane];
+    default:
+      return warp.lanes<int64_t>(operand)[lane];
   }
-};
+}
+
+template <class To>
+const Instruction* run_saturate_integer(Warp& warp, const Instruction& instruction,
+                                        LaneMask lanes) {
+  To* result = warp.lanes<To>(instruction.operands[0]);
+  Type from = ConvertFlags(instruction.immediate).from;
+  for_each_lane(lanes, [&](int lane) {
+    __int128 value = read_integer(warp, instruction.operands[1], from, lane);
+    result[lane] = static_cast<To>(std::clamp<__int128>(value, std::numeric_limits<To>::min(),
+                                                        std::numeric_limits<To>::max()));
+  });
+  return &instruction + 1;
+}
 
 template <class To, class From>
 struct IntegerToFloat {
   static To apply(From value) { return static_cast<To>(value); }
 };
 
-template <class To, class From>
-struct IntegerToFloatSaturate {
-  static To apply(From value) { return value > 0 ? To{1} : To{0}; }
-};
+/// An integer saturated to the range from 0 to 1.
+template <class To>
+const Instruction* run_integer_to_fraction(Warp& warp, const Instruction& instruction,
+                                           LaneMask lanes) {
+  To* result = warp.lanes<To>(instruction.operands[0]);
+  Type from = ConvertFlags(instruction.immediate).from;
+  for_each_lane(lanes, [&](int lane) {
+    result[lane] = read_integer(warp, instruction.operands[1], from, lane) > 0 ? To{1} : To{0};
+  });
+  return &instruction + 1;
+}
 
-template <class To, class From>
+template <class To>
 const Instruction* run_integer_to_short(Warp& warp, const Instruction& instruction,
                                         LaneMask lanes) {
   To* result = warp.lanes<To>(instruction.operands[0]);
-  const From* source = warp.lanes<From>(instruction.operands[1]);
-  RoundingMode mode = ConvertFlags(instruction.immediate).mode;
+  ConvertFlags flags(instruction.immediate);
   for_each_lane(lanes, [&](int lane) {
     // Integers beyond 2^53 are far above the largest half; for bf16 their low bits matter only as
     // being there or not.
-    From value = source[lane];
-    double exact = static_cast<double>(value);
-    if constexpr (sizeof(From) == 8) {
-      using Signed = std::conditional_t<std::is_signed_v<From>, From, uint64_t>;
-      double low = static_cast<double>(static_cast<Signed>(value - (value >> 32 << 32)));
-      double high = static_cast<double>(static_cast<Signed>(value >> 32)) * 4294967296.0;
-      exact = add_to_odd(high, low);
-    }
-    result[lane] = round_to<To>(exact, mode);
+    __int128 value = read_integer(warp, instruction.operands[1], flags.from, lane);
+    auto low = static_cast<double>(static_cast<uint32_t>(value));
+    double high = static_cast<double>(static_cast<int64_t>(value >> 32)) * 4294967296.0;
+    result[lane] = round_to<To>(add_to_odd(high, low), flags.mode);
   });
   return &instruction + 1;
 }
@@ -143,16 +175,16 @@ const Instruction* run_integer_to_short(Warp& warp, const Instruction& instructi
 
 /// Out of range values become the nearest integer there is. So does NaN from f64, which counts as
 /// 0x80000000 or 2^63; from other types it becomes zero or, for 64-bit results, 2^63.
-template <class To, class From, bool is_from_f64 = std::is_same_v<From, double>>
-To clamp_to_integer(From rounded) {
+template <class To, class From>
+To clamp_to_integer(From rounded, bool is_from_f64) {
   constexpr From limit =
       static_cast<From>(uint64_t{1} << (std::numeric_limits<To>::digits - 1)) * 2;
   using Limits = std::numeric_limits<To>;
-  constexpr To nan = sizeof(To) >= (is_from_f64 ? 4 : 8)
-                         ? static_cast<To>(uint64_t{1} << (8 * sizeof(To) - 1))
-                     : !is_from_f64              ? To{0}
-                     : std::is_signed_v<To> ? Limits::min()
-                                            : Limits::max();
+  To nan = sizeof(To) >= (is_from_f64 ? 4 : 8)
+               ? static_cast<To>(uint64_t{1} << (8 * sizeof(To) - 1))
+           : !is_from_f64         ? To{0}
+           : std::is_signed_v<To> ? Limits::min()
+                                  : Limits::max();
   if (rounded != rounded) return nan;
   if (rounded >= limit) return std::numeric_limits<To>::max();
   if (rounded < static_cast<From>(std::numeric_limits<To>::min()))
@@ -167,19 +199,39 @@ float flushed(float value) {
   return std::bit_cast<float>((bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits);
 }
 
-template <class To, class From, RoundingMode mode, bool flush>
+template <class To, class From, RoundingMode mode>
 struct FloatToInteger {
   static To apply(From value) {
-    if constexpr (flush) value = flushed<true>(value);
-    return clamp_to_integer<To>(round_to_integer(value, mode));
+    return clamp_to_integer<To>(round_to_integer(value, mode), std::is_same_v<From, double>);
   }
 };
-template <class To, class From, RoundingMode mode>
-struct ShortToInteger {
-  static To apply(From value) {
-    return clamp_to_integer<To, double, false>(round_to_integer(to_double(value), mode));
+
+double read_float(Warp& warp, OperandRef operand, Type type, int lane) {
+  switch (type) {
+    case Type::f16:
+      return to_double(warp.lanes<Half>(operand)[lane]);
+    case Type::bf16:
+      return to_double(warp.lanes<Bfloat>(operand)[lane]);
+    case Type::f32:
+      return warp.lanes<float>(operand)[lane];
+    default:
+      return warp.lanes<double>(operand)[lane];
   }
-};
+}
+
+template <class To>
+const Instruction* run_float_to_integer(Warp& warp, const Instruction& instruction,
+                                        LaneMask lanes) {
+  To* result = warp.lanes<To>(instruction.operands[0]);
+  ConvertFlags flags(instruction.immediate);
+  for_each_lane(lanes, [&](int lane) {
+    double value = read_float(warp, instruction.operands[1], flags.from, lane);
+    if (flags.flush_input && std::fabs(value) < 0x1p-126) value = std::copysign(0.0, value);
+    result[lane] =
+        clamp_to_integer<To>(round_to_integer(value, flags.mode), flags.from == Type::f64);
+  });
+  return &instruction + 1;
+}
 
 // ---- between floating-point types ----
 
@@ -356,83 +408,86 @@ Handler with_rounding(RoundingMode mode) {
   return nullptr;
 }
 
+/// Copies the low part, or extends; the sign matters only for what is extended.
+template <class From>
+Handler resize_from(uint32_t to_bytes) {
+  using Unsigned = std::make_unsigned_t<From>;
+  switch (to_bytes) {
+    case 1:
+      return elementwise<Resize<uint8_t, Unsigned>>();
+    case 2:
+      return elementwise<Resize<uint16_t, std::conditional_t<sizeof(From) < 2, From, Unsigned>>>();
+    case 4:
+      return elementwise<Resize<uint32_t, std::conditional_t<sizeof(From) < 4, From, Unsigned>>>();
+    case 8:
+      return elementwise<Resize<uint64_t, std::conditional_t<sizeof(From) < 8, From, Unsigned>>>();
+    default:
+      return nullptr;
+  }
+}
+
 Handler integer_to_integer(const ConvertForm& form) {
-  return for_integer(form.to, [&]<class To>() {
-    return for_integer(form.from, [&]<class From>() -> Handler {
-      return form.saturate ? elementwise<SaturateInteger<To, From>>()
-                           : elementwise<Resize<To, From>>();
-    });
-  });
+  if (form.saturate)
+    return for_integer(form.to, []<class To>() -> Handler { return &run_saturate_integer<To>; });
+  return for_integer(form.from,
+                     [&]<class From>() { return resize_from<From>(ptx::size_of(form.to)); });
+}
+
+/// Integers that a floating-point type holds exactly are not rounded.
+template <class To, class From>
+Handler integer_to_float_of(RoundingMode mode) {
+  if constexpr (std::numeric_limits<From>::digits <= std::numeric_limits<To>::digits)
+    return elementwise<IntegerToFloat<To, From>>();
+  else
+    return with_rounding<IntegerToFloat<To, From>>(mode);
 }
 
 Handler integer_to_float(const ConvertForm& form) {
-  return for_integer(form.from, [&]<class From>() -> Handler {
-    switch (form.to) {
-      case Type::f32:
-        return form.saturate ? elementwise<IntegerToFloatSaturate<float, From>>()
-                             : with_rounding<IntegerToFloat<float, From>>(form.rounding);
-      case Type::f64:
-        return form.saturate ? elementwise<IntegerToFloatSaturate<double, From>>()
-                             : with_rounding<IntegerToFloat<double, From>>(form.rounding);
-      case Type::f16:
-        return form.saturate ? nullptr : &run_integer_to_short<Half, From>;
-      case Type::bf16:
-        return form.saturate ? nullptr : &run_integer_to_short<Bfloat, From>;
-      default:
-        return nullptr;
-    }
-  });
-}
-
-template <class To, class From, bool flush>
-Handler float_to_integer_of(RoundingMode mode) {
-  switch (mode) {
-    case RoundingMode::nearest_even:
-      return elementwise<FloatToInteger<To, From, RoundingMode::nearest_even, flush>>();
-    case RoundingMode::toward_zero:
-      return elementwise<FloatToInteger<To, From, RoundingMode::toward_zero, flush>>();
-    case RoundingMode::down:
-      return elementwise<FloatToInteger<To, From, RoundingMode::down, flush>>();
-    case RoundingMode::up:
-      return elementwise<FloatToInteger<To, From, RoundingMode::up, flush>>();
-    case RoundingMode::nearest_away:
+  switch (form.to) {
+    case Type::f16:
+      return form.saturate ? nullptr : &run_integer_to_short<Half>;
+    case Type::bf16:
+      return form.saturate ? nullptr : &run_integer_to_short<Bfloat>;
+    case Type::f32:
+      if (form.saturate) return &run_integer_to_fraction<float>;
+      return for_integer(
+          form.from, [&]<class From>() { return integer_to_float_of<float, From>(form.rounding); });
+    case Type::f64:
+      if (form.saturate) return &run_integer_to_fraction<double>;
+      return for_integer(form.from, [&]<class From>() {
+        return integer_to_float_of<double, From>(form.rounding);
+      });
+    default:
       return nullptr;
   }
-  return nullptr;
 }
 
 template <class To, class From>
-Handler short_to_integer_of(RoundingMode mode) {
-  switch (mode) {
-    case RoundingMode::nearest_even:
-      return elementwise<ShortToInteger<To, From, RoundingMode::nearest_even>>();
-    case RoundingMode::toward_zero:
-      return elementwise<ShortToInteger<To, From, RoundingMode::toward_zero>>();
-    case RoundingMode::down:
-      return elementwise<ShortToInteger<To, From, RoundingMode::down>>();
-    case RoundingMode::up:
-      return elementwise<ShortToInteger<To, From, RoundingMode::up>>();
-    case RoundingMode::nearest_away:
-      return nullptr;
+Handler float_to_integer_of(RoundingMode mode) {
+  if (mode == RoundingMode::toward_zero)
+    return elementwise<FloatToInteger<To, From, RoundingMode::toward_zero>>();
+  if (mode == RoundingMode::nearest_even)
+    return elementwise<FloatToInteger<To, From, RoundingMode::nearest_even>>();
+  if constexpr (sizeof(To) == 4) {
+    if (mode == RoundingMode::down)
+      return elementwise<FloatToInteger<To, From, RoundingMode::down>>();
+    if (mode == RoundingMode::up) return elementwise<FloatToInteger<To, From, RoundingMode::up>>();
   }
-  return nullptr;
+  return &run_float_to_integer<To>;
 }
 
 Handler float_to_integer(const ConvertForm& form) {
+  if (form.rounding == RoundingMode::nearest_away) return nullptr;
+  // What is flushed rounds to zero anyway, except away from it.
+  bool is_away = form.rounding == RoundingMode::down || form.rounding == RoundingMode::up;
   return for_integer(form.to, [&]<class To>() -> Handler {
-    switch (form.from) {
-      case Type::f32:
-        return form.flush ? float_to_integer_of<To, float, true>(form.rounding)
-                          : float_to_integer_of<To, float, false>(form.rounding);
-      case Type::f64:
-        return float_to_integer_of<To, double, false>(form.rounding);
-      case Type::f16:
-        return short_to_integer_of<To, Half>(form.rounding);
-      case Type::bf16:
-        return short_to_integer_of<To, Bfloat>(form.rounding);
-      default:
-        return nullptr;
-    }
+    if (form.from == Type::f32 && !(form.flush && is_away))
+      return float_to_integer_of<To, float>(form.rounding);
+    if constexpr (sizeof(To) >= 4)
+      if (form.from == Type::f64) return float_to_integer_of<To, double>(form.rounding);
+    bool is_known = form.from == Type::f16 || form.from == Type::bf16 || form.from == Type::f32 ||
+                    form.from == Type::f64;
+    return is_known ? &run_float_to_integer<To> : nullptr;
   });
 }
 

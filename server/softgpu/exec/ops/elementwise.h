@@ -14,15 +14,15 @@
 // operation is a type with a static function `apply`; its parameters are the sources in order, its
 // result the destination. bool stands for a predicate.
 //
-// Each handler is compiled twice, for any x86-64 and for AVX2 with FMA, and chosen once when a
-// program is built. Inputs and results pass through memory, which the compiler turns into vector
-// loops.
+// Each operation has a handler for machines with AVX2 and FMA, a loop over all lanes that the
+// compiler turns into vector code, and one for others that takes lane by lane. Which one is chosen
+// once, when a program is built.
 
 namespace fargpu::softgpu::ops {
 
 enum class Rounding : uint8_t { nearest_even, toward_zero, down, up };
 
-/// True if the second form of each handler may be used on this machine.
+/// True if handlers may use AVX2, FMA and the bit operations that came with them.
 bool has_wide_vectors();
 
 template <class T>
@@ -95,63 +95,78 @@ struct Signature<D (*)(S...)> {
   using Sources = std::tuple<S...>;
 };
 
-template <class Op, Rounding rounding, class D, class... S, size_t... I>
-[[gnu::always_inline]] inline const Instruction* run_elementwise(Warp& warp,
-                                                                 const Instruction& instruction,
-                                                                 LaneMask lanes, std::tuple<S...>*,
-                                                                 D*, std::index_sequence<I...>) {
-  std::tuple<Source<S>...> sources{Source<S>(warp, instruction.operands[I + 1])...};
-  [[maybe_unused]] RoundingScope<rounding> scope;
-  if constexpr (std::is_same_v<D, bool>) {
-    alignas(32) uint8_t flags[warp_size];
-    if (warp.fills(lanes)) {
-#pragma GCC ivdep
-      for (int lane = 0; lane < warp_size; ++lane)
-        flags[lane] = Op::apply(std::get<I>(sources)[lane]...);
+/// An operation with its signature taken apart.
+template <class Op, Rounding rounding,
+          class Sources = typename Signature<decltype(&Op::apply)>::Sources,
+          class Indices = std::make_index_sequence<std::tuple_size_v<Sources>>>
+struct Elementwise;
+
+template <class Op, Rounding rounding, class... S, size_t... I>
+struct Elementwise<Op, rounding, std::tuple<S...>, std::index_sequence<I...>> {
+  using D = typename Signature<decltype(&Op::apply)>::Result;
+
+  static const Instruction* lane_by_lane(Warp& warp, const Instruction& instruction,
+                                         LaneMask lanes) {
+    std::tuple<Source<S>...> sources{Source<S>(warp, instruction.operands[I + 1])...};
+    [[maybe_unused]] RoundingScope<rounding> scope;
+    if constexpr (std::is_same_v<D, bool>) {
+      LaneMask result = 0;
+      for_each_lane(lanes, [&](int lane) {
+        result |= LaneMask{Op::apply(std::get<I>(sources)[lane]...)} << lane;
+      });
+      warp.set_predicate(instruction.operands[0], lanes, result);
     } else {
-      for (int lane = 0; lane < warp_size; ++lane)
-        flags[lane] = has_lane(lanes, lane) ? Op::apply(std::get<I>(sources)[lane]...) : false;
+      D* result = warp.lanes<D>(instruction.operands[0]);
+      for_each_lane(lanes,
+                    [&](int lane) { result[lane] = Op::apply(std::get<I>(sources)[lane]...); });
     }
-    warp.set_predicate(instruction.operands[0], lanes, pack_all_flags(flags));
-  } else {
-    D* result = warp.lanes<D>(instruction.operands[0]);
-    if (warp.fills(lanes)) {
-#pragma GCC ivdep
-      for (int lane = 0; lane < warp_size; ++lane)
-        result[lane] = Op::apply(std::get<I>(sources)[lane]...);
-    } else {
-      for_each_lane(
-          lanes, [&](int lane) __attribute__((always_inline)) {
-            result[lane] = Op::apply(std::get<I>(sources)[lane]...);
-          });
-    }
+    return &instruction + 1;
   }
-  return &instruction + 1;
-}
 
-template <class Op, Rounding rounding>
-const Instruction* elementwise_any(Warp& warp, const Instruction& instruction, LaneMask lanes) {
-  using S = typename Signature<decltype(&Op::apply)>::Sources;
-  using D = typename Signature<decltype(&Op::apply)>::Result;
-  return run_elementwise<Op, rounding>(warp, instruction, lanes, static_cast<S*>(nullptr),
-                                       static_cast<D*>(nullptr),
-                                       std::make_index_sequence<std::tuple_size_v<S>>());
-}
-
-template <class Op, Rounding rounding>
-[[gnu::target("avx2,fma,bmi,bmi2,lzcnt,popcnt")]] const Instruction* elementwise_wide(
-    Warp& warp, const Instruction& instruction, LaneMask lanes) {
-  using S = typename Signature<decltype(&Op::apply)>::Sources;
-  using D = typename Signature<decltype(&Op::apply)>::Result;
-  return run_elementwise<Op, rounding>(warp, instruction, lanes, static_cast<S*>(nullptr),
-                                       static_cast<D*>(nullptr),
-                                       std::make_index_sequence<std::tuple_size_v<S>>());
-}
+  [[gnu::target("avx2,fma,bmi,bmi2,lzcnt,popcnt")]] static const Instruction* vector_loop(
+      Warp& warp, const Instruction& instruction, LaneMask lanes) {
+    std::tuple<Source<S>...> sources{Source<S>(warp, instruction.operands[I + 1])...};
+    [[maybe_unused]] RoundingScope<rounding> scope;
+    if constexpr (std::is_same_v<D, bool>) {
+      alignas(32) uint8_t flags[warp_size];
+      if (warp.fills(lanes)) {
+#pragma GCC ivdep
+        for (int lane = 0; lane < warp_size; ++lane)
+          flags[lane] = Op::apply(std::get<I>(sources)[lane]...);
+      } else {
+        for (int lane = 0; lane < warp_size; ++lane)
+          flags[lane] = has_lane(lanes, lane) ? Op::apply(std::get<I>(sources)[lane]...) : false;
+      }
+      warp.set_predicate(instruction.operands[0], lanes, pack_all_flags(flags));
+    } else {
+      D* result = warp.lanes<D>(instruction.operands[0]);
+      if (warp.fills(lanes)) {
+#pragma GCC ivdep
+        for (int lane = 0; lane < warp_size; ++lane)
+          result[lane] = Op::apply(std::get<I>(sources)[lane]...);
+      } else {
+        for_each_lane(
+            lanes, [&](int lane) __attribute__((always_inline)) {
+              result[lane] = Op::apply(std::get<I>(sources)[lane]...);
+            });
+      }
+    }
+    return &instruction + 1;
+  }
+};
 
 /// The handler of an operation: operands[0] is the destination, the sources follow.
 template <class Op, Rounding rounding = Rounding::nearest_even>
 Handler elementwise() {
-  return has_wide_vectors() ? &elementwise_wide<Op, rounding> : &elementwise_any<Op, rounding>;
+  using Handlers = Elementwise<Op, rounding>;
+  return has_wide_vectors() ? &Handlers::vector_loop : &Handlers::lane_by_lane;
+}
+
+/// The same, lane by lane everywhere, for operations that are rare, have no vector instructions, or
+/// call functions: a vector loop would take long to compile and gain little.
+template <class Op, Rounding rounding = Rounding::nearest_even>
+Handler scalar_elementwise() {
+  return &Elementwise<Op, rounding>::lane_by_lane;
 }
 
 }  // namespace fargpu::softgpu::ops

@@ -429,14 +429,18 @@ struct ApproximateShort {
 
 // ---- choosing ----
 
-template <template <bool, bool> class Op>
+/// The f32 forms of an operation; `saturates` if there is one with .sat.
+template <template <bool, bool> class Op, bool saturates>
 Handler f32_with_rounding(const FloatForm& form) {
+  if (form.rounding == Rounding::nearest_even && !form.saturate)
+    return form.flush ? elementwise<Op<true, false>>() : elementwise<Op<false, false>>();
   auto choose = [&]<Rounding rounding>() -> Handler {
-    if (form.flush)
-      return form.saturate ? elementwise<Op<true, true>, rounding>()
-                           : elementwise<Op<true, false>, rounding>();
-    return form.saturate ? elementwise<Op<false, true>, rounding>()
-                         : elementwise<Op<false, false>, rounding>();
+    if constexpr (saturates)
+      if (form.saturate)
+        return form.flush ? scalar_elementwise<Op<true, true>, rounding>()
+                          : scalar_elementwise<Op<false, true>, rounding>();
+    return form.flush ? scalar_elementwise<Op<true, false>, rounding>()
+                      : scalar_elementwise<Op<false, false>, rounding>();
   };
   switch (form.rounding) {
     case Rounding::nearest_even:
@@ -456,13 +460,13 @@ Handler f64_with_rounding(const FloatForm& form) {
   if (form.flush || form.saturate || form.relu) return nullptr;
   switch (form.rounding) {
     case Rounding::nearest_even:
-      return elementwise<Op, Rounding::nearest_even>();
+      return elementwise<Op>();
     case Rounding::toward_zero:
-      return elementwise<Op, Rounding::toward_zero>();
+      return scalar_elementwise<Op, Rounding::toward_zero>();
     case Rounding::down:
-      return elementwise<Op, Rounding::down>();
+      return scalar_elementwise<Op, Rounding::down>();
     case Rounding::up:
-      return elementwise<Op, Rounding::up>();
+      return scalar_elementwise<Op, Rounding::up>();
   }
   return nullptr;
 }
@@ -471,6 +475,8 @@ template <template <class, bool, Clamp> class Op, template <class, class> class 
           bool flush, Clamp clamp>
 Handler single_or_pair(bool is_pair) {
   using Single = Op<T, flush, clamp>;
+  if constexpr (flush || clamp != Clamp::none)
+    return is_pair ? scalar_elementwise<Pair<Single, T>>() : scalar_elementwise<Single>();
   return is_pair ? elementwise<Pair<Single, T>>() : elementwise<Single>();
 }
 
@@ -500,7 +506,7 @@ Handler short_float(const FloatForm& form) {
 template <template <bool, bool> class F32, class F64, template <class, bool, Clamp> class Short,
           template <class, class> class Pair>
 Handler arithmetic(const FloatForm& form) {
-  if (form.type == Type::f32) return form.relu ? nullptr : f32_with_rounding<F32>(form);
+  if (form.type == Type::f32) return form.relu ? nullptr : f32_with_rounding<F32, true>(form);
   if (form.type == Type::f64) return f64_with_rounding<F64>(form);
   return short_float<Short, Pair>(form);
 }
@@ -508,9 +514,9 @@ Handler arithmetic(const FloatForm& form) {
 template <class T, bool is_max, template <class, class> class Wrap>
 Handler min_max_of(const MinMaxForm& form) {
   if (form.propagate_nan)
-    return form.sign_xor_abs ? elementwise<Wrap<MinMax<T, is_max, true, true>, T>>()
+    return form.sign_xor_abs ? scalar_elementwise<Wrap<MinMax<T, is_max, true, true>, T>>()
                              : elementwise<Wrap<MinMax<T, is_max, true, false>, T>>();
-  return form.sign_xor_abs ? elementwise<Wrap<MinMax<T, is_max, false, true>, T>>()
+  return form.sign_xor_abs ? scalar_elementwise<Wrap<MinMax<T, is_max, false, true>, T>>()
                            : elementwise<Wrap<MinMax<T, is_max, false, false>, T>>();
 }
 
@@ -521,9 +527,9 @@ struct Single : Op {};
 template <bool is_max>
 Handler min_max_flush(const MinMaxForm& form) {
   if (form.propagate_nan)
-    return form.sign_xor_abs ? elementwise<MinMaxFlush<is_max, true, true>>()
-                             : elementwise<MinMaxFlush<is_max, true, false>>();
-  return form.sign_xor_abs ? elementwise<MinMaxFlush<is_max, false, true>>()
+    return form.sign_xor_abs ? scalar_elementwise<MinMaxFlush<is_max, true, true>>()
+                             : scalar_elementwise<MinMaxFlush<is_max, true, false>>();
+  return form.sign_xor_abs ? scalar_elementwise<MinMaxFlush<is_max, false, true>>()
                            : elementwise<MinMaxFlush<is_max, false, false>>();
 }
 
@@ -576,17 +582,17 @@ template <class T>
 Handler test_property_of(FloatClass property) {
   switch (property) {
     case FloatClass::finite:
-      return elementwise<TestProperty<T, FloatClass::finite>>();
+      return scalar_elementwise<TestProperty<T, FloatClass::finite>>();
     case FloatClass::infinite:
-      return elementwise<TestProperty<T, FloatClass::infinite>>();
+      return scalar_elementwise<TestProperty<T, FloatClass::infinite>>();
     case FloatClass::number:
-      return elementwise<TestProperty<T, FloatClass::number>>();
+      return scalar_elementwise<TestProperty<T, FloatClass::number>>();
     case FloatClass::not_a_number:
-      return elementwise<TestProperty<T, FloatClass::not_a_number>>();
+      return scalar_elementwise<TestProperty<T, FloatClass::not_a_number>>();
     case FloatClass::normal:
-      return elementwise<TestProperty<T, FloatClass::normal>>();
+      return scalar_elementwise<TestProperty<T, FloatClass::normal>>();
     case FloatClass::subnormal:
-      return elementwise<TestProperty<T, FloatClass::subnormal>>();
+      return scalar_elementwise<TestProperty<T, FloatClass::subnormal>>();
   }
   return nullptr;
 }
@@ -597,13 +603,13 @@ Handler approximate_short(Type type) {
   using BfloatOp = ApproximateShort<Bfloat, function, flush>;
   switch (type) {
     case Type::f16:
-      return elementwise<HalfOp>();
+      return scalar_elementwise<HalfOp>();
     case Type::f16x2:
-      return elementwise<UnaryPair<HalfOp, Half>>();
+      return scalar_elementwise<UnaryPair<HalfOp, Half>>();
     case Type::bf16:
-      return elementwise<BfloatOp>();
+      return scalar_elementwise<BfloatOp>();
     case Type::bf16x2:
-      return elementwise<UnaryPair<BfloatOp, Bfloat>>();
+      return scalar_elementwise<UnaryPair<BfloatOp, Bfloat>>();
     default:
       return nullptr;
   }
@@ -611,6 +617,12 @@ Handler approximate_short(Type type) {
 
 template <Approximation function>
 Handler approximate_f32(bool flush) {
+  constexpr bool has_vectors = function == Approximation::reciprocal ||
+                               function == Approximation::reciprocal_sqrt ||
+                               function == Approximation::square_root;
+  if constexpr (!has_vectors)
+    return flush ? scalar_elementwise<ApproximateF32<function, true>>()
+                 : scalar_elementwise<ApproximateF32<function, false>>();
   return flush ? elementwise<ApproximateF32<function, true>>()
                : elementwise<ApproximateF32<function, false>>();
 }
@@ -625,7 +637,7 @@ template <Approximation function>
 Handler approximate_f32_or_f64(Type type, bool flush) {
   if (type == Type::f32) return approximate_f32<function>(flush);
   if (type != Type::f64) return nullptr;
-  if (flush) return elementwise<ApproximateF64<function, true>>();
+  if (flush) return scalar_elementwise<ApproximateF64<function, true>>();
   return function == Approximation::reciprocal_sqrt ? elementwise<ReciprocalSquareRootF64>()
                                                     : nullptr;
 }
@@ -647,17 +659,17 @@ Handler float_fma(const FloatForm& form) {
 
 Handler float_divide(const FloatForm& form) {
   if (form.saturate || form.relu) return nullptr;
-  if (form.type == Type::f32) return f32_with_rounding<DivideF32>(form);
+  if (form.type == Type::f32) return f32_with_rounding<DivideF32, false>(form);
   return form.type == Type::f64 ? f64_with_rounding<DivideF64>(form) : nullptr;
 }
 Handler float_square_root(const FloatForm& form) {
   if (form.saturate || form.relu) return nullptr;
-  if (form.type == Type::f32) return f32_with_rounding<SquareRootF32>(form);
+  if (form.type == Type::f32) return f32_with_rounding<SquareRootF32, false>(form);
   return form.type == Type::f64 ? f64_with_rounding<SquareRootF64>(form) : nullptr;
 }
 Handler float_reciprocal(const FloatForm& form) {
   if (form.saturate || form.relu) return nullptr;
-  if (form.type == Type::f32) return f32_with_rounding<ReciprocalF32>(form);
+  if (form.type == Type::f32) return f32_with_rounding<ReciprocalF32, false>(form);
   return form.type == Type::f64 ? f64_with_rounding<ReciprocalF64>(form) : nullptr;
 }
 

@@ -527,6 +527,27 @@ Handler signed_or_unsigned(Type type) {
   }
 }
 
+/// For operations without vector instructions.
+template <template <class> class Op>
+Handler scalar_signed_or_unsigned(Type type) {
+  switch (type) {
+    case Type::u16:
+      return scalar_elementwise<Op<uint16_t>>();
+    case Type::u32:
+      return scalar_elementwise<Op<uint32_t>>();
+    case Type::u64:
+      return scalar_elementwise<Op<uint64_t>>();
+    case Type::s16:
+      return scalar_elementwise<Op<int16_t>>();
+    case Type::s32:
+      return scalar_elementwise<Op<int32_t>>();
+    case Type::s64:
+      return scalar_elementwise<Op<int64_t>>();
+    default:
+      return nullptr;
+  }
+}
+
 template <template <class> class Op>
 Handler narrow_signed_or_unsigned(Type type) {
   switch (type) {
@@ -600,12 +621,12 @@ Handler of_32_or_64(Type type) {
 }
 
 template <template <class> class Op>
-Handler of_32(Type type) {
+Handler scalar_of_32(Type type) {
   switch (type) {
     case Type::u32:
-      return elementwise<Op<uint32_t>>();
+      return scalar_elementwise<Op<uint32_t>>();
     case Type::s32:
-      return elementwise<Op<int32_t>>();
+      return scalar_elementwise<Op<int32_t>>();
     default:
       return nullptr;
   }
@@ -646,7 +667,8 @@ Handler multiply(Type type, Half half) {
 
 Handler multiply_add(Type type, Half half, bool saturate) {
   if (saturate)
-    return half == Half::hi && type == Type::s32 ? elementwise<MultiplyAddHiSaturate>() : nullptr;
+    return half == Half::hi && type == Type::s32 ? scalar_elementwise<MultiplyAddHiSaturate>()
+                                                 : nullptr;
   switch (half) {
     case Half::lo:
       return signed_or_unsigned<MultiplyAddLo>(type);
@@ -659,32 +681,34 @@ Handler multiply_add(Type type, Half half, bool saturate) {
 }
 
 Handler multiply_24(Type type, Half half) {
-  if (half == Half::lo) return of_32<Multiply24Lo>(type);
-  return half == Half::hi ? of_32<Multiply24Hi>(type) : nullptr;
+  if (half == Half::lo && type == Type::u32) return elementwise<Multiply24Lo<uint32_t>>();
+  if (half == Half::lo && type == Type::s32) return elementwise<Multiply24Lo<int32_t>>();
+  return half == Half::hi ? scalar_of_32<Multiply24Hi>(type) : nullptr;
 }
 
 Handler multiply_add_24(Type type, Half half, bool saturate) {
   if (saturate)
-    return half == Half::hi && type == Type::s32 ? elementwise<MultiplyAdd24HiSaturate>() : nullptr;
-  if (half == Half::lo) return of_32<MultiplyAdd24Lo>(type);
-  return half == Half::hi ? of_32<MultiplyAdd24Hi>(type) : nullptr;
+    return half == Half::hi && type == Type::s32 ? scalar_elementwise<MultiplyAdd24HiSaturate>()
+                                                 : nullptr;
+  if (half == Half::lo) return scalar_of_32<MultiplyAdd24Lo>(type);
+  return half == Half::hi ? scalar_of_32<MultiplyAdd24Hi>(type) : nullptr;
 }
 
 Handler sum_of_absolute_difference(Type type) {
-  return signed_or_unsigned<SumOfAbsoluteDifference>(type);
+  return scalar_signed_or_unsigned<SumOfAbsoluteDifference>(type);
 }
-Handler divide(Type type) { return signed_or_unsigned<Divide>(type); }
-Handler remainder(Type type) { return signed_or_unsigned<Remainder>(type); }
+Handler divide(Type type) { return scalar_signed_or_unsigned<Divide>(type); }
+Handler remainder(Type type) { return scalar_signed_or_unsigned<Remainder>(type); }
 Handler absolute(Type type) { return signed_only<Absolute>(type); }
 Handler negate(Type type) { return signed_only<Negate>(type); }
 
 Handler minimum(Type type, bool relu) {
-  if (relu) return type == Type::s32 ? elementwise<MinimumRelu<int32_t>>() : nullptr;
+  if (relu) return type == Type::s32 ? scalar_elementwise<MinimumRelu<int32_t>>() : nullptr;
   return signed_or_unsigned<Minimum>(type);
 }
 
 Handler maximum(Type type, bool relu) {
-  if (relu) return type == Type::s32 ? elementwise<MaximumRelu<int32_t>>() : nullptr;
+  if (relu) return type == Type::s32 ? scalar_elementwise<MaximumRelu<int32_t>>() : nullptr;
   return signed_or_unsigned<Maximum>(type);
 }
 
@@ -699,9 +723,9 @@ Handler paired_integer(PairedOp op, bool is_signed) {
       return is_signed ? elementwise<Paired<Maximum, int16_t>>()
                        : elementwise<Paired<Maximum, uint16_t>>();
     case PairedOp::minimum_relu:
-      return is_signed ? elementwise<Paired<MinimumRelu, int16_t>>() : nullptr;
+      return is_signed ? scalar_elementwise<Paired<MinimumRelu, int16_t>>() : nullptr;
     case PairedOp::maximum_relu:
-      return is_signed ? elementwise<Paired<MaximumRelu, int16_t>>() : nullptr;
+      return is_signed ? scalar_elementwise<Paired<MaximumRelu, int16_t>>() : nullptr;
   }
   return nullptr;
 }
@@ -717,10 +741,10 @@ Handler dot_product_4(bool is_a_signed, bool is_b_signed) {
 template <int first_byte>
 static Handler dot_product_2_from(bool is_a_signed, bool is_b_signed) {
   if (is_a_signed)
-    return is_b_signed ? elementwise<DotProduct2<int16_t, int8_t, first_byte>>()
-                       : elementwise<DotProduct2<int16_t, uint8_t, first_byte>>();
-  return is_b_signed ? elementwise<DotProduct2<uint16_t, int8_t, first_byte>>()
-                     : elementwise<DotProduct2<uint16_t, uint8_t, first_byte>>();
+    return is_b_signed ? scalar_elementwise<DotProduct2<int16_t, int8_t, first_byte>>()
+                       : scalar_elementwise<DotProduct2<int16_t, uint8_t, first_byte>>();
+  return is_b_signed ? scalar_elementwise<DotProduct2<uint16_t, int8_t, first_byte>>()
+                     : scalar_elementwise<DotProduct2<uint16_t, uint8_t, first_byte>>();
 }
 
 Handler dot_product_2(bool is_a_signed, bool is_b_signed, Half half) {
@@ -729,7 +753,8 @@ Handler dot_product_2(bool is_a_signed, bool is_b_signed, Half half) {
 }
 
 Handler absolute_difference_4(bool accumulate) {
-  return accumulate ? elementwise<AbsoluteDifference4Add>() : elementwise<AbsoluteDifference4>();
+  return accumulate ? scalar_elementwise<AbsoluteDifference4Add>()
+                    : scalar_elementwise<AbsoluteDifference4>();
 }
 
 template <CarryOp op>
@@ -786,15 +811,15 @@ Handler find_leading_bit(Type type, bool shift_amount) {
   if (shift_amount) return of_32_or_64<FindShift>(type);
   return of_32_or_64<FindPosition>(type);
 }
-Handler find_nth_bit() { return elementwise<FindNthBit>(); }
+Handler find_nth_bit() { return scalar_elementwise<FindNthBit>(); }
 Handler reverse_bits(Type type) { return bits_32_or_64<ReverseBits>(type); }
 Handler count_leading_zeros(Type type) { return bits_32_or_64<CountLeadingZeros>(type); }
 Handler population_count(Type type) { return bits_32_or_64<PopulationCount>(type); }
 Handler sign_or_zero_extend(Type type, bool wrap) {
-  return wrap ? of_32<ExtendWrap>(type) : of_32<ExtendClamp>(type);
+  return wrap ? scalar_of_32<ExtendWrap>(type) : scalar_of_32<ExtendClamp>(type);
 }
 Handler bit_mask(bool wrap) {
-  return wrap ? elementwise<BitMask<true>>() : elementwise<BitMask<false>>();
+  return wrap ? scalar_elementwise<BitMask<true>>() : scalar_elementwise<BitMask<false>>();
 }
 
 Handler permute(PermuteMode mode) {
@@ -802,17 +827,17 @@ Handler permute(PermuteMode mode) {
     case PermuteMode::index:
       return elementwise<Permute<PermuteMode::index>>();
     case PermuteMode::f4e:
-      return elementwise<Permute<PermuteMode::f4e>>();
+      return scalar_elementwise<Permute<PermuteMode::f4e>>();
     case PermuteMode::b4e:
-      return elementwise<Permute<PermuteMode::b4e>>();
+      return scalar_elementwise<Permute<PermuteMode::b4e>>();
     case PermuteMode::rc8:
-      return elementwise<Permute<PermuteMode::rc8>>();
+      return scalar_elementwise<Permute<PermuteMode::rc8>>();
     case PermuteMode::ecl:
-      return elementwise<Permute<PermuteMode::ecl>>();
+      return scalar_elementwise<Permute<PermuteMode::ecl>>();
     case PermuteMode::ecr:
-      return elementwise<Permute<PermuteMode::ecr>>();
+      return scalar_elementwise<Permute<PermuteMode::ecr>>();
     case PermuteMode::rc16:
-      return elementwise<Permute<PermuteMode::rc16>>();
+      return scalar_elementwise<Permute<PermuteMode::rc16>>();
   }
   return nullptr;
 }

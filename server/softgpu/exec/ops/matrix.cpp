@@ -11,6 +11,7 @@
 
 #include "exec/float_format.h"
 #include "exec/memory_access.h"
+#include "exec/ops/elementwise.h"
 #include "exec/routine.h"
 #include "exec/warp.h"
 
@@ -64,30 +65,6 @@ Place place_in_fragment(int row, int column, int columns, int per_register) {
 }
 
 template <class Wide>
-Wide decode(Element element, uint64_t bits) {
-  switch (element) {
-    case Element::f16:
-      return static_cast<Wide>(to_double(Half{static_cast<uint16_t>(bits)}));
-    case Element::bf16:
-      return static_cast<Wide>(to_double(Bfloat{static_cast<uint16_t>(bits)}));
-    case Element::tf32:
-      // The low bits of the register are not looked at.
-      return static_cast<Wide>(std::bit_cast<float>(static_cast<uint32_t>(bits) & ~0x1fffu));
-    case Element::f32:
-      return static_cast<Wide>(std::bit_cast<float>(static_cast<uint32_t>(bits)));
-    case Element::f64:
-      return static_cast<Wide>(std::bit_cast<double>(bits));
-    case Element::s8:
-      return static_cast<Wide>(static_cast<int8_t>(bits));
-    case Element::u8:
-      return static_cast<Wide>(static_cast<uint8_t>(bits));
-    case Element::s32:
-      return static_cast<Wide>(static_cast<int32_t>(bits));
-  }
-  return 0;
-}
-
-template <class Wide>
 uint64_t encode(Element element, Wide value) {
   switch (element) {
     case Element::f16:
@@ -136,71 +113,145 @@ void write_part(Warp& warp, OperandRef operand, Element element, int lane, int p
 
 // ---- multiplication ----
 
-template <class Wide>
-using Matrix = std::array<std::array<Wide, extent_max>, extent_max>;
-
-Place place_of(const MultiplyForm& form, Role role, Element element, int row, int column) {
+/// Empty if the lanes hold the elements row by row, as fragments are.
+std::vector<uint16_t> places_of(const MultiplyForm& form, Role role, Element element) {
+  if (form.is_fragment) return {};
   int rows = role == Role::b ? form.k : form.m;
   int columns = role == Role::a ? form.k : form.n;
-  return form.is_fragment ? place_in_fragment(row, column, columns, per_register(element))
-                          : place_in_registers(role, row, column, rows, per_register(element));
+  int in_register = per_register(element);
+  std::vector<uint16_t> places;
+  for (int row = 0; row < rows; ++row)
+    for (int column = 0; column < columns; ++column) {
+      Place place = place_in_registers(role, row, column, rows, in_register);
+      places.push_back(
+          static_cast<uint16_t>((place.reg * in_register + place.part) * warp_size + place.lane));
+    }
+  return places;
+}
+
+constexpr int elements_max = extent_max * extent_max;
+
+/// The elements of a matrix as numbers, row by row or in the order of places.
+template <class Wide>
+using Elements = std::array<Wide, elements_max>;
+
+/// Calls decode(bits) for each element, which take `width` bits of registers of Word.
+template <class Word, class Wide, class Decode>
+[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count,
+                                          int width, Elements<Wide>& elements, Decode decode) {
+  Wide* next = elements.data();
+  for (int reg = 0; reg < count; ++reg) {
+    const Word* bits = warp.lanes<Word>(registers[reg]);
+    for (int shift = 0; shift < static_cast<int>(8 * sizeof(Word)); shift += width)
+      for (int lane = 0; lane < warp_size; ++lane)
+        *next++ = static_cast<Wide>(decode(bits[lane] >> shift));
+  }
 }
 
 template <class Wide>
-void read_matrix(Warp& warp, const MultiplyForm& form, const OperandRef* registers, Role role,
-                 Element element, Matrix<Wide>& matrix) {
-  int rows = role == Role::b ? form.k : form.m;
-  int columns = role == Role::a ? form.k : form.n;
-  for (int row = 0; row < rows; ++row)
-    for (int column = 0; column < columns; ++column) {
-      Place place = place_of(form, role, element, row, column);
-      matrix[row][column] = decode<Wide>(
-          element, read_part(warp, registers[place.reg], element, place.lane, place.part));
-    }
+[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count,
+                                          Element element, Elements<Wide>& elements) {
+  auto words = [&](int width, auto decode) {
+    unpack<uint32_t>(warp, registers, count, width, elements, decode);
+  };
+  switch (element) {
+    case Element::f16:
+      return words(16, [](uint32_t bits) { return to_float(Half{static_cast<uint16_t>(bits)}); });
+    case Element::bf16:
+      return words(16,
+                   [](uint32_t bits) { return to_double(Bfloat{static_cast<uint16_t>(bits)}); });
+    case Element::tf32:
+      // The low bits of the register are not looked at.
+      return words(32, [](uint32_t bits) { return std::bit_cast<float>(bits & ~0x1fffu); });
+    case Element::f32:
+      return words(32, [](uint32_t bits) { return std::bit_cast<float>(bits); });
+    case Element::f64:
+      return unpack<uint64_t>(warp, registers, count, 64, elements,
+                              [](uint64_t bits) { return std::bit_cast<double>(bits); });
+    case Element::s8:
+      return words(8, [](uint32_t bits) { return static_cast<int8_t>(bits); });
+    case Element::u8:
+      return words(8, [](uint32_t bits) { return static_cast<uint8_t>(bits); });
+    case Element::s32:
+      return words(32, [](uint32_t bits) { return static_cast<int32_t>(bits); });
+  }
+}
+
+template <class Wide>
+[[gnu::always_inline]] inline void read_matrix(Warp& warp, const OperandRef* registers, int count,
+                                               Element element, const std::vector<uint16_t>& places,
+                                               Elements<Wide>& matrix) {
+  if (places.empty()) return unpack(warp, registers, count, element, matrix);
+  Elements<Wide> spread;
+  unpack(warp, registers, count, element, spread);
+  for (size_t i = 0; i < places.size(); ++i) matrix[i] = spread[places[i]];
+}
+
+template <class Wide>
+void write_matrix(Warp& warp, const OperandRef* registers, Element element,
+                  const std::vector<uint16_t>& places, const Elements<Wide>& matrix, int count) {
+  int in_register = per_register(element);
+  for (int i = 0; i < count; ++i) {
+    int place = places.empty() ? i : places[static_cast<size_t>(i)];
+    int slot = place / warp_size;
+    write_part(warp, registers[slot / in_register], element, place % warp_size, slot % in_register,
+               encode(element, matrix[static_cast<size_t>(i)]));
+  }
 }
 
 /// Products are exact; they are added in the order of k.
 template <class Wide>
-void multiply(Warp& warp, const MultiplyForm& form, const MoreOperands& more) {
-  const OperandRef* d = more.operands.data();
+[[gnu::always_inline]] inline void multiply(Warp& warp, const MultiplyForm& form,
+                                            const OperandRef* d) {
   const OperandRef* a = d + form.d_registers;
   const OperandRef* b = a + form.a_registers;
   const OperandRef* c = b + form.b_registers;
-  Matrix<Wide> left, right, sum;
-  read_matrix(warp, form, a, Role::a, form.a, left);
-  read_matrix(warp, form, b, Role::b, form.b, right);
-  read_matrix(warp, form, c, Role::result, form.c, sum);
+  Elements<Wide> left, right, sum;
+  read_matrix(warp, a, form.a_registers, form.a, form.a_places, left);
+  read_matrix(warp, b, form.b_registers, form.b, form.b_places, right);
+  read_matrix(warp, c, form.c_registers, form.c, form.c_places, sum);
   for (int row = 0; row < form.m; ++row)
     for (int k = 0; k < form.k; ++k) {
-      Wide factor = left[row][k];
+      Wide factor = left[row * form.k + k];
+      const Wide* from = &right[k * form.n];
+      Wide* to = &sum[row * form.n];
       for (int column = 0; column < form.n; ++column) {
         if constexpr (std::is_same_v<Wide, double>)
-          sum[row][column] = std::fma(factor, right[k][column], sum[row][column]);
+          to[column] = std::fma(factor, from[column], to[column]);
         else
-          sum[row][column] += factor * right[k][column];
+          to[column] += factor * from[column];
       }
     }
-  for (int row = 0; row < form.m; ++row)
-    for (int column = 0; column < form.n; ++column) {
-      Wide value = sum[row][column];
-      if constexpr (std::is_same_v<Wide, int64_t>)
-        if (form.saturate)
-          value = std::clamp<int64_t>(value, std::numeric_limits<int32_t>::min(),
-                                      std::numeric_limits<int32_t>::max());
-      Place place = place_of(form, Role::result, form.d, row, column);
-      write_part(warp, d[place.reg], form.d, place.lane, place.part, encode(form.d, value));
-    }
+  if constexpr (std::is_same_v<Wide, int64_t>)  // saturated
+    for (int i = 0; i < form.m * form.n; ++i)
+      sum[i] = std::clamp<int64_t>(sum[i], std::numeric_limits<int32_t>::min(),
+                                   std::numeric_limits<int32_t>::max());
+  write_matrix(warp, d, form.d, form.d_places, sum, form.m * form.n);
 }
+
+using Multiply = void (*)(Warp&, const MultiplyForm&, const OperandRef* registers);
+
+template <class Wide>
+void multiply_any(Warp& warp, const MultiplyForm& form, const OperandRef* registers) {
+  multiply<Wide>(warp, form, registers);
+}
+template <class Wide>
+[[gnu::target("avx2,fma")]] void multiply_wide(Warp& warp, const MultiplyForm& form,
+                                               const OperandRef* registers) {
+  multiply<Wide>(warp, form, registers);
+}
+template <class Wide>
+constexpr Multiply multiplies[] = {&multiply_any<Wide>, &multiply_wide<Wide>};
 
 void execute_multiply(Warp& warp, const Instruction& instruction, LaneMask, Exchange&) {
   auto& more = *static_cast<const MoreOperands*>(instruction.details);
   auto& form = *static_cast<const MultiplyForm*>(more.details.get());
-  if (form.d == Element::f64)
-    multiply<double>(warp, form, more);
-  else if (form.d == Element::s32)
-    multiply<int64_t>(warp, form, more);
-  else
-    multiply<float>(warp, form, more);
+  bool is_wide = has_wide_vectors();
+  Multiply run = form.d == Element::f64   ? multiplies<double>[is_wide]
+                 : form.d != Element::s32 ? multiplies<float>[is_wide]
+                 : form.saturate          ? multiplies<int64_t>[is_wide]
+                                          : multiplies<uint32_t>[is_wide];  // which wraps around
+  run(warp, form, more.operands.data());
 }
 
 // ---- fragments in memory ----
@@ -210,33 +261,50 @@ uint64_t line_address(const FragmentForm& form, uint64_t base, uint32_t stride, 
   return base + uint64_t{stride} * static_cast<uint64_t>(line) * (bits_of(form.element) / 8);
 }
 
+/// Loads a matrix of elements that Bits hold into registers of Word.
+template <class Bits, class Word>
+void load_elements(Warp& warp, const Instruction& instruction, int leader, const FragmentForm& form,
+                   const MoreOperands& more) {
+  uint64_t base = warp.lanes<uint64_t>(more.operands[form.register_count])[leader];
+  uint32_t stride = warp.lanes<uint32_t>(more.operands[form.register_count + 1])[leader];
+  int lines = form.is_row_major ? form.rows : form.columns;
+  int length = form.is_row_major ? form.columns : form.rows;
+  int step = form.is_row_major ? 1 : form.columns;
+  std::array<Bits, extent_max> line_elements;
+  std::array<Bits, elements_max> elements;  // row by row
+  for (int line = 0; line < lines; ++line) {
+    if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line),
+                      line_elements.data(), static_cast<uint64_t>(length) * sizeof(Bits)))
+      return;
+    Bits* to = &elements[form.is_row_major ? line * form.columns : line];
+    for (int i = 0; i < length; ++i) to[i * step] = line_elements[i];
+  }
+  // Some fragments have room for each element twice.
+  int slots = form.rows * form.columns / warp_size, slot = 0;
+  for (int reg = 0; reg < form.register_count; ++reg) {
+    Word* result = warp.lanes<Word>(more.operands[reg]);
+    std::fill_n(result, warp_size, Word{0});
+    for (size_t part = 0; part < sizeof(Word) / sizeof(Bits); ++part, ++slot) {
+      const Bits* from = &elements[slot % slots * warp_size];
+      for (int lane = 0; lane < warp_size; ++lane)
+        result[lane] |= Word{from[lane]} << (8 * sizeof(Bits) * part);
+    }
+  }
+}
+
 void execute_load_fragment(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange&) {
   auto& more = *static_cast<const MoreOperands*>(instruction.details);
   auto& form = *static_cast<const FragmentForm*>(more.details.get());
   int leader = first_lane(lanes);
-  uint64_t base = warp.lanes<uint64_t>(more.operands[form.register_count])[leader];
-  uint32_t stride = warp.lanes<uint32_t>(more.operands[form.register_count + 1])[leader];
-  uint32_t bytes = bits_of(form.element) / 8;
-  int lines = form.is_row_major ? form.rows : form.columns;
-  int length = form.is_row_major ? form.columns : form.rows;
-  int slots = form.rows * form.columns / warp_size;
-  int slots_in_registers = form.register_count * per_register(form.element);
-  std::array<std::byte, extent_max * 8> line_bytes;
-  for (int line = 0; line < lines; ++line) {
-    if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line),
-                      line_bytes.data(), static_cast<uint64_t>(length) * bytes))
-      return;
-    for (int i = 0; i < length; ++i) {
-      uint64_t bits = 0;
-      std::memcpy(&bits, line_bytes.data() + static_cast<size_t>(i) * bytes, bytes);
-      int row = form.is_row_major ? line : i, column = form.is_row_major ? i : line;
-      Place place = place_in_fragment(row, column, form.columns, per_register(form.element));
-      // Some fragments have room for each element twice.
-      int slot = place.reg * per_register(form.element) + place.part;
-      for (; slot < slots_in_registers; slot += slots)
-        write_part(warp, more.operands[slot / per_register(form.element)], form.element, place.lane,
-                   slot % per_register(form.element), bits);
-    }
+  switch (bits_of(form.element)) {
+    case 8:
+      return load_elements<uint8_t, uint32_t>(warp, instruction, leader, form, more);
+    case 16:
+      return load_elements<uint16_t, uint32_t>(warp, instruction, leader, form, more);
+    case 32:
+      return load_elements<uint32_t, uint32_t>(warp, instruction, leader, form, more);
+    default:
+      return load_elements<uint64_t, uint64_t>(warp, instruction, leader, form, more);
   }
 }
 
@@ -357,6 +425,13 @@ uint32_t bits_of(Element element) {
     default:
       return 32;
   }
+}
+
+void find_places(MultiplyForm& form) {
+  form.a_places = places_of(form, Role::a, form.a);
+  form.b_places = places_of(form, Role::b, form.b);
+  form.c_places = places_of(form, Role::result, form.c);
+  form.d_places = places_of(form, Role::result, form.d);
 }
 
 Handler multiply_matrices() { return &run_together<&execute_multiply>; }

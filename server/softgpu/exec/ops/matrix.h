@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "exec/instruction.h"
 
@@ -20,7 +21,12 @@ struct MultiplyForm {
   uint8_t a_registers = 4, b_registers = 2, c_registers = 4, d_registers = 4;
   bool saturate = false;     // integers
   bool is_fragment = false;  // wmma: matrices are spread over lanes as load_fragment does
+
+  /// Where the elements of each matrix are, row by row: 32 times the number among the elements that
+  /// a lane holds, plus the lane; empty for fragments. To be filled in by find_places.
+  std::vector<uint16_t> a_places, b_places, c_places, d_places;
 };
+void find_places(MultiplyForm& form);
 /// Operands: registers of d, a, b, c.
 Handler multiply_matrices();
 
@@ -37,7 +43,7 @@ Handler load_fragment();
 Handler store_fragment();
 
 struct TileForm {
-  uint8_t count = 1;        // 8 x 8 matrices of 16-bit elements
+  uint8_t count = 1;  // 8 x 8 matrices of 16-bit elements
   bool is_transposed = false;
 };
 /// ldmatrix. Operands: registers, address (generic).

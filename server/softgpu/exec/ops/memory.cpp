@@ -1,5 +1,6 @@
 #include "exec/ops/memory.h"
 
+#include <algorithm>
 #include <atomic>
 #include <type_traits>
 
@@ -37,6 +38,7 @@ void store_whole(std::byte* to, T value) {
 template <class Element, class Register, int count>
 FARGPU_GUEST_MEMORY void load_elements(Warp& warp, const Instruction& instruction, LaneMask lanes,
                                        const ResolvedAccess& access) {
+  using Pattern = ResolvedAccess::Pattern;
   Register* results[count];
   for (int i = 0; i < count; ++i) results[i] = warp.lanes<Register>(instruction.operands[i]);
   if (instruction.flags & strong_access) {
@@ -45,21 +47,26 @@ FARGPU_GUEST_MEMORY void load_elements(Warp& warp, const Instruction& instructio
         results[i][lane] =
             static_cast<Register>(load_whole<Element>(access.of(lane) + i * sizeof(Element)));
     });
-  } else if (access.is_contiguous()) {
-    auto* from = reinterpret_cast<const Element*>(access.of(0));
-    for (int i = 0; i < count; ++i) {
-      Register* result = results[i];
-#pragma GCC ivdep
-      for (int lane = 0; lane < warp_size; ++lane)
-        result[lane] = static_cast<Register>(from[lane * count + i]);
-    }
-  } else {
+  } else if (access.pattern() == Pattern::scattered) {
     for_each_lane(lanes, [&](int lane) {
       auto* from = reinterpret_cast<const Element*>(access.of(lane));
       Element elements[count];
       for (int i = 0; i < count; ++i) elements[i] = from[i];
       for (int i = 0; i < count; ++i) results[i][lane] = static_cast<Register>(elements[i]);
     });
+  } else {
+    auto* from = reinterpret_cast<const Element*>(access.of(0));
+    bool is_uniform = access.pattern() == Pattern::uniform;
+    for (int i = 0; i < count; ++i) {
+      Register* result = results[i];
+      if (is_uniform) {
+        std::fill_n(result, warp_size, static_cast<Register>(from[i]));
+        continue;
+      }
+#pragma GCC ivdep
+      for (int lane = 0; lane < warp_size; ++lane)
+        result[lane] = static_cast<Register>(from[lane * count + i]);
+    }
   }
 }
 
@@ -74,7 +81,7 @@ FARGPU_GUEST_MEMORY void store_elements(Warp& warp, const Instruction& instructi
         store_whole<Element>(access.of(lane) + i * sizeof(Element),
                              static_cast<Element>(sources[i][lane]));
     });
-  } else if (access.is_contiguous()) {
+  } else if (access.pattern() == ResolvedAccess::Pattern::contiguous) {
     auto* to = reinterpret_cast<Element*>(access.of(0));
     for (int i = 0; i < count; ++i) {
       const Register* source = sources[i];
@@ -90,22 +97,22 @@ FARGPU_GUEST_MEMORY void store_elements(Warp& warp, const Instruction& instructi
   }
 }
 
-template <MemorySpace space, AddressKind kind, class Element, class Register, int count>
+template <class Element, class Register, int count>
 const Instruction* run_load(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve<space, kind>(warp, instruction, lanes, instruction.operands[count],
-                                   sizeof(Element) * count, Access::read))
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[count],
+                      sizeof(Element) * count, Access::read))
     return nullptr;
   load_elements<Element, Register, count>(warp, instruction, lanes, access);
   if (instruction.flags & strong_access) warp.note_spin();
   return &instruction + 1;
 }
 
-template <MemorySpace space, AddressKind kind, class Element, class Register, int count>
+template <class Element, class Register, int count>
 const Instruction* run_store(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve<space, kind>(warp, instruction, lanes, instruction.operands[count],
-                                   sizeof(Element) * count, Access::read_write))
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[count],
+                      sizeof(Element) * count, Access::read_write))
     return nullptr;
   store_elements<Element, Register, count>(warp, instruction, lanes, access);
   access.commit(warp);
@@ -116,58 +123,22 @@ const Instruction* run_store(Warp& warp, const Instruction& instruction, LaneMas
 
 template <class Element, class Register, int count>
 struct LoadOf {
-  template <MemorySpace space, AddressKind kind>
-  static constexpr Handler handler = &run_load<space, kind, Element, Register, count>;
+  static constexpr Handler handler = &run_load<Element, Register, count>;
 };
 template <class Element, class Register, int count>
 struct StoreOf {
-  template <MemorySpace space, AddressKind kind>
-  static constexpr Handler handler = &run_store<space, kind, Element, Register, count>;
+  static constexpr Handler handler = &run_store<Element, Register, count>;
 };
-
-template <class Operation>
-Handler in_space(const MemoryForm& form) {
-  using S = MemorySpace;
-  using A = AddressKind;
-  if (form.address == A::register_64) switch (form.space) {
-      case S::generic:
-        return Operation::template handler<S::generic, A::register_64>;
-      case S::global:
-        return Operation::template handler<S::global, A::register_64>;
-      case S::shared:
-        return Operation::template handler<S::shared, A::register_64>;
-      case S::local:
-        return Operation::template handler<S::local, A::register_64>;
-      case S::parameter:
-        return Operation::template handler<S::parameter, A::register_64>;
-      case S::frame:
-        return nullptr;
-    }
-  if (form.address == A::register_32) switch (form.space) {
-      case S::shared:
-        return Operation::template handler<S::shared, A::register_32>;
-      case S::local:
-        return Operation::template handler<S::local, A::register_32>;
-      case S::parameter:
-        return Operation::template handler<S::parameter, A::register_32>;
-      default:
-        return nullptr;
-    }
-  if (form.space == S::parameter) return Operation::template handler<S::parameter, A::fixed>;
-  if (form.space == S::frame) return Operation::template handler<S::frame, A::fixed>;
-  return nullptr;
-}
 
 template <template <class, class, int> class Operation, class Element, class Register>
 Handler of_count(const MemoryForm& form) {
   if constexpr (sizeof(Element) <= 8) {
-    if (form.count == 2) return in_space<Operation<Element, Register, 2>>(form);
+    if (form.count == 2) return Operation<Element, Register, 2>::handler;
   }
   if constexpr (sizeof(Element) <= 4) {
-    if (form.count == 4) return in_space<Operation<Element, Register, 4>>(form);
+    if (form.count == 4) return Operation<Element, Register, 4>::handler;
   }
-  if (form.count == 1) return in_space<Operation<Element, Register, 1>>(form);
-  return nullptr;
+  return form.count == 1 ? Operation<Element, Register, 1>::handler : nullptr;
 }
 
 template <template <class, class, int> class Operation, class Element>

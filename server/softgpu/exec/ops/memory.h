@@ -3,20 +3,19 @@
 #include "exec/instruction.h"
 #include "exec/memory_access.h"
 
-// Loads and stores (PTX ISA 9.7.9). Instruction::immediate is the offset.
+// Loads and stores (PTX ISA 9.7.9). Instruction::immediate is the offset, Instruction::flags are
+// access_flags().
 
 namespace fargpu::softgpu::ops {
 
 struct MemoryForm {
-  MemorySpace space = MemorySpace::generic;
-  AddressKind address = AddressKind::register_64;
   uint32_t element_bytes = 4;
   uint32_t register_bytes = 4;  // not less than an element
   bool is_signed = false;       // loads extend with the sign
   uint32_t count = 1;           // elements: 1, 2, 4 or 8
 };
 
-/// Set in Instruction::flags of accesses that other threads may wait for or watch (.volatile,
+/// Added to Instruction::flags of accesses that other threads may wait for or watch (.volatile,
 /// .relaxed, .acquire, .release): each element is accessed as a whole, in order.
 inline constexpr uint32_t strong_access = 1;
 

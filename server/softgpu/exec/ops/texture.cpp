@@ -12,14 +12,32 @@
 namespace fargpu::softgpu::ops {
 namespace {
 
-const Texture* find(Warp& warp, const Instruction& at, int lane, uint64_t handle, bool is_surface) {
-  const Texture* texture = warp.launch->services->find_texture(handle);
-  if (texture != nullptr && texture->is_surface == is_surface) return texture;
-  warp.raise(
-      FaultKind::illegal_address, at, lane,
-      is_surface ? "no surface object has this handle" : "no texture object has this handle");
-  return nullptr;
-}
+/// Finds textures or surfaces by handle, for lanes that mostly name the same one.
+class Finder {
+ public:
+  Finder(Warp& warp, const Instruction& at, bool wants_surface)
+      : warp_(warp), at_(at), wants_surface_(wants_surface) {}
+
+  /// Null after raising a fault.
+  const Texture* find(int lane, uint64_t handle) {
+    if (last_ != nullptr && handle == last_handle_) return last_;
+    last_handle_ = handle;
+    last_ = warp_.launch->services->find_texture(handle);
+    if (last_ != nullptr && last_->is_surface == wants_surface_) return last_;
+    last_ = nullptr;
+    warp_.raise(
+        FaultKind::illegal_address, at_, lane,
+        wants_surface_ ? "no surface object has this handle" : "no texture object has this handle");
+    return nullptr;
+  }
+
+ private:
+  Warp& warp_;
+  const Instruction& at_;
+  const bool wants_surface_;
+  uint64_t last_handle_ = 0;
+  const Texture* last_ = nullptr;
+};
 
 /// Reads operands of the instruction one after the other.
 class OperandReader {
@@ -40,11 +58,11 @@ class OperandReader {
 const Instruction* run_texture(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   auto& more = *static_cast<const MoreOperands*>(instruction.details);
   auto& form = *static_cast<const TextureForm*>(more.details.get());
+  Finder finder(warp, instruction, /*wants_surface=*/false);
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     OperandReader reader(warp, more, form.result_count);
-    const Texture* texture =
-        find(warp, instruction, lane, reader.next<uint64_t>(lane), /*is_surface=*/false);
+    const Texture* texture = finder.find(lane, reader.next<uint64_t>(lane));
     if (texture == nullptr) return nullptr;
     TexturePosition position;
     std::array<int32_t, 3> texel = {};
@@ -129,11 +147,11 @@ void store_formatted(const TexelFormat& format, std::byte* texel, const uint32_t
 const Instruction* run_surface(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   auto& more = *static_cast<const MoreOperands*>(instruction.details);
   auto& form = *static_cast<const SurfaceForm*>(more.details.get());
+  Finder finder(warp, instruction, /*wants_surface=*/true);
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     OperandReader reader(warp, more, form.is_store ? 0 : form.count);
-    const Texture* surface =
-        find(warp, instruction, lane, reader.next<uint64_t>(lane), /*is_surface=*/true);
+    const Texture* surface = finder.find(lane, reader.next<uint64_t>(lane));
     if (surface == nullptr) return nullptr;
     int32_t layer = form.is_layered ? reader.next<int32_t>(lane) : 0;
     int32_t coordinate[3] = {};
@@ -199,9 +217,10 @@ uint32_t answer(const Texture& texture, TextureQuery query) {
 const Instruction* run_query(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   uint32_t* result = warp.lanes<uint32_t>(instruction.operands[0]);
   const uint64_t* handle = warp.lanes<uint64_t>(instruction.operands[1]);
+  Finder finder(warp, instruction, instruction.flags & 1);
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
-    const Texture* texture = find(warp, instruction, lane, handle[lane], instruction.flags & 1);
+    const Texture* texture = finder.find(lane, handle[lane]);
     if (texture == nullptr) return nullptr;
     result[lane] = answer(*texture, static_cast<TextureQuery>(instruction.immediate));
   }
