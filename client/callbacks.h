@@ -27,6 +27,11 @@ class Callbacks {
   std::uint64_t add(Function function);
   /// Forgets one whose call could not be made.
   void remove(std::uint64_t number);
+  /// A number for what the worker calls in the same way but does not run here.
+  std::uint64_t take_number() {
+    const std::lock_guard lock(mutex_);
+    return next_++;
+  }
   /// Whether any function is registered that has not run to its end.
   bool any_waiting() const { return waiting_.load() > 0; }
   /// The stream has got there. Ignored for numbers that are not (or no longer) known.

@@ -32,9 +32,12 @@ void Captures::begin(const Thread& thread, Stream& stream, CUstreamCaptureMode m
 
 CUresult Captures::may_end(const Thread& thread, const Stream& stream) const {
   const std::lock_guard lock(mutex_);
-  const Capture* capture = of(stream);
+  Capture* const capture = of(stream);
   if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
-  if (capture->origin != &stream) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  if (capture->origin != &stream) {
+    capture->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
   if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != thread.id())
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   return CUDA_SUCCESS;

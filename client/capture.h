@@ -37,7 +37,7 @@ class Captures {
 
   CUresult may_begin(const Thread& thread, const Stream& stream) const;
   void begin(const Thread& thread, Stream& stream, CUstreamCaptureMode mode);
-  /// Checks that the thread may end the capture of this stream.
+  /// Checks that the thread may end the capture of this stream; trying where it did not begin breaks it.
   CUresult may_end(const Thread& thread, const Stream& stream) const;
   /// Forgets the capture; returns whether it had been invalidated.
   bool end(Stream& stream);

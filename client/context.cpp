@@ -34,7 +34,7 @@ void ContextLocalStorage::clear(CUcontext context) {
 void Context::reset() {
   handle = Handle();
   device = 0;
-  primary = false;
+  primary = green = false;
   active = false;
   flags = 0;
   retained = 0;

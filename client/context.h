@@ -43,6 +43,7 @@ struct Context {
   Handle handle;
   int device = 0;  ///< ordinal as the program sees it
   bool primary = false;
+  bool green = false;  ///< a part of the device, for streams of the device's primary context, whose memory and code it shares
   std::atomic<bool> active{false};
   std::atomic<unsigned> flags{0};
   unsigned retained = 0;  ///< of primary contexts; under Contexts::mutex

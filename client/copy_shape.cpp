@@ -1,6 +1,7 @@
 #include "copy_shape.h"
 
 #include "calls_array.capnp.h"
+#include "entry.h"
 #include "protocol/extent.h"
 #include "remote_call.h"
 #include "struct_codecs.h"
@@ -106,6 +107,55 @@ CUresult read_volume(const Params& p, Copy& copy) {
 
 CUresult read_copy(const CUDA_MEMCPY3D& params, Copy& copy) { return read_volume(params, copy); }
 CUresult read_copy(const CUDA_MEMCPY3D_PEER& params, Copy& copy) { return read_volume(params, copy); }
+
+namespace {
+
+// Bytes of an element of the array; of both, if both sides are arrays.
+CUresult element_of(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_OP& p, std::size_t& bytes) {
+  bytes = 0;
+  for (const CUmemcpy3DOperand* side : {&p.src, &p.dst}) {
+    if (side->type == CU_MEMCPY_OPERAND_TYPE_POINTER) continue;
+    if (side->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
+    if (!handle_of(side->op.array.array).well_formed(HandleKind::array)) return CUDA_ERROR_INVALID_HANDLE;
+    CUDA_ARRAY3D_DESCRIPTOR array{};
+    if (const CUresult bad = describe(thread, context, handle_of(side->op.array.array), array); bad != CUDA_SUCCESS) return bad;
+    const std::size_t own = element_bytes(array.Format, array.NumChannels);
+    if (own == 0) return refuse_use("a batch copy of an array whose elements have no place of their own");
+    if (bytes != 0 && own != bytes) return CUDA_ERROR_INVALID_VALUE;
+    bytes = own;
+  }
+  if (bytes == 0) bytes = 1;
+  return CUDA_SUCCESS;
+}
+
+// What a program may ask for at all: products of such numbers stay within 64 bits.
+constexpr std::size_t extent_max = std::size_t{1} << 20;
+
+CUresult read_operand(const Copy& copy, const CUmemcpy3DOperand& operand, std::size_t element, Rows& side) {
+  if (operand.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+    const CUoffset3D& offset = operand.op.array.offset;
+    if (offset.x > extent_max) return CUDA_ERROR_INVALID_VALUE;
+    return read_side(copy, CU_MEMORYTYPE_ARRAY, nullptr, 0, operand.op.array.array, {offset.x * element, offset.y, offset.z}, 0, 0, side);
+  }
+  const auto& pointer = operand.op.ptr;
+  if (pointer.rowLength > std::size_t{1} << 40 || pointer.layerHeight > std::size_t{1} << 20) return CUDA_ERROR_INVALID_VALUE;
+  return read_side(copy, CU_MEMORYTYPE_UNIFIED, nullptr, pointer.ptr, nullptr, {0, 0, 0}, pointer.rowLength * element,
+                   pointer.layerHeight, side);
+}
+
+}  // namespace
+
+CUresult read_copy(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_OP& p, Copy& copy) {
+  if (p.extent.width == 0 || p.extent.height == 0 || p.extent.depth == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (p.extent.width > std::size_t{1} << 40 || p.extent.height > extent_max || p.extent.depth > extent_max) return CUDA_ERROR_INVALID_VALUE;
+  std::size_t element = 1;
+  if (const CUresult bad = element_of(thread, context, p, element); bad != CUDA_SUCCESS) return bad;
+  copy.width = p.extent.width * element;
+  copy.height = p.extent.height;
+  copy.depth = p.extent.depth;
+  if (const CUresult bad = read_operand(copy, p.src, element, copy.source); bad != CUDA_SUCCESS) return bad;
+  return read_operand(copy, p.dst, element, copy.target);
+}
 
 CUresult check_arrays(Thread& thread, Context& context, const Copy& copy) {
   for (const Rows* side : {&copy.source, &copy.target}) {

@@ -39,6 +39,13 @@ struct Copy {
   Context* target_context = nullptr;  ///< of device memory or an array, where the program named it
   Context* source_context = nullptr;
   bool synchronous = false;
+  /// When memory of the host is read.
+  enum class SourceOrder {
+    usual,   ///< pageable memory during the call, pinned memory when the stream gets there
+    stream,  ///< when the stream gets there
+    early,   ///< during the call
+  };
+  SourceOrder source_order = SourceOrder::usual;
 
   bool empty() const { return width == 0 || height == 0 || depth == 0; }
   /// Bytes from the first to behind the last, on a side in memory.
@@ -51,6 +58,9 @@ struct Copy {
 CUresult read_copy(const CUDA_MEMCPY2D& params, Copy& copy);
 CUresult read_copy(const CUDA_MEMCPY3D& params, Copy& copy);
 CUresult read_copy(const CUDA_MEMCPY3D_PEER& params, Copy& copy);  ///< but for the contexts
+
+/// The context is where arrays are asked about.
+CUresult read_copy(Thread& thread, Context& context, const CUDA_MEMCPY3D_BATCH_OP& params, Copy& copy);
 
 /// Whether the arrays among the sides exist and hold what is copied. `context`: theirs, unless the copy names another.
 CUresult check_arrays(Thread& thread, Context& context, const Copy& copy);

@@ -53,7 +53,7 @@ CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t 
                       .device = device,
                       .context = &context,
                       .buffer_id = session_.map().next_buffer_id(),
-                      .pool = pool && !managed ? pool->cuda() : nullptr});
+                      .pool = pool && !pool->hidden ? pool->cuda() : nullptr});
   return CUDA_SUCCESS;
 }
 
@@ -158,15 +158,24 @@ CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* strea
   CUresult outcome = CUDA_SUCCESS;
   if (!stream && context.active && context.host_visible.load() > context.completed.load())
     outcome = session_.settle(thread, context);
+  free_block(thread, address, region->device, stream);
+  return outcome;
+}
+
+void DeviceMemory::discard(Thread& thread, std::uint64_t address) {
+  const auto region = session_.map().remove_if(address, [](const Region& r) { return r.allocated(); });
+  if (region) free_block(thread, address, region->device, nullptr);
+}
+
+void DeviceMemory::free_block(Thread& thread, std::uint64_t address, int device, Stream* stream) {
   const Block block = take_block(address);
   if (session_.idle()) {
     const std::lock_guard lock(mutex_);
-    give(region->device, block);
+    give(device, block);
   } else {
-    give_later(thread, region->device, block, stream);
+    give_later(thread, device, block, stream);
   }
-  release_surplus(thread, region->device);
-  return outcome;
+  release_surplus(thread, device);
 }
 
 DeviceMemory::Block DeviceMemory::take_block(std::uint64_t address) {

@@ -40,6 +40,8 @@ class DeviceMemory {
                     const std::shared_ptr<MemoryPool>& pool = nullptr, const Stream* stream = nullptr);
   /// `address` must begin an allocation of ours. Without a stream: as cuMemFree, which programs use to wait for results.
   CUresult free(Thread& thread, std::uint64_t address, Stream* stream = nullptr);
+  /// The same without any wait: what the GPU may still use is not used again before the GPU has passed it.
+  void discard(Thread& thread, std::uint64_t address);
   /// The context is gone, and with it what was allocated in it; nothing runs any more.
   void context_closed(Thread& thread, Context& context);
 
@@ -76,6 +78,7 @@ class DeviceMemory {
   CUresult back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent);
   bool take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block);
   Block take_block(std::uint64_t address);
+  void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream);
   void give(int device, const Block& block);
   void give_later(Thread& thread, int device, const Block& block, Stream* stream);
   void release(Thread& thread, int device, const std::vector<Extent>& extents);

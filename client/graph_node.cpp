@@ -4,6 +4,7 @@
 
 #include "entry.h"
 #include "launch_codec.h"
+#include "memory_operation.h"
 #include "remote_call.h"
 #include "session.h"
 
@@ -174,35 +175,21 @@ CUresult write_side(Thread& thread, GraphParts::Memory memory, CUarray array, st
 CUresult write_memory(Thread& thread, const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p, wire::MemoryOperations::Builder node) {
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   if (p.count > 0 && !p.paramArray) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const context = p.ctx ? thread.session().find_context(p.ctx) : thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   node.setFlags(p.flags);
   node.setContext(handle_of(p.ctx).value());
   auto list = node.initOperations(element_count(p.count));
   for (unsigned i = 0; i < list.size(); ++i) {
-    const CUstreamBatchMemOpParams& from = p.paramArray[i];
-    auto to = list[i];
-    to.setOperation(from.operation);
-    switch (from.operation) {
-      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-        to.setFlags(from.flushRemoteWrites.flags);
-        break;
-      case CU_STREAM_MEM_OP_BARRIER:
-        to.setFlags(from.memoryBarrier.flags);
-        break;
-      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-        to.setAddress(from.waitValue.address);
-        to.setFlags(from.waitValue.flags);
-        to.setValue(from.waitValue.value);
-        break;
-      case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        to.setAddress(from.waitValue.address);
-        to.setFlags(from.waitValue.flags);
-        to.setValue(from.waitValue.value64);
-        break;
-      default:
-        return CUDA_ERROR_INVALID_VALUE;
+    MemoryOperation operation;
+    if (const CUresult bad = read_operation(thread, *context, p.paramArray[i], operation); bad != CUDA_SUCCESS) return bad;
+    if (operation.on_host) {
+      // The GPU would wait for this process.
+      if (operation.waits()) return refuse_use("a graph that waits for a value in memory of the host");
+      if (const CUresult bad = thread.session().host_memory().map(thread, operation.address, operation.address); bad != CUDA_SUCCESS)
+        return bad;
     }
+    write_operation(operation, list[i]);
   }
   return CUDA_SUCCESS;
 }
@@ -234,6 +221,14 @@ CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& p, CUcontext context, w
   return write_side(thread, target, p.dstArray, p.dstLOD, out.initTarget(), parts);
 }
 
+void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out, NewParts& parts) {
+  const std::uint64_t part = parts.add(GraphParts::Allocation{address});
+  thread.session().graph_memory().set_part(address, part);
+  out.setAddress(address);
+  out.setBytes(bytes);
+  out.setPart(part);
+}
+
 CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParameters::Builder out, NewParts& parts) {
   switch (p.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
@@ -262,6 +257,12 @@ CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParame
       return check_event_handle(thread, handle_of(p.eventWait.event));
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
       return write_memory(thread, p.memOp, out.initMemory());
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+      write_allocation(thread, p.alloc.dptr, p.alloc.bytesize, out.initAllocation(), parts);
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      out.setFree(p.free.dptr);
+      return thread.session().graph_memory().knows(p.free.dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
       if (const CUresult bad = check_context(thread, p.conditional.ctx); bad != CUDA_SUCCESS) return bad;
       auto conditional = out.initConditional();

@@ -22,6 +22,10 @@ class GraphParts {
     CUhostFn call = nullptr;
     void* argument = nullptr;
   };
+  /// Memory of an allocation node: the worker does nothing with it but tell when no graph has the node any more.
+  struct Allocation {
+    std::uint64_t address = 0;
+  };
   /// One side of a copy, as the program described it.
   struct Memory {
     CUmemorytype type = CU_MEMORYTYPE_HOST;
@@ -40,14 +44,16 @@ class GraphParts {
 
   std::uint64_t add(Function function) { return add(Part(function)); }
   std::uint64_t add(Memory memory) { return add(Part(memory)); }
+  std::uint64_t add(Allocation allocation) { return add(Part(allocation)); }
   std::optional<Function> function(std::uint64_t number) const { return find<Function>(number); }
   std::optional<Memory> memory(std::uint64_t number) const { return find<Memory>(number); }
+  std::optional<Allocation> allocation(std::uint64_t number) const { return find<Allocation>(number); }
   /// Whether any part is memory within [base, base + bytes).
   bool within(std::uint64_t base, std::uint64_t bytes) const;
   void release(std::uint64_t number);
 
  private:
-  using Part = std::variant<Function, Memory>;
+  using Part = std::variant<Function, Memory, Allocation>;
   std::uint64_t add(Part part);
   template <class T>
   std::optional<T> find(std::uint64_t number) const {

@@ -263,6 +263,7 @@ void HostMemory::drop(Thread& thread, std::uint64_t base) {
   const auto found = blocks_.find(base);
   if (found == blocks_.end()) return;
   Block& block = *found->second;
+  session_.stream_waits().forget(block.base, block.bytes);
   close(thread, block);
   std::erase_if(expected_, [&](const auto& range) {
     return range.first >= block.base && range.first < block.base + block.bytes;

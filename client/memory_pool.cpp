@@ -102,8 +102,20 @@ std::shared_ptr<MemoryPool> MemoryPools::managed_of(int device) {
   if (!pool) {
     pool = std::make_shared<MemoryPool>();
     pool->device = device;
-    pool->managed = true;
+    pool->managed = pool->hidden = true;
     pool->alignment = 4096;  // no page of the client has two owners
+  }
+  return pool;
+}
+
+std::shared_ptr<MemoryPool> MemoryPools::graph_of(int device) {
+  const std::lock_guard lock(mutex_);
+  auto& pool = graph_[device];
+  if (!pool) {
+    pool = std::make_shared<MemoryPool>();
+    pool->device = device;
+    pool->hidden = true;
+    pool->release_threshold = UINT64_MAX;  // until cuDeviceGraphMemTrim
   }
   return pool;
 }
@@ -112,7 +124,8 @@ std::vector<std::shared_ptr<MemoryPool>> MemoryPools::all() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<MemoryPool>> all;
   for (const auto& [handle, pool] : pools_) all.push_back(pool);
-  for (const auto& [device, pool] : managed_) all.push_back(pool);
+  for (const auto* hidden : {&managed_, &graph_})
+    for (const auto& [device, pool] : *hidden) all.push_back(pool);
   return all;
 }
 

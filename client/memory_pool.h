@@ -52,7 +52,8 @@ struct MemoryPool {
   CUmemPoolProps properties{};
   int device = 0;
   bool imported = false;           ///< of another process: only for what that one shares
-  bool managed = false;            ///< what it gives is managed memory; the program has no handle of it
+  bool managed = false;            ///< what it gives is managed memory
+  bool hidden = false;             ///< the program has no handle of it
   std::uint64_t alignment = 512;   ///< of every allocation, as the driver's own
   std::array<std::atomic<int>, 3> reuse{1, 1, 1};  ///< CU_MEMPOOL_ATTR_REUSE_*: permissions that need not be used
   std::atomic<std::uint64_t> release_threshold{0};
@@ -87,8 +88,9 @@ class MemoryPools {
   std::shared_ptr<MemoryPool> default_of(int device);
   std::shared_ptr<MemoryPool> current_of(int device);
   void set_current(int device, std::shared_ptr<MemoryPool> pool);
-  /// Where managed memory of a device comes from.
+  /// Where managed memory of a device comes from, and memory of graphs.
   std::shared_ptr<MemoryPool> managed_of(int device);
+  std::shared_ptr<MemoryPool> graph_of(int device);
 
   /// The program's and ours.
   std::vector<std::shared_ptr<MemoryPool>> all() const;
@@ -101,6 +103,7 @@ class MemoryPools {
   std::map<int, std::shared_ptr<MemoryPool>> defaults_;
   std::map<int, std::shared_ptr<MemoryPool>> currents_;
   std::map<int, std::shared_ptr<MemoryPool>> managed_;
+  std::map<int, std::shared_ptr<MemoryPool>> graph_;
 };
 
 }  // namespace fargpu::client

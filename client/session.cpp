@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "calls_context.capnp.h"
@@ -28,7 +29,8 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       peers_(*this),
       shared_memory_(*this),
       fences_(*this),
-      callbacks_([this](std::uint64_t number) { function_done(number); }) {
+      callbacks_([this](std::uint64_t number) { function_done(number); }),
+      stream_waits_([this](std::uint64_t number) { function_done(number); }) {
   for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
     const auto [handle, context] = contexts_.create();
     context->handle = handle;
@@ -87,7 +89,7 @@ Context* Session::make_context(int device, unsigned flags) {
   return context;
 }
 
-CUresult Session::open_context(Thread& thread, Context& context) {
+CUresult Session::open_context(Thread& thread, Context& context, Handle resources) {
   RemoteCall<wire::OpenContext> call(thread, Opcode::openContext, ContextNeed::none);
   if (!call) return call.error();
   auto in = call.in();
@@ -95,6 +97,7 @@ CUresult Session::open_context(Thread& thread, Context& context) {
   in.setDevice(terms_.facts.devices[static_cast<std::size_t>(context.device)].worker_ordinal);
   in.setPrimary(context.primary);
   in.setFlags(context.flags);
+  in.setResources(resources.value());
   if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
   const auto out = call.out<wire::OpenContextReply>();
   context.number = out.getNumber();
@@ -110,7 +113,33 @@ CUresult Session::open_context(Thread& thread, Context& context) {
   return CUDA_SUCCESS;
 }
 
+// The green contexts of a primary context.
+std::vector<Context*> Session::greens(const Context& primary) {
+  std::vector<Context*> found;
+  if (primary.primary) {
+    contexts_.for_each([&](Handle, Context& context) {
+      if (context.green && context.active && context.device == primary.device) found.push_back(&context);
+    });
+  }
+  return found;
+}
+
+// Its streams have gone; what else was made in it is the primary context's.
+void Session::close_green(Context& context) {
+  Context& heir = home(context);
+  events_.for_each([&](Handle, Event& event) {
+    if (event.context == &context) event.context = &heir;
+  });
+  for (Region region : map_.extract([&](const Region& r) { return r.context == &context; })) {
+    region.context = &heir;
+    map_.add(region);
+  }
+  graph_memory_.inherit(context, heir);
+  functions_.forget_context(context.id());
+}
+
 CUresult Session::close_context(Thread& thread, Context& context) {
+  for (Context* const green : greens(context)) close_context(thread, *green);
   context.storage.clear(context.cuda());
   RemoteCall<wire::CloseContext> call(thread, Opcode::closeContext, ContextNeed::none);
   call.in().setContext(context.handle.value());
@@ -127,8 +156,16 @@ CUresult Session::close_context(Thread& thread, Context& context) {
     captures_.forget(*streams_.find(handle));
     streams_.erase(handle);
   }
+  if (context.green) {
+    close_green(context);
+    replies_.clear();
+    context.legacy.reset();
+    contexts_.erase(context.handle);
+    return result;
+  }
   for (const Handle handle : events) events_.erase(handle);
   functions_.forget_context(context.id());
+  graph_memory_.context_closed(context);
   peers_.context_closed(thread, context);
   shared_memory_.context_closed(thread, context);
   device_memory_.context_closed(thread, context);
@@ -166,17 +203,20 @@ CUresult Session::synchronize(Thread& thread, Stream& stream) {
 CUresult Session::settle(Thread& thread, Context& context) {
   RemoteCall<wire::CuCtxSynchronize> call(thread, Opcode::cuCtxSynchronize, ContextNeed::none);
   call.in_context(&context);
-  if (context.idle() && context.failure == CUDA_SUCCESS) return thread.take_late_error();
+  std::vector<Context*> all = greens(context);
+  all.push_back(&context);
+  const bool idle = std::all_of(all.begin(), all.end(), [](const Context* c) { return c->idle(); });
+  if (idle && context.failure == CUDA_SUCCESS) return thread.take_late_error();
   std::vector<std::pair<Stream*, std::uint64_t>> items;
   const auto count = [&](Stream& stream) { items.emplace_back(&stream, stream.items.load()); };
-  count(context.legacy);
+  for (Context* const one : all) count(one->legacy);
   streams_.for_each([&](Handle, Stream& stream) {
-    if (stream.context == &context) count(stream);
+    if (std::find(all.begin(), all.end(), stream.context) != all.end()) count(stream);
   });
   host_memory_.send_changes(thread);
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) {
-    raise(context.completed, call.number());
+    for (Context* const one : all) raise(one->completed, call.number());
     for (const auto& [stream, n] : items) raise(stream->retired, n);
     if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
   }
@@ -259,7 +299,8 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::CALLBACK: {
       const auto callback = push.getCallback();
       if (callback.getPart() == 0) {
-        callbacks_.due(callback.getCallback(), static_cast<CUresult>(callback.getResult()));
+        const auto result = static_cast<CUresult>(callback.getResult());
+        if (!stream_waits_.due(callback.getCallback(), result)) callbacks_.due(callback.getCallback(), result);
         return;
       }
       const auto function = graph_parts_.function(callback.getPart());
@@ -281,7 +322,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       else if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk.size());
       return;
     case wire::Control::RELEASED:
-      graph_parts_.release(push.getReleased().getPart());
+      release_part(push.getReleased().getPart());
       return;
     case wire::Control::PRINTED: {
       // By the C library's streams, as the driver does, so that it comes in order with what the program prints itself.
@@ -296,6 +337,14 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     default:
       throw ProtocolError("a control message that a worker does not send");
   }
+}
+
+// Giving memory back may send, which this thread must not.
+void Session::release_part(std::uint64_t part) {
+  const auto allocation = graph_parts_.allocation(part);
+  graph_parts_.release(part);
+  if (allocation)
+    callbacks_.run([this, address = allocation->address, part] { graph_memory_.released(Thread::current(), address, part); });
 }
 
 std::span<std::byte> Session::place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) {

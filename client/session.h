@@ -18,6 +18,7 @@
 #include "facts.h"
 #include "fences.h"
 #include "functions.h"
+#include "graph_memory.h"
 #include "graph_parts.h"
 #include "graphs.h"
 #include "handle_map.h"
@@ -33,6 +34,7 @@
 #include "receiver.h"
 #include "reply_cache.h"
 #include "stream.h"
+#include "stream_waits.h"
 #include "windows.h"
 
 namespace fargpu::client {
@@ -71,8 +73,10 @@ class Session final : PushHandler {
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
   Callbacks& callbacks() { return callbacks_; }
+  StreamWaits& stream_waits() { return stream_waits_; }
   GraphParts& graph_parts() { return graph_parts_; }
   Graphs& graphs() { return graphs_; }
+  GraphMemory& graph_memory() { return graph_memory_; }
   HandleMap<Stream>& streams() { return streams_; }
   HandleMap<Event>& events() { return events_; }
 
@@ -99,9 +103,13 @@ class Session final : PushHandler {
   /// The context of a live handle (a primary one need not be active), or null.
   Context* find_context(CUcontext context);
   /// Has the worker create or retain it. Under context_mutex().
-  CUresult open_context(Thread& thread, Context& context);
+  CUresult open_context(Thread& thread, Context& context, Handle resources = Handle());
   /// Destroys it at the worker and forgets what was made in it. Under context_mutex().
   CUresult close_context(Thread& thread, Context& context);
+  /// The context that memory, events and code of this one belong to: itself, but for green ones.
+  Context& home(Context& context) { return context.green ? primary(context.device) : context; }
+  /// The green contexts of a primary context; none of others.
+  std::vector<Context*> greens(const Context& primary);
   /// A created (not primary) context.
   Context* make_context(int device, unsigned flags);
   std::recursive_mutex& context_mutex() { return context_mutex_; }
@@ -117,6 +125,8 @@ class Session final : PushHandler {
   CUresult settle(Thread& thread, Stream& stream);
   /// Nothing is under way in any context.
   bool idle();
+  /// Work under way waits for this process, which may yet change what later work is to read: host functions, values waited for.
+  bool waits_for_host() const { return callbacks_.any_waiting() || stream_waits_.any(); }
   void note_submission(std::uint64_t number) { raise(submitted_, number); }
   std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
   /// Waits while too much is pending on the stream.
@@ -157,6 +167,8 @@ class Session final : PushHandler {
   bool still_there(const GraphParts::Memory& memory) const;
   void deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes);
   void function_done(std::uint64_t number);
+  void release_part(std::uint64_t part);
+  void close_green(Context& context);
   void serve();
   void wake_service();
   void end();
@@ -183,8 +195,10 @@ class Session final : PushHandler {
   Captures captures_;
   Fences fences_;
   Callbacks callbacks_;
+  StreamWaits stream_waits_;
   GraphParts graph_parts_;
   Graphs graphs_;
+  GraphMemory graph_memory_{*this};
   std::vector<std::byte> part_bytes_;  // on their way to a graph part; used by whoever reads
   HandleMap<Stream> streams_{HandleKind::stream};
   HandleMap<Event> events_{HandleKind::event};

@@ -14,6 +14,7 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
     const auto pool = session_.device_memory().pools().find(region->pool);
     if (!pool || !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
   }
+  if (session_.graph_memory().knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
   const auto [base, bytes] = session_.device_memory().piece_of(region->base);
   RemoteCall<wire::ShareMemory> call(thread, Opcode::shareMemory, ContextNeed::none);
   call.in().setAddress(base);

@@ -22,7 +22,7 @@ struct Stream {
   Handle handle;  ///< null for legacy streams
   Context* context = nullptr;
   unsigned flags = 0;
-  int priority = 0;
+  std::atomic<int> priority{0};
   std::uint64_t id = 0;  ///< cuStreamGetId
 
   std::atomic<std::uint64_t> submitted{0};  ///< last call that gave it work

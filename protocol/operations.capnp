@@ -17,6 +17,7 @@ struct OpenContext {
   device @1 :Int32;               # ordinal at the worker
   primary @2 :Bool;
   flags @3 :UInt32;
+  resources @4 :UInt64;           # a description: a green context with these, of the device's primary context, which must be open
 }
 struct OpenContextReply {
   number @0 :UInt64;              # cuCtxGetId
@@ -29,6 +30,50 @@ struct OpenContextReply {
 struct CloseContext {
   # Destroys it (resets and releases the primary one) with everything made in it. Barrier.
   context @0 :UInt64;
+}
+
+struct Resource {
+  # CUdevResource: a number for what only the driver understands, and what the program may know of it. No number: there is none.
+  number @0 :UInt64;
+  type @1 :UInt32;
+  processors @2 :UInt32;
+  smallestPart @3 :UInt32;
+  alignment @4 :UInt32;
+}
+
+struct DeviceResource {
+  # cuDeviceGetDevResource, cuCtxGetDevResource and cuGreenCtxGetDevResource. Barrier.
+  type @0 :UInt32;
+  of :union {
+    device @1 :Int32;
+    context @2 :UInt64;
+  }
+}
+struct DeviceResourceReply {
+  resource @0 :Resource;
+}
+
+struct SplitResource {
+  # cuDevSmResourceSplitByCount. Barrier.
+  resource @0 :UInt64;
+  groups @1 :UInt32;              # how many at most
+  simulate @2 :Bool;              # only the number of groups is wanted
+  rest @3 :Bool;                  # what is in no group is wanted too
+  flags @4 :UInt32;
+  smallest @5 :UInt32;
+}
+struct SplitResourceReply {
+  count @0 :UInt32;
+  groups @1 :List(Resource);
+  rest @2 :Resource;
+}
+
+struct DescribeResources {
+  # cuDevResourceGenerateDesc. Barrier.
+  resources @0 :List(UInt64);
+}
+struct DescribeResourcesReply {
+  description @0 :UInt64;
 }
 
 # --- device memory ----------------------------------------------------------------------------------------------------
@@ -88,6 +133,31 @@ struct HostFunction {
   callback @1 :UInt64;
   always @2 :Bool;                # also when the stream has failed, as cuStreamAddCallback does
   part @3 :UInt64;                # on a stream that is captured: instead of `callback`, the number of a graph part
+  watched @4 :Bool;               # it ends when memory of the host changes: until then, what the GPU writes there is delivered
+}
+
+struct MemoryOperation {
+  # CUstreamBatchMemOpParams: one wait, write, flush or barrier, on memory of the GPU.
+  operation @0 :UInt32;
+  flags @1 :UInt32;
+  address @2 :UInt64;
+  value @3 :UInt64;
+}
+
+struct StreamMemory {
+  # cuStreamWaitValue, cuStreamWriteValue and cuStreamBatchMemOp. Deferred.
+  stream @0 :UInt64;
+  operations @1 :List(MemoryOperation);
+}
+
+struct StreamAttribute {
+  # cuStreamGetAttribute and, if `set`, cuStreamSetAttribute. Barrier.
+  stream @0 :UInt64;
+  set @1 :Bool;
+  attribute @2 :LaunchAttribute;
+}
+struct StreamAttributeReply {
+  attribute @0 :LaunchAttribute;
 }
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -126,6 +196,7 @@ struct CopyIn {
     bulk @3 :Void;
     block @4 :UInt64;             # address within a host block whose newest contents the worker holds
     pull @5 :UInt64;              # address of pinned memory of the client
+    part @7 :UInt64;              # other memory of the client, of which only the number is known; released when it has been pulled
   }
   complete @6 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may overtake it
 }
@@ -453,14 +524,6 @@ struct CopySide {
   level @8 :UInt64;
 }
 
-struct MemoryOperation {
-  # CUstreamBatchMemOpParams: one wait, write, flush or barrier.
-  operation @0 :UInt32;
-  flags @1 :UInt32;
-  address @2 :UInt64;
-  value @3 :UInt64;
-}
-
 struct MemoryOperations {
   operations @0 :List(MemoryOperation);
   flags @1 :UInt32;
@@ -472,6 +535,14 @@ struct ConditionalNode {
   type @1 :UInt32;
   size @2 :UInt32;
   context @3 :UInt64;
+}
+
+struct AllocationNode {
+  # Memory of the session that the program sees from this node on. It is there before and after; its graph part goes when no graph
+  # holds the node any more.
+  address @0 :UInt64;
+  bytes @1 :UInt64;
+  part @2 :UInt64;
 }
 
 struct NodeParameters {
@@ -488,6 +559,8 @@ struct NodeParameters {
     host @7 :UInt64;              # graph part: a function
     memory @8 :MemoryOperations;
     conditional @9 :ConditionalNode;
+    allocation @11 :AllocationNode;
+    free @12 :UInt64;             # address that an allocation node gave
   }
   moved @10 :Bool;                # the child graph is not cloned into the node but goes over to it
 }
@@ -536,6 +609,19 @@ struct CaptureCopy {
   copy @1 :CopyNode;
 }
 
+struct CaptureMemory {
+  # cuMemAllocAsync and cuMemFreeAsync on a stream that is captured: an allocation or free node. Barrier.
+  stream @0 :UInt64;
+  parameters @1 :NodeParameters;
+}
+
+struct GraphMemory {
+  # What a launch of an executable graph does to memory of allocation nodes, by address.
+  allocated @0 :List(UInt64);     # and not freed by the same graph
+  freed @1 :List(UInt64);         # and not allocated by the same graph
+  within @2 :List(UInt64);        # allocated and freed
+}
+
 struct CreateUserObject {
   # cuUserObjectCreate. When its last reference goes, the worker calls the graph part, and gives it back. Barrier.
   part @0 :UInt64;
@@ -580,6 +666,7 @@ struct InstantiateGraphReply {
   errorNode @2 :UInt64;
   attended @3 :Bool;              # launches are attended by the worker: by operation launchGraph, not cuGraphLaunch
   refusal @4 :Text;               # what of the graph is not served, if that is why there is none
+  memory @5 :GraphMemory;
 }
 
 struct UpdateGraph {

@@ -203,7 +203,7 @@ CUresult cuCtxDestroy_v2(Thread& thread, CUcontext ctx) {
   Session& session = thread.session();
   const std::lock_guard lock(session.context_mutex());
   Context* const context = session.find_context(ctx);
-  if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
   const CUresult result = session.close_context(thread, *context);
   // If it is current to the calling thread, it is also popped; other threads keep it and meet CONTEXT_IS_DESTROYED.
   if (thread.context() == context) thread.contexts().pop_back();

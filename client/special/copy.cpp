@@ -39,6 +39,12 @@ class Copier {
   Copier(Thread& thread, const StreamUse& stream, const Copy& copy)
       : thread_(thread), session_(thread.session()), stream_(*stream), copy_(copy) {}
 
+  /// Whether run() will find everything there.
+  CUresult check() {
+    if (const CUresult bad = check_arrays(thread_, *stream_.context, copy_); bad != CUDA_SUCCESS) return bad;
+    return copy_.empty() || (place(copy_.source) && place(copy_.target)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+
   CUresult run() {
     if (copy_.synchronous) {
       // What a copy on the legacy stream does to captures is told first.
@@ -147,11 +153,13 @@ class Copier {
 
   CUresult host_to_device(Place source) {
     // What runs in this process before the copy may write its source.
-    if (copy_.synchronous && (session_.callbacks().any_waiting() || session_.graphs().any_launched())) {
+    if (copy_.synchronous && (session_.waits_for_host() || session_.graphs().any_launched())) {
       if (const CUresult result = session_.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
     }
     const CUresult result = for_parts(limits::bulk_bytes_max, [&](Rows target, Rows from, std::uint64_t width, std::uint64_t height) {
-      if (source == Place::pageable || newest_here(from, width, height)) return send_rows(target, from, width, height);
+      if (source == Place::pageable)
+        return read_later() ? send_part(target, from, width, height) : send_rows(target, from, width, height);
+      if (newest_here(from, width, height)) return send_rows(target, from, width, height);
       for (std::uint64_t y = 0; y < height; ++y) {
         const CUresult sent = send_pinned(target.from(0, y, 0), from.from(0, y, 0).address, width);
         if (sent != CUDA_SUCCESS) return sent;
@@ -195,13 +203,33 @@ class Copier {
     return copy_in(target, width, height, bulk, [](auto from) { from.setBulk(); });
   }
 
+  // Whether pageable memory may change before the stream gets there, and shall be read then.
+  bool read_later() {
+    return copy_.source_order == Copy::SourceOrder::stream && (session_.waits_for_host() || session_.graphs().any_launched());
+  }
+
+  // Rows that the worker asks for when the stream gets there.
+  CUresult send_part(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
+    NewParts parts(session_.graph_parts());
+    const std::uint64_t part = parts.add(GraphParts::Memory{.base = source.address, .pitch = source.pitch ? source.pitch : width,
+                                                            .height = height, .width = width, .rows = height, .slices = 1});
+    const CUresult result = copy_in(target, width, height, {}, [&](auto from) { from.setPart(part); });
+    if (result == CUDA_SUCCESS) parts.keep();
+    return result;
+  }
+
   // Whether rows of pinned memory can be sent as they are now: nobody else has, or may still write, newer ones.
   bool newest_here(const Rows& rows, std::uint64_t width, std::uint64_t height) const {
-    if (!copy_.synchronous && session_.callbacks().any_waiting()) return false;
+    if (may_change()) return false;
     const std::uint64_t extent = (height - 1) * rows.pitch + width;
     const HostMemory& memory = session_.host_memory();
     const HostMemory::Part part = memory.newest(rows.address, extent);
     return !memory.mapped(rows.address) && !part.worker_newer && part.bytes == extent;
+  }
+
+  // Whether a host function or another part of the program may still write what an asynchronous copy is to read.
+  bool may_change() const {
+    return !copy_.synchronous && copy_.source_order != Copy::SourceOrder::early && session_.waits_for_host();
   }
 
   // One row of pinned memory, whose contents count when the stream gets there. Where the worker holds newer bytes than we do, they
@@ -212,7 +240,7 @@ class Copier {
       memory.send_changes(thread_);
       return copy_in(target, bytes, 1, {}, [&](auto from) { from.setBlock(source); });
     }
-    if (!copy_.synchronous && session_.graphs().any_launched())  // which may write there yet
+    if (!copy_.synchronous && copy_.source_order != Copy::SourceOrder::early && session_.graphs().any_launched())  // which may write there yet
       return copy_in(target, bytes, 1, {}, [&](auto from) { from.setPull(source); });
     while (bytes > 0) {
       const HostMemory::Part part = memory.newest(source, bytes);
@@ -224,7 +252,7 @@ class Copier {
       CUresult result;
       if (part.worker_newer) {
         result = copy_in(target, part.bytes, 1, {}, [&](auto from) { from.setBlock(source); });
-      } else if (!copy_.synchronous && session_.callbacks().any_waiting()) {
+      } else if (may_change()) {
         result = copy_in(target, part.bytes, 1, {}, [&](auto from) { from.setPull(source); });
       } else {
         result = send_rows(target, {.address = source}, part.bytes, 1);
@@ -455,6 +483,103 @@ CUresult cuMemcpyAtoHAsync_v2(Thread& thread, void* dst, CUarray src, std::size_
 CUresult cuMemcpyAtoA_v2(Thread& thread, CUarray dst, std::size_t dst_offset, CUarray src, std::size_t src_offset, std::size_t bytes,
                          CUstream default_stream) {
   return copy_linear(thread, array(dst, dst_offset), array(src, src_offset), bytes, default_stream, true);
+}
+
+// --- batches --------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+CUresult read_order(CUmemcpySrcAccessOrder order, unsigned flags, Copy& copy) {
+  if (flags & ~unsigned{CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE}) return CUDA_ERROR_INVALID_VALUE;
+  switch (order) {
+    case CU_MEMCPY_SRC_ACCESS_ORDER_STREAM:
+      copy.source_order = Copy::SourceOrder::stream;
+      return CUDA_SUCCESS;
+    case CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL:
+    case CU_MEMCPY_SRC_ACCESS_ORDER_ANY:
+      copy.source_order = Copy::SourceOrder::early;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// All of a batch or, if anything is wrong with one of its copies, nothing. `read(i, copy)` says what copy i is; `failed` gets the one that
+// is wrong.
+template <class Read>
+CUresult copy_batch(Thread& thread, std::size_t count, CUstream stream, std::size_t& failed, Read&& read) {
+  failed = SIZE_MAX;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  if (count == 0 || use->legacy()) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Copy> copies(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    CUresult bad = read(*use->context, i, copies[i]);
+    if (bad == CUDA_SUCCESS) bad = Copier(thread, use, copies[i]).check();
+    if (bad == CUDA_SUCCESS) continue;
+    failed = i;
+    return bad;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const CUresult result = Copier(thread, use, copies[i]).run();
+    if (result == CUDA_SUCCESS) continue;
+    failed = i;
+    return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_linear_batch(Thread& thread, const CUdeviceptr* targets, const CUdeviceptr* sources, const std::size_t* sizes,
+                           std::size_t count, const CUmemcpyAttributes* attributes, const std::size_t* first, std::size_t attribute_count,
+                           std::size_t& failed, CUstream stream) {
+  failed = SIZE_MAX;
+  if (!targets || !sources || !sizes || !attributes || !first || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute_count == 0 || attribute_count > count || first[0] != 0) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 1; i < attribute_count; ++i)
+    if (first[i] <= first[i - 1] || first[i] >= count) return CUDA_ERROR_INVALID_VALUE;
+  std::size_t attribute = 0;
+  return copy_batch(thread, count, stream, failed, [&](Context&, std::size_t i, Copy& copy) {
+    if (attribute + 1 < attribute_count && first[attribute + 1] == i) ++attribute;
+    copy.width = sizes[i];
+    copy.source = memory(sources[i]);
+    copy.target = memory(targets[i]);
+    return read_order(attributes[attribute].srcAccessOrder, attributes[attribute].flags, copy);
+  });
+}
+
+CUresult copy_shaped_batch(Thread& thread, std::size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, std::size_t& failed,
+                           unsigned long long flags, CUstream stream) {
+  failed = SIZE_MAX;
+  if (!operations || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return copy_batch(thread, count, stream, failed, [&](Context& context, std::size_t i, Copy& copy) {
+    const CUDA_MEMCPY3D_BATCH_OP& operation = operations[i];
+    if (const CUresult bad = read_order(operation.srcAccessOrder, operation.flags, copy); bad != CUDA_SUCCESS) return bad;
+    return read_copy(thread, context, operation, copy);
+  });
+}
+
+}  // namespace
+
+CUresult cuMemcpyBatchAsync(Thread& thread, CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* sizes, std::size_t count,
+                            CUmemcpyAttributes* attributes, std::size_t* first, std::size_t attribute_count, std::size_t* failed,
+                            CUstream stream) {
+  std::size_t ignored;
+  return copy_linear_batch(thread, targets, sources, sizes, count, attributes, first, attribute_count, failed ? *failed : ignored, stream);
+}
+CUresult cuMemcpyBatchAsync_v2(Thread& thread, CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* sizes, std::size_t count,
+                               CUmemcpyAttributes* attributes, std::size_t* first, std::size_t attribute_count, CUstream stream) {
+  std::size_t ignored;
+  return copy_linear_batch(thread, targets, sources, sizes, count, attributes, first, attribute_count, ignored, stream);
+}
+CUresult cuMemcpy3DBatchAsync(Thread& thread, std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operations, std::size_t* failed,
+                              unsigned long long flags, CUstream stream) {
+  std::size_t ignored;
+  return copy_shaped_batch(thread, count, operations, failed ? *failed : ignored, flags, stream);
+}
+CUresult cuMemcpy3DBatchAsync_v2(Thread& thread, std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags,
+                                 CUstream stream) {
+  std::size_t ignored;
+  return copy_shaped_batch(thread, count, operations, ignored, flags, stream);
 }
 
 }  // namespace fargpu::client::hand

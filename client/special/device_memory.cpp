@@ -53,7 +53,13 @@ CUresult cuMemAllocPitch_v2(Thread& thread, CUdeviceptr* dptr, std::size_t* pitc
 
 CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (dptr == 0) return CUDA_SUCCESS;
-  return thread.session().device_memory().free(thread, dptr);
+  Session& session = thread.session();
+  if (!session.graph_memory().knows(dptr)) return session.device_memory().free(thread, dptr);
+  // Memory that a launch has left allocated: the launch may be under way yet, and programs rely on this call as a wait.
+  if (const auto region = session.map().find(dptr); region && region->context->active) {
+    if (const CUresult result = session.settle(thread, *region->context); result != CUDA_SUCCESS) return result;
+  }
+  return session.graph_memory().free(thread, dptr);
 }
 
 CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) {

@@ -28,6 +28,10 @@ CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::ui
   const auto out = call.out<wire::InstantiateGraphReply>();
   made.exec = handle_cast<CUgraphExec>(Handle(out.getExec()));
   if (result == CUDA_SUCCESS && out.getAttended()) thread.session().graphs().set_attended(Handle(out.getExec()), true);
+  if (result == CUDA_SUCCESS) {
+    thread.session().graph_memory().set_executable(Handle(out.getExec()), out.getMemory(),
+                                                   flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+  }
   if (out.getRefusal().size() > 0) refuse_use(out.getRefusal().cStr());
   made.outcome = static_cast<CUgraphInstantiateResult>(out.getOutcome());
   made.error_node = handle_cast<CUgraphNode>(Handle(out.getErrorNode()));
@@ -144,12 +148,7 @@ CUresult launch_attended(Thread& thread, CUgraphExec exec, const StreamUse& use)
   return result;
 }
 
-}  // namespace
-
-CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
-  if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
-  const StreamUse use(thread, stream);
-  if (!use) return use.error();
+CUresult launch(Thread& thread, CUgraphExec exec, const StreamUse& use) {
   Session& session = thread.session();
   session.before_work(thread);
   if (!use->capture.load() && session.graphs().attended(handle_of(exec))) return launch_attended(thread, exec, use);
@@ -160,6 +159,20 @@ CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   in.setHStream(use.wire());
   if (session.host_memory().any_mapped()) call.host_visible();
   return use->capture.load() ? call.wait(use) : call.post(use);  // what cannot be captured is said at once
+}
+
+}  // namespace
+
+CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
+  if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  GraphMemory& memory = thread.session().graph_memory();
+  if (use->capture.load() && memory.used_by(handle_of(exec))) return CUDA_ERROR_NOT_SUPPORTED;  // as a child such a graph cannot be
+  if (const CUresult bad = memory.may_launch(handle_of(exec)); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = launch(thread, exec, use);
+  if (result == CUDA_SUCCESS) memory.launched(thread, handle_of(exec));
+  return result;
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, CUgraph child) {

@@ -15,8 +15,42 @@
 namespace fargpu::client::hand {
 namespace {
 
+// What the parameters of an allocation node say of it is checked, and its memory made.
+CUresult allocate(Thread& thread, CUDA_MEM_ALLOC_NODE_PARAMS_v2& p) {
+  if (p.bytesize == 0 || p.poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || p.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (p.accessDescCount > 0 && !p.accessDescs) return CUDA_ERROR_INVALID_VALUE;
+  if (p.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return refuse_use("an allocation node in host memory");
+  Session& session = thread.session();
+  int ordinal;
+  if (!session.worker_ordinal(p.poolProps.location.id, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  for (std::size_t i = 0; i < p.accessDescCount; ++i)
+    if (p.accessDescs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || p.accessDescs[i].location.id != p.poolProps.location.id)
+      return refuse_use("an allocation node with access of other devices");
+  Context& context = session.primary(p.poolProps.location.id);
+  Context* const current = thread.context();
+  if (!current && !context.active) return CUDA_ERROR_INVALID_CONTEXT;
+  std::uint64_t address = 0;
+  const CUresult result = session.graph_memory().allocate(
+      thread, current && current->device == p.poolProps.location.id ? *current : context, p.poolProps.location.id, p.bytesize, address);
+  p.dptr = address;
+  return result;
+}
+
+CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                   std::size_t count, CUgraphNodeParams& params);
+
 CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                   std::size_t count, CUgraphNodeParams& params) {
+  if (params.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return send_node(thread, out, graph, dependencies, edges, count, params);
+  if (const CUresult bad = allocate(thread, params.alloc); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = send_node(thread, out, graph, dependencies, edges, count, params);
+  if (result != CUDA_SUCCESS) thread.session().graph_memory().discard(thread, params.alloc.dptr);
+  return result;
+}
+
+CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                   std::size_t count, CUgraphNodeParams& params) {
   if (!out || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(thread.session().graph_parts());
@@ -59,6 +93,7 @@ CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraph
 
 CUresult set_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
+  if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE) return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(thread.session().graph_parts());
   RemoteCall<wire::SetNode> call(thread, Opcode::setNode, ContextNeed::optional);
   if (!call) return call.error();

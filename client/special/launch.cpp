@@ -104,6 +104,8 @@ CUresult launch(Thread& thread, const Launch& launch) {
     return session.settle(thread, *stream);
   }
   if (function->launch_known(fingerprint_of(launch, *function, *stream->context))) return call.post(stream);
+  // Behind what this process has yet to do the answer may take as long as that, and what it has to do may be this thread's.
+  if (session.waits_for_host() && !stream->capture.load()) return call.post(stream);
   const CUresult result = call.wait(stream);
   if (result != CUDA_SUCCESS) return result;
   const auto reply = call.out<wire::LaunchReply>();

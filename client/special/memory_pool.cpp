@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "client/entry.h"
+#include "client/graph_node.h"
+#include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"
 
@@ -37,10 +39,41 @@ CUresult check_location(Thread& thread, const CUmemLocation* location, CUmemAllo
   return known(thread, location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
+// On a stream that is captured: nodes of the graph.
+CUresult capture_allocation(Thread& thread, const StreamUse& use, int device, std::size_t bytes, CUdeviceptr* dptr) {
+  Session& session = thread.session();
+  if (const CUresult bad = session.captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  std::uint64_t address = 0;
+  const CUresult made = session.graph_memory().allocate(thread, *use->context, device, bytes, address);
+  if (made != CUDA_SUCCESS) return made;
+  NewParts parts(session.graph_parts());
+  RemoteCall<wire::CaptureMemory> call(thread, Opcode::captureMemory, ContextNeed::none);
+  call.in_context(use->context);
+  call.in().setStream(use.wire());
+  write_allocation(thread, address, bytes, call.in().initParameters().initAllocation(), parts);
+  const CUresult result = call.wait(use);
+  if (result == CUDA_SUCCESS) {
+    parts.keep();
+    *dptr = address;
+  } else {
+    session.graph_memory().discard(thread, address);
+  }
+  return result;
+}
+
+CUresult capture_free(Thread& thread, const StreamUse& use, CUdeviceptr address) {
+  if (!thread.session().graph_memory().knows(address)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CaptureMemory> call(thread, Opcode::captureMemory, ContextNeed::none);
+  call.in_context(use->context);
+  call.in().setStream(use.wire());
+  call.in().initParameters().setFree(address);
+  return call.wait(use);
+}
+
 CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool,
                   const StreamUse& use) {
   if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
-  if (use->capture) return refuse_use("stream-ordered allocation during capture");
+  if (use->capture.load()) return capture_allocation(thread, use, pool->device, bytes, dptr);
   if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
   const CUresult result = memory_of(thread).allocate(thread, *use->context, bytes, address, pool, &*use);
@@ -70,9 +103,11 @@ CUresult cuMemAllocFromPoolAsync(Thread& thread, CUdeviceptr* dptr, std::size_t 
 CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  if (use->capture) return refuse_use("cuMemFreeAsync during capture");
+  if (use->capture.load()) return capture_free(thread, use, dptr);
   if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
   if (dptr == 0) return CUDA_SUCCESS;
+  GraphMemory& graph_memory = thread.session().graph_memory();
+  if (graph_memory.knows(dptr)) return graph_memory.free(thread, dptr);
   return memory_of(thread).free(thread, dptr, &*use);
 }
 

@@ -11,14 +11,14 @@ CUresult cuCtxEnablePeerAccess(Thread& thread, CUcontext peer, unsigned flags) {
   Context* const context = thread.context();
   Context* const other = thread.session().find_context(peer);
   if (!context || !other) return CUDA_ERROR_INVALID_CONTEXT;
-  return thread.session().peers().enable(thread, *context, *other);
+  return thread.session().peers().enable(thread, thread.session().home(*context), thread.session().home(*other));
 }
 
 CUresult cuCtxDisablePeerAccess(Thread& thread, CUcontext peer) {
   Context* const context = thread.context();
   Context* const other = thread.session().find_context(peer);
   if (!context || !other) return CUDA_ERROR_INVALID_CONTEXT;
-  return thread.session().peers().disable(thread, *context, *other);
+  return thread.session().peers().disable(thread, thread.session().home(*context), thread.session().home(*other));
 }
 
 CUresult cuDeviceCanAccessPeer(Thread& thread, int* can_access, CUdevice dev, CUdevice peer) {

@@ -50,7 +50,7 @@ CUresult cuIpcOpenMemHandle_v2(Thread& thread, CUdeviceptr* address, CUipcMemHan
   const auto shared = read(handle, SharedHandle::Kind::memory);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t opened = 0;
-  const CUresult result = thread.session().shared_memory().open(thread, *context, *shared, nullptr, opened);
+  const CUresult result = thread.session().shared_memory().open(thread, thread.session().home(*context), *shared, nullptr, opened);
   if (result == CUDA_SUCCESS) *address = opened;
   return result;
 }
@@ -146,7 +146,7 @@ CUresult cuMemPoolImportPointer(Thread& thread, CUdeviceptr* address, CUmemoryPo
   const auto shared = read(*data, SharedHandle::Kind::memory);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t opened = 0;
-  const CUresult result = thread.session().shared_memory().open(thread, *context, *shared, handle, opened);
+  const CUresult result = thread.session().shared_memory().open(thread, thread.session().home(*context), *shared, handle, opened);
   if (result == CUDA_SUCCESS) *address = opened;
   return result;
 }

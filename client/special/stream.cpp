@@ -2,11 +2,17 @@
 
 #include "client/stream.h"
 
+#include <algorithm>
+#include <cstring>
+
+#include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
 #include "client/entry.h"
+#include "client/launch_codec.h"
 #include "client/remote_call.h"
 #include "client/session.h"
 #include "client_hand.h"
+#include "cuda_facts.h"
 
 namespace fargpu::client {
 
@@ -26,9 +32,8 @@ CUresult destroy_stream(Thread& thread, Stream& stream) {
 namespace fargpu::client::hand {
 namespace {
 
-CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority) {
+CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority, Context* context) {
   if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
-  Context* const context = thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   Session& session = thread.session();
   const auto [handle, stream] = session.streams().create();
@@ -41,14 +46,16 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
   stream->id = context->number << 32 | handle.id();
   CUresult result;
   if (with_priority) {
-    RemoteCall<wire::CuStreamCreateWithPriority> call(thread, Opcode::cuStreamCreateWithPriority, ContextNeed::current);
+    RemoteCall<wire::CuStreamCreateWithPriority> call(thread, Opcode::cuStreamCreateWithPriority, ContextNeed::none);
+    call.in_context(context);
     auto in = call.in();
     in.setPhStream(handle.value());
     in.setFlags(flags);
     in.setPriority(stream->priority);
     result = call.post();
   } else {
-    RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::current);
+    RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
+    call.in_context(context);
     auto in = call.in();
     in.setPhStream(handle.value());
     in.setFlags(flags);
@@ -58,6 +65,10 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
   session.streams().publish(handle);
   *out = handle_cast<CUstream>(handle);
   return CUDA_SUCCESS;
+}
+
+CUgreenCtx green_of(const Stream& stream) {
+  return stream.context->green ? reinterpret_cast<CUgreenCtx>(stream.context->cuda()) : nullptr;
 }
 
 template <class Answer>
@@ -76,7 +87,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   if (flags & ~CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  if (recorded->context != use->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (&session.home(*recorded->context) != &session.home(*use->context)) return CUDA_ERROR_INVALID_HANDLE;
   const bool node = flags & CU_EVENT_RECORD_EXTERNAL;  // becomes a node of the graph that is captured
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   if (node) recorded->in_graph = true;
@@ -119,10 +130,19 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
 
 }  // namespace
 
-CUresult cuStreamCreate(Thread& thread, CUstream* out, unsigned flags) { return create_stream(thread, out, flags, 0, false); }
+CUresult cuStreamCreate(Thread& thread, CUstream* out, unsigned flags) {
+  return create_stream(thread, out, flags, 0, false, thread.context());
+}
 
 CUresult cuStreamCreateWithPriority(Thread& thread, CUstream* out, unsigned flags, int priority) {
-  return create_stream(thread, out, flags, priority, true);
+  return create_stream(thread, out, flags, priority, true, thread.context());
+}
+
+CUresult cuGreenCtxStreamCreate(Thread& thread, CUstream* out, CUgreenCtx green, unsigned flags, int priority) {
+  Context* const context = thread.session().find_context(reinterpret_cast<CUcontext>(green));
+  if (!context || !context->green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!(flags & CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+  return create_stream(thread, out, flags, priority, true, context);
 }
 
 CUresult cuStreamDestroy_v2(Thread& thread, CUstream stream) {
@@ -178,6 +198,60 @@ CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsig
   return waited->shared() ? call.wait(use) : call.post(use);
 }
 
+namespace {
+
+// An attribute of a stream: read into `value`, or set to what is there.
+CUresult stream_attribute(Thread& thread, CUstream stream, CUstreamAttrID id, bool set, CUstreamAttrValue& value) {
+  const LaunchAttributeFacts* const facts = launch_attribute_facts(id);
+  if (!facts || facts->holds_event) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  RemoteCall<wire::StreamAttribute> call(thread, Opcode::streamAttribute, ContextNeed::none);
+  if (!call) return call.error();
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setStream(use.wire());
+  in.setSet(set);
+  CUlaunchAttribute attribute;
+  std::memset(&attribute, 0, sizeof(attribute));
+  attribute.id = id;
+  if (set) attribute.value = value;
+  if (const CUresult bad = write_attribute(thread, attribute, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  if (!set) read_attribute(call.out<wire::StreamAttributeReply>().getAttribute(), value);
+  if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+    use->priority = std::clamp(value.priority, use->context->greatest_priority, use->context->least_priority);
+  return result;
+}
+
+}  // namespace
+
+CUresult cuStreamGetAttribute(Thread& thread, CUstream stream, CUstreamAttrID id, CUstreamAttrValue* value) {
+  return value ? stream_attribute(thread, stream, id, false, *value) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamSetAttribute(Thread& thread, CUstream stream, CUstreamAttrID id, const CUstreamAttrValue* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  CUstreamAttrValue wanted = *value;
+  return stream_attribute(thread, stream, id, true, wanted);
+}
+
+CUresult cuStreamCopyAttributes(Thread& thread, CUstream to, CUstream from) {
+  const StreamUse target(thread, to), source(thread, from);
+  if (!target) return target.error();
+  if (!source) return source.error();
+  if (target->context != source->context) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuStreamCopyAttributes> call(thread, Opcode::cuStreamCopyAttributes, ContextNeed::none);
+  if (!call) return call.error();
+  call.in_context(target->context);
+  call.in().setDstStream(target.wire());
+  call.in().setSrcStream(source.wire());
+  if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
+  CUstreamAttrValue priority;  // learnt anew
+  return stream_attribute(thread, to, CU_LAUNCH_ATTRIBUTE_PRIORITY, false, priority);
+}
+
 CUresult cuStreamGetFlags(Thread& thread, CUstream stream, unsigned* flags) {
   return about_stream(thread, stream, flags, [&](const Stream& s) { *flags = s.flags; });
 }
@@ -189,8 +263,8 @@ CUresult cuStreamGetCtx(Thread& thread, CUstream stream, CUcontext* out) {
 }
 CUresult cuStreamGetCtx_v2(Thread& thread, CUstream stream, CUcontext* out, CUgreenCtx* green) {
   return about_stream(thread, stream, out, [&](const Stream& s) {
-    *out = s.context->cuda();
-    if (green) *green = nullptr;  // no stream belongs to a green context yet
+    *out = thread.session().home(*s.context).cuda();
+    if (green) *green = green_of(s);
   });
 }
 CUresult cuStreamGetId(Thread& thread, CUstream stream, unsigned long long* id) {
@@ -206,7 +280,7 @@ CUresult cuStreamGetDevice(Thread& thread, CUstream stream, CUdevice* device) {
   return about_stream(thread, stream, device, [&](const Stream& s) { *device = s.context->device; });
 }
 CUresult cuStreamGetGreenCtx(Thread& thread, CUstream stream, CUgreenCtx* green) {
-  return about_stream(thread, stream, green, [&](const Stream&) { *green = nullptr; });
+  return about_stream(thread, stream, green, [&](const Stream& s) { *green = green_of(s); });
 }
 
 // --- events ---------------------------------------------------------------------------------------------------------------
@@ -249,6 +323,59 @@ CUresult cuEventRecord(Thread& thread, CUevent event, CUstream stream) { return 
 
 CUresult cuEventRecordWithFlags(Thread& thread, CUevent event, CUstream stream, unsigned flags) {
   return record(thread, event, stream, flags);
+}
+
+namespace {
+
+// An event and the whole of a context: both must be there and belong together, and no stream of the context may be captured.
+CUresult check_context_event(Thread& thread, CUcontext handle, CUevent event, Context*& context, Event*& found) {
+  Session& session = thread.session();
+  context = handle ? session.find_context(handle) : thread.context();
+  if (!context || !context->active) return CUDA_ERROR_INVALID_CONTEXT;
+  found = session.events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  return session.captures().check_context(*context);
+}
+
+}  // namespace
+
+CUresult cuCtxRecordEvent(Thread& thread, CUcontext handle, CUevent event) {
+  Context* context = nullptr;
+  Event* recorded = nullptr;
+  if (const CUresult bad = check_context_event(thread, handle, event, context, recorded); bad != CUDA_SUCCESS) return bad;
+  if (&thread.session().home(*recorded->context) != &thread.session().home(*context)) return CUDA_ERROR_INVALID_HANDLE;
+  RemoteCall<wire::CuCtxRecordEvent> call(thread, Opcode::cuCtxRecordEvent, ContextNeed::none);
+  call.in_context(context);
+  call.in().setHCtx(context->handle.value());
+  call.in().setHEvent(recorded->handle.value());
+  if (const CUresult result = recorded->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
+  recorded->capture = 0;
+  recorded->stream = nullptr;  // no single stream tells when it has happened
+  recorded->recorded = call.number();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
+  Context* context = nullptr;
+  Event* waited = nullptr;
+  if (const CUresult bad = check_context_event(thread, handle, event, context, waited); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = thread.session().captures().check_event(*waited); bad != CUDA_SUCCESS) return bad;
+  RemoteCall<wire::CuCtxWaitEvent> call(thread, Opcode::cuCtxWaitEvent, ContextNeed::none);
+  call.in_context(context);
+  call.in().setHCtx(context->handle.value());
+  call.in().setHEvent(waited->handle.value());
+  if (const CUresult result = waited->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
+  // Waiting for any stream of the context is waiting for the event, from now on.
+  const auto note = [&](Context& one) {
+    raise(one.submitted, call.number());
+    raise(one.blocking_submitted, call.number());
+    thread.session().streams().for_each([&](Handle, Stream& stream) {
+      if (stream.context == &one) raise(stream.submitted, call.number());
+    });
+  };
+  note(*context);
+  for (Context* const green : thread.session().greens(*context)) note(*green);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(Thread& thread, CUevent event) {

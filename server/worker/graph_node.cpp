@@ -66,7 +66,15 @@ CUresult NodeParameters::read(const Call& call, wire::NodeParameters::Reader in)
       return CUDA_SUCCESS;
     case wire::NodeParameters::KERNEL:
       return read_kernel(call, in.getKernel());
+    case wire::NodeParameters::ALLOCATION:
+      return read_allocation(call, in.getAllocation());
+    case wire::NodeParameters::FREE:
+      params_.type = CU_GRAPH_NODE_TYPE_EMPTY;
+      memory_ = {.allocates = false, .address = in.getFree(), .bytes = 0};
+      return CUDA_SUCCESS;
     case wire::NodeParameters::CHILD:
+      // With memory nodes a graph can become part of another one only by going over to it.
+      if (!in.getMoved() && session_.graph_memory().any(session_.handles().root_of(Handle(in.getChild())))) return CUDA_ERROR_NOT_SUPPORTED;
       params_.type = CU_GRAPH_NODE_TYPE_GRAPH;
       params_.graph.ownership = in.getMoved() ? CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE : CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
       return session_.resolve(HandleKind::graph, in.getChild(), params_.graph.graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -191,11 +199,10 @@ CUresult NodeParameters::read_copy(const Call& call, wire::CopyNode::Reader in) 
   return node_context(session_, call, in.getContext(), params_.memcpy.copyCtx);
 }
 
-CUresult NodeParameters::read_memory(const Call& call, wire::MemoryOperations::Reader in) {
-  params_.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  if (in.getOperations().size() > memory_operations_max) return CUDA_ERROR_INVALID_VALUE;
-  for (const auto from : in.getOperations()) {
-    CUstreamBatchMemOpParams& operation = operations_.emplace_back();
+CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in, std::vector<CUstreamBatchMemOpParams>& out) {
+  if (in.size() > memory_operations_max) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto from : in) {
+    CUstreamBatchMemOpParams& operation = out.emplace_back();
     std::memset(&operation, 0, sizeof(operation));
     operation.operation = static_cast<CUstreamBatchMemOpType>(from.getOperation());
     bool wide = false;
@@ -206,7 +213,7 @@ CUresult NodeParameters::read_memory(const Call& call, wire::MemoryOperations::R
         [[fallthrough]];
       case CU_STREAM_MEM_OP_WAIT_VALUE_32:
       case CU_STREAM_MEM_OP_WRITE_VALUE_32:  // waits and writes are laid out alike
-        if (!session_.memory().holds(from.getAddress(), wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
+        if (!session.memory().holds(from.getAddress(), wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
         operation.waitValue.address = from.getAddress();
         operation.waitValue.flags = from.getFlags();
         if (wide) operation.waitValue.value64 = from.getValue();
@@ -222,10 +229,23 @@ CUresult NodeParameters::read_memory(const Call& call, wire::MemoryOperations::R
         return CUDA_ERROR_INVALID_VALUE;
     }
   }
+  return CUDA_SUCCESS;
+}
+
+CUresult NodeParameters::read_memory(const Call& call, wire::MemoryOperations::Reader in) {
+  params_.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  if (const CUresult bad = read_operations(session_, in.getOperations(), operations_); bad != CUDA_SUCCESS) return bad;
   params_.memOp.count = static_cast<unsigned>(operations_.size());
   params_.memOp.paramArray = operations_.data();
   params_.memOp.flags = in.getFlags();
   return node_context(session_, call, in.getContext(), params_.memOp.ctx);
+}
+
+CUresult NodeParameters::read_allocation(const Call& call, wire::AllocationNode::Reader in) {
+  params_.type = CU_GRAPH_NODE_TYPE_EMPTY;
+  if (in.getBytes() == 0 || !session_.memory().holds(in.getAddress(), in.getBytes())) return CUDA_ERROR_INVALID_VALUE;
+  memory_ = {.allocates = true, .address = in.getAddress(), .bytes = in.getBytes()};
+  return add_part(call, in.getPart(), 0);
 }
 
 CUresult NodeParameters::read_conditional(const Call& call, wire::ConditionalNode::Reader in) {
@@ -379,6 +399,19 @@ CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeT
       return write_host(session, node, out);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
       return write_memory(session, node, out.initMemory());
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: {
+      const Handle handle = session.handles().known(HandleKind::node, reinterpret_cast<std::uint64_t>(node));
+      const GraphMemory::Node* const memory = session.graph_memory().find(handle);
+      if (!memory || memory->allocates != (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)) return CUDA_ERROR_INVALID_VALUE;
+      if (memory->allocates) {
+        out.initAllocation().setAddress(memory->address);
+        out.getAllocation().setBytes(memory->bytes);
+      } else {
+        out.setFree(memory->address);
+      }
+      return CUDA_SUCCESS;
+    }
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <optional>
 #include <vector>
 
 #include "arguments.h"
@@ -28,6 +29,8 @@ class NodeParameters {
   /// Whether the worker must attend to launches of a graph with such a node.
   bool attended() const;
   bool has_parts() const { return !references_.empty(); }
+  /// Of an allocation or free node: what it does.
+  const std::optional<GraphMemory::Node>& memory() const { return memory_; }
 
   /// Gives the parts to a graph that shall keep them: done before the driver is told of the node, and undone if it refuses.
   CUresult keep_in(CUgraph graph);
@@ -37,6 +40,7 @@ class NodeParameters {
   CUresult read_kernel(const Call& call, wire::KernelNode::Reader in);
   CUresult read_memset(const Call& call, wire::MemsetNode::Reader in);
   CUresult read_memory(const Call& call, wire::MemoryOperations::Reader in);
+  CUresult read_allocation(const Call& call, wire::AllocationNode::Reader in);
   CUresult read_conditional(const Call& call, wire::ConditionalNode::Reader in);
   CUresult add_part(const Call& call, std::uint64_t number, std::uint64_t bytes);
 
@@ -45,8 +49,12 @@ class NodeParameters {
   Arguments arguments_;
   std::vector<CUstreamBatchMemOpParams> operations_;
   std::vector<CUuserObject> references_;
+  std::optional<GraphMemory::Node> memory_;
   CUgraph keeper_ = nullptr;
 };
+
+/// Memory operations on memory of the session.
+CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in, std::vector<CUstreamBatchMemOpParams>& out);
 
 /// The graph that keeps the parts of this one's nodes: the one it is within, or itself.
 CUgraph keeper_of(Session& session, CUgraph graph);

@@ -103,6 +103,12 @@ void GraphParts::erase(DriverTable& driver, std::uint64_t number) {
   parts_.erase(found);
 }
 
+void GraphParts::inherit(std::uint32_t from, std::uint32_t to) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [number, part] : parts_)
+    if (part.context == from) part.context = to;
+}
+
 void GraphParts::context_closes(DriverTable& driver, std::uint32_t context) {
   const std::lock_guard lock(mutex_);
   for (auto& [number, part] : parts_) {

@@ -79,6 +79,11 @@ void HostBlocks::context_closes(std::uint32_t context) {
   }
 }
 
+void HostBlocks::inherit(std::uint32_t from, std::uint32_t to) {
+  for (auto& [address, block] : blocks_)
+    if (block.context == from) block.context = to;
+}
+
 void HostBlocks::drop(Block& block) {
   if (!block.mapped) {
     driver_.cuMemFreeHost(block.memory);

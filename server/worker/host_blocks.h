@@ -26,6 +26,8 @@ class HostBlocks {
   CUresult close(std::uint64_t address);
   /// The context is about to go; its blocks go first.
   void context_closes(std::uint32_t context);
+  /// The context is about to go, but its blocks are another's from now on.
+  void inherit(std::uint32_t from, std::uint32_t to);
 
   /// Our memory for [address, address + bytes) of a block; empty if there is none.
   std::span<std::byte> find(std::uint64_t address, std::uint64_t bytes);

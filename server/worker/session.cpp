@@ -48,6 +48,12 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
 Session::~Session() {
   ended_ = true;
   lent_driver_.reset();
+  // Green contexts go before what they are parts of.
+  for (bool found = true; found;) {
+    const auto green = std::find_if(contexts_.begin(), contexts_.end(), [](const auto& item) { return item.second->green != nullptr; });
+    found = green != contexts_.end();
+    if (found) close_context(*green->second);
+  }
   while (!contexts_.empty()) close_context(*contexts_.begin()->second);
 }
 
@@ -387,9 +393,50 @@ CUresult Session::open_context(Handle handle, int device, bool primary, unsigned
     // Creating also pushes it: it stays current, and nothing else is ever on our stack.
   }
   if (result != CUDA_SUCCESS) return result;
+  state->primary = primary;
+  take_context(std::move(state), handle, device, opened);
+  return result;
+}
+
+CUresult Session::open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened) {
+  if (!handle.well_formed(HandleKind::context) || contexts_.contains(handle.id())) return CUDA_ERROR_INVALID_VALUE;
+  const int ordinal = driver_ordinal(device);
+  if (ordinal < 0) return CUDA_ERROR_INVALID_DEVICE;
+  ContextState* const primary = primary_of(device);
+  if (!primary || !make_current(*primary)) return CUDA_ERROR_INVALID_CONTEXT;
+  auto state = std::make_unique<ContextState>();
+  CUresult result = driver_.cuGreenCtxCreate(&state->green, resources, ordinal, CU_GREEN_CTX_DEFAULT_STREAM);
+  if (result != CUDA_SUCCESS) return result;
+  result = driver_.cuCtxFromGreenCtx(&state->cuda, state->green);
+  if (result == CUDA_SUCCESS) result = driver_.cuCtxSetCurrent(state->cuda);
+  if (result != CUDA_SUCCESS) {
+    driver_.cuGreenCtxDestroy(state->green);
+    return result;
+  }
+  take_context(std::move(state), handle, device, opened);
+  return result;
+}
+
+ContextState* Session::primary_of(int device) {
+  for (const auto& [id, context] : contexts_)
+    if (context->primary && context->device == device) return context.get();
+  return nullptr;
+}
+
+// A primary context and the green ones of its device; others by themselves.
+std::vector<ContextState*> Session::with_greens(ContextState& context) {
+  std::vector<ContextState*> all{&context};
+  if (context.primary) {
+    for (const auto& [id, other] : contexts_)
+      if (other->green && other->device == context.device) all.push_back(other.get());
+  }
+  return all;
+}
+
+// It is current.
+void Session::take_context(std::unique_ptr<ContextState> state, Handle handle, int device, ContextState*& opened) {
   state->id = handle.id();
   state->device = device;
-  state->primary = primary;
   state->legacy = std::make_unique<StreamState>();
   state->legacy->cuda = CU_STREAM_LEGACY;
   state->legacy->context = state.get();
@@ -398,10 +445,40 @@ CUresult Session::open_context(Handle handle, int device, bool primary, unsigned
   opened = state.get();
   current_ = opened;
   contexts_[handle.id()] = std::move(state);
+}
+
+// The streams go with it; what else was made in it goes over to the primary context.
+CUresult Session::close_green(ContextState& context, ContextState& heir) {
+  driver_.cuCtxSetCurrent(heir.cuda);
+  current_ = &heir;
+  completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  if (staging_context_ == &context) staging_context_ = &heir;
+  host_blocks_.inherit(context.id, heir.id);
+  graph_parts_.inherit(context.id, heir.id);
+  for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
+  if (context.overtake_event) driver_.cuEventDestroy_v2(context.overtake_event);
+  for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
+    std::vector<Handle> streams;
+    handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
+      if (entry.context != context.id) return;
+      if (kind == static_cast<unsigned>(HandleKind::stream)) streams.push_back(handle);
+      else entry.context = heir.id;
+    });
+    for (const Handle stream : streams) handles_.forget(HandleKind::stream, stream);
+  }
+  for (StreamState* stream : context.streams) {
+    order_.forget(*stream);
+    if (stream->handle != 1) streams_.erase(stream->handle);
+  }
+  const CUresult result = driver_.cuGreenCtxDestroy(context.green);
+  contexts_.erase(context.id);
   return result;
 }
 
 CUresult Session::close_context(ContextState& context) {
+  if (context.green) return close_green(context, *primary_of(context.device));
+  for (ContextState* const green : with_greens(context))
+    if (green != &context) close_green(*green, context);
   driver_.cuCtxSetCurrent(context.cuda);
   current_ = &context;
   completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -453,12 +530,30 @@ void Session::submitted(StreamState& stream) {
   if (captures_ == 0 || !capturing(stream)) ++stream.submitted;
 }
 
+void Session::submitted(ContextState& context) {
+  for (ContextState* const one : with_greens(context))
+    for (StreamState* const stream : one->streams) submitted(*stream);
+}
+
 bool Session::capturing(const StreamState& stream) {
   if (captures_ == 0) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   // The legacy stream answers with an error while a blocking stream is captured; recording on it would break that capture.
   if (driver_.cuStreamIsCapturing(stream.cuda, &status) != CUDA_SUCCESS) return true;
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+Handle Session::captured_graph(StreamState& stream, CUgraph graph, const Call& call) {
+  const Handle known = handles_.known(HandleKind::graph, raw_of(graph));
+  if (known) return known;
+  return captured_graphs_[stream.cuda] = reveal(HandleKind::graph, graph, call);
+}
+
+void Session::capture_ended(CUstream stream, CUresult result) {
+  const auto found = captured_graphs_.find(stream);
+  if (found == captured_graphs_.end()) return;
+  if (result != CUDA_SUCCESS) forget(HandleKind::graph, found->second.value());
+  captured_graphs_.erase(found);
 }
 
 // A copy in was given to one stream; work that another is given later must find its bytes.
@@ -605,9 +700,9 @@ void Session::when_passed(ContextState& context, Completions::Done done) {
   order_.after_all([this, id = context.id, done = std::move(done)] {
     ContextState* const target = this->context(id);
     auto gather = std::make_shared<Gather>(done);
-    if (target) {
-      make_current(*target);
-      for (StreamState* stream : target->streams) {
+    for (ContextState* const one : target ? with_greens(*target) : std::vector<ContextState*>{}) {
+      make_current(*one);
+      for (StreamState* stream : one->streams) {
         if (!stream->dirty() || capturing(*stream)) continue;
         gather->add();
         completions_.after(*stream, Completions::Kind::signal, [gather](CUresult result) { gather->close(result); });
@@ -685,6 +780,11 @@ void Session::deliver_part(std::uint64_t part) {
   }
 }
 
+void Session::release_part(std::uint64_t part) {
+  if (part == 0) return;
+  output_.control([&](wire::Control::Builder control) { control.initReleased().setPart(part); });
+}
+
 // The driver has no graph any more that needs these parts.
 bool Session::collect_parts() {
   const auto gone = graph_parts_.gone();
@@ -696,7 +796,7 @@ bool Session::collect_parts() {
     }
     if (!current_ && !contexts_.empty()) make_current(*contexts_.begin()->second);
     graph_parts_.erase(driver_, part);
-    output_.control([&](wire::Control::Builder control) { control.initReleased().setPart(part); });
+    release_part(part);
   }
   return !gone.empty();
 }

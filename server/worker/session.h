@@ -19,6 +19,7 @@
 #include "device_memory.h"
 #include "dispatch.h"
 #include "driver_table.h"
+#include "graph_memory.h"
 #include "graph_parts.h"
 #include "graph_plan.h"
 #include "handles.h"
@@ -28,6 +29,7 @@
 #include "opcodes.h"
 #include "output.h"
 #include "printed.h"
+#include "resources.h"
 #include "sharing.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
@@ -84,6 +86,8 @@ class Session final : FrameHandler {
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
+  GraphMemory& graph_memory() { return graph_memory_; }
+  Resources& resources() { return resources_; }
   Links& links() { return links_; }
   Handles& handles() { return handles_; }
   StreamOrder& order() { return order_; }
@@ -113,9 +117,9 @@ class Session final : FrameHandler {
   }
   /// The same for an object that was made just now: a handle that still means its place is of one that went with a part of its owner.
   template <class T>
-  Handle introduce(HandleKind kind, T object, const Call& call) {
+  Handle introduce(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
     handles_.forget(kind, handles_.known(kind, raw_of(object)));
-    return reveal(kind, object, call);
+    return reveal(kind, object, call, source);
   }
   /// The same for handles that lie in a struct, which the driver takes or gave.
   template <class T>
@@ -145,16 +149,22 @@ class Session final : FrameHandler {
   /// Work was given to a stream (by its handle, in the context being served).
   void submitted(std::uint64_t stream_handle);
   void submitted(StreamState& stream);
+  void submitted(ContextState& context);
   /// Before work is given to a stream other than by a call that names it: it must find what was copied in synchronously.
   void catch_up(StreamState& stream);
   /// Whether the driver captures the stream now.
   bool capturing(const StreamState& stream);
   void count_capture(int change) { captures_ += change; }
+  /// The handle of a graph that the driver makes for a capture: forgotten if the capture fails, for the driver destroys the graph then.
+  Handle captured_graph(StreamState& stream, CUgraph graph, const Call& call);
+  void capture_ended(CUstream stream, CUresult result);
 
   ContextState* context(std::uint32_t id);
   /// Any context on a device (the driver's ordinal); null if there is none.
   ContextState* context_on(int device);
   CUresult open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
+  /// A green context of the device's primary context.
+  CUresult open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened);
   CUresult close_context(ContextState& context);
 
   /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
@@ -197,6 +207,8 @@ class Session final : FrameHandler {
     std::uint64_t bytes = 0;
   };
   void start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
+  /// Nothing needs this part of the client any more; 0 is none.
+  void release_part(std::uint64_t part);
   /// Sends the staging memory of a part to the client.
   void deliver_part(std::uint64_t part);
 
@@ -235,6 +247,10 @@ class Session final : FrameHandler {
             std::uint64_t recorded_event);
   void execute_after_all(const Service& service, Call& call);
   bool enter_context(const Service& service, const Call& call);
+  ContextState* primary_of(int device);
+  std::vector<ContextState*> with_greens(ContextState& context);
+  void take_context(std::unique_ptr<ContextState> state, Handle handle, int device, ContextState*& opened);
+  CUresult close_green(ContextState& context, ContextState& heir);
   bool make_staging();
   void drop_staging(ContextState& context);
   void flush_prints(CUevent passed);
@@ -265,6 +281,8 @@ class Session final : FrameHandler {
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
   GraphParts graph_parts_{waker_};
+  GraphMemory graph_memory_{handles_};
+  Resources resources_;
   Links links_;
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
@@ -273,6 +291,7 @@ class Session final : FrameHandler {
   std::vector<std::shared_ptr<void>> kept_;
   ContextState* current_ = nullptr;
   int captures_ = 0;
+  std::map<CUstream, Handle> captured_graphs_;
 
   ContextState* staging_context_ = nullptr;
   void* staging_memory_ = nullptr;

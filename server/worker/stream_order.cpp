@@ -8,6 +8,7 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
     if (item != 0 && item != running_ && items_.contains(item)) items.push_back(item);
   };
   add(stream.last_item);
+  add(stream.context->last_wait);
   const StreamState& legacy = *stream.context->legacy;
   if (&stream == &legacy) {
     for (const StreamState* other : stream.context->streams)
@@ -50,7 +51,7 @@ void StreamOrder::drain() {
   draining_ = false;
 }
 
-void StreamOrder::after_all(Job job) {
+void StreamOrder::after_all(Job job, std::vector<std::uint64_t> recorded_events) {
   if (items_.empty() || (items_.size() == 1 && items_.begin()->first == running_)) {
     job();
     return;
@@ -58,7 +59,14 @@ void StreamOrder::after_all(Job job) {
   std::vector<std::uint64_t> all;
   for (const auto& [id, item] : items_)
     if (id != running_) all.push_back(id);
-  enqueue(all, nullptr, {}, std::move(job));
+  enqueue(all, nullptr, std::move(recorded_events), std::move(job));
+}
+
+void StreamOrder::hold_context(ContextState& context, std::uint64_t item, Job job) {
+  std::vector<std::uint64_t> items{item};
+  if (items_.contains(context.last_wait)) items.push_back(context.last_wait);
+  context.last_wait = next_;
+  enqueue(items, nullptr, {}, std::move(job));
 }
 
 void StreamOrder::after_stream(const StreamState& stream, Job job) {

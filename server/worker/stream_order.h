@@ -30,8 +30,10 @@ class StreamOrder {
   /// for one of those.
   void enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job);
 
-  /// Runs `job` when everything that is held back now is done; at once if nothing is.
-  void after_all(Job job);
+  /// Runs `job` when everything that is held back now is done; at once if nothing is. Work that waits for these events waits for it.
+  void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});
+  /// Runs `job` when an item is done; later work on all streams of the context waits for it.
+  void hold_context(ContextState& context, std::uint64_t item, Job job);
   /// The same for what is held back on one stream.
   void after_stream(const StreamState& stream, Job job);
   /// The same for the record of an event.

@@ -33,6 +33,7 @@ struct ContextState {
   std::uint32_t id = 0;
   int device = 0;
   bool primary = false;
+  CUgreenCtx green = nullptr;  ///< which it was converted from: it has streams only, the rest is the primary context's
   std::unique_ptr<StreamState> legacy;
   std::vector<StreamState*> streams;  ///< all of it, the legacy one first
   std::vector<CUevent> free_events;   ///< for completions
@@ -41,6 +42,7 @@ struct ContextState {
   std::uint64_t overtake = 0;
   CUevent overtake_event = nullptr;
   bool overtake_on_legacy = false;
+  std::uint64_t last_wait = 0;  ///< the last wait of the whole context that is held back (StreamOrder); 0 for none
 };
 
 }  // namespace fargpu::server

@@ -59,11 +59,22 @@ struct Context {
   std::map<int, std::size_t> limits;
 };
 
+/// A green context: what a CUgreenCtx points to, and the context it converts to.
+struct GreenContext {
+  Context context;
+  unsigned first = 0, processors = 0;
+};
+
+/// What a description points to: processors of a device.
+struct Processors {
+  unsigned first = 0, count = 0;
+};
+
 struct Stream {
   Context* context = nullptr;
   unsigned flags = 0;
-  int priority = 0;
   Graph* capture = nullptr;
+  std::map<int, CUlaunchAttributeValue> attributes;
 };
 
 struct Event {
@@ -472,6 +483,12 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = state().seen(device) + 1; break;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1:
+      *value = std::getenv("FARGPU_FAKE_FIRST_MEMORY_OPERATIONS") != nullptr;
+      break;
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY: *value = 1; break;
     default: *value = 0;
   }
@@ -534,6 +551,116 @@ CUresult cuCtxSetCurrent(CUcontext context) {
 }
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   *id = (context ? reinterpret_cast<Context*>(context) : current)->number;
+  return CUDA_SUCCESS;
+}
+
+// Green contexts: of 20 processors, in groups of eight. In a resource's bytes lies what only the driver knows, and must find again.
+namespace {
+
+constexpr unsigned processors_all = 20, part_min = 8;
+struct Inside {
+  char mark[8];
+  unsigned first;
+  unsigned count;
+};
+
+CUdevResource resource_of(unsigned first, unsigned count) {
+  CUdevResource resource{};
+  if (count == 0) return resource;
+  const Inside inside{"fakegpu", first, count};
+  std::memcpy(resource._internal_padding + 16, &inside, sizeof(inside));
+  resource.type = CU_DEV_RESOURCE_TYPE_SM;
+  resource.sm = {count, part_min, part_min};
+  return resource;
+}
+
+bool read_resource(const CUdevResource& resource, Inside& inside) {
+  std::memcpy(&inside, resource._internal_padding + 16, sizeof(inside));
+  return std::memcmp(inside.mark, "fakegpu", 8) == 0 && inside.count == resource.sm.smCount;
+}
+
+}  // namespace
+
+CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource* resource, CUdevResourceType type) {
+  if (device < 0 || device >= state().devices) return CUDA_ERROR_INVALID_DEVICE;
+  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  *resource = resource_of(0, processors_all);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevResource(CUcontext context, CUdevResource* resource, CUdevResourceType type) {
+  return context ? behaviour::cuDeviceGetDevResource(0, resource, type) : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* resource, CUdevResourceType type) {
+  const Lock lock(state().mutex);
+  const GreenContext* const green = live<GreenContext>(handle);
+  if (!green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  *resource = resource_of(green->first, green->processors);
+  return CUDA_SUCCESS;
+}
+CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count, const CUdevResource* resource, CUdevResource* rest, unsigned flags,
+                                     unsigned smallest) {
+  Inside inside;
+  if (flags != 0 || !read_resource(*resource, inside) || smallest > inside.count) return CUDA_ERROR_INVALID_VALUE;
+  const unsigned part = (std::max(smallest, part_min) + part_min - 1) / part_min * part_min;
+  const unsigned possible = inside.count / part;
+  *count = groups ? std::min(*count, possible) : possible;
+  for (unsigned i = 0; groups && i < *count; ++i) groups[i] = resource_of(inside.first + i * part, part);
+  if (rest) *rest = resource_of(inside.first + *count * part, inside.count - *count * part);
+  return CUDA_SUCCESS;
+}
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource* resources, unsigned count) {
+  const Lock lock(state().mutex);
+  Processors all;
+  for (unsigned i = 0; i < count; ++i) {
+    Inside inside;
+    if (!read_resource(resources[i], inside)) return CUDA_ERROR_INVALID_VALUE;
+    if (i == 0) all.first = inside.first;
+    all.count += inside.count;
+  }
+  Processors* const made = make<Processors>();
+  *made = all;
+  *description = reinterpret_cast<CUdevResourceDesc>(made);
+  return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc description, CUdevice device, unsigned flags) {
+  const Lock lock(state().mutex);
+  const Processors* const processors = live<Processors>(description);
+  if (!processors || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+  GreenContext* const green = make<GreenContext>();
+  green->context.device = device;
+  green->context.number = state().next_number++;
+  green->first = processors->first;
+  green->processors = processors->count;
+  *out = reinterpret_cast<CUgreenCtx>(green);
+  return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
+  wait_for_gpu();
+  const Lock lock(state().mutex);
+  GreenContext* const green = live<GreenContext>(handle);
+  if (!green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (current == &green->context) current = nullptr;
+  return destroy<GreenContext>(handle);
+}
+CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx handle) {
+  const Lock lock(state().mutex);
+  GreenContext* const green = live<GreenContext>(handle);
+  if (!green) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = reinterpret_cast<CUcontext>(&green->context);
+  return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
+  const Lock lock(state().mutex);
+  const GreenContext* const green = live<GreenContext>(handle);
+  if (!green) return CUDA_ERROR_INVALID_CONTEXT;
+  *id = green->context.number;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
+  if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  affinity->type = type;
+  affinity->param.smCount.val = processors_all;
   return CUDA_SUCCESS;
 }
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -742,7 +869,7 @@ CUresult cuStreamCreate(CUstream* out, unsigned flags) {
 }
 CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority) {
   const CUresult result = behaviour::cuStreamCreate(out, flags);
-  reinterpret_cast<Stream*>(*out)->priority = priority;
+  reinterpret_cast<Stream*>(*out)->attributes[CU_LAUNCH_ATTRIBUTE_PRIORITY].priority = priority;
   return result;
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
@@ -766,7 +893,44 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   Stream* const s = stream_of(stream);
   return s && live<Event>(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
-CUresult cuStreamCopyAttributes(CUstream, CUstream) { return CUDA_SUCCESS; }
+CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
+  const Lock lock(state().mutex);
+  if (!stream_of(to) || !stream_of(from)) return CUDA_ERROR_INVALID_HANDLE;
+  stream_of(to)->attributes = stream_of(from)->attributes;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID id, CUstreamAttrValue* value) {
+  const Lock lock(state().mutex);
+  if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) return CUDA_ERROR_INVALID_VALUE;  // none of a stream
+  *value = stream_of(stream)->attributes[id];
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue* value) {
+  const Lock lock(state().mutex);
+  if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) return CUDA_ERROR_INVALID_VALUE;
+  stream_of(stream)->attributes[id] = *value;
+  return CUDA_SUCCESS;
+}
+// Writes happen at once, and what is waited for is taken to be there.
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+  const Lock lock(state().mutex);
+  if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)) node->operations.assign(operations, operations + count);
+  else run_memory_operations({operations, operations + count});
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
+  const Lock lock(state().mutex);
+  return context ? record_event(event) : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
+  const Lock lock(state().mutex);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  return live<Event>(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult cuEventCreate(CUevent* out, unsigned) {
   const Lock lock(state().mutex);
   *out = reinterpret_cast<CUevent>(make<Event>());

@@ -154,10 +154,7 @@ void run(const Graph& graph) {
         if (static_cast<std::uint32_t>(node->condition) != 0) run(*node->graphs[0]);
         break;
       case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-        for (const CUstreamBatchMemOpParams& operation : node->operations) {
-          if (operation.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) continue;
-          if (std::byte* const to = translate(operation.writeValue.address, 4)) std::memcpy(to, &operation.writeValue.value, 4);
-        }
+        run_memory_operations(node->operations);
         break;
       default:
         break;
@@ -199,6 +196,14 @@ Node* node_of(CUgraphNode handle, CUgraphNodeType type, Params* out) {
 }
 
 }  // namespace
+
+void run_memory_operations(const std::vector<CUstreamBatchMemOpParams>& operations) {
+  for (const CUstreamBatchMemOpParams& operation : operations) {
+    const bool wide = operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    if (!wide && operation.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) continue;
+    if (std::byte* const to = translate(operation.writeValue.address, wide ? 8 : 4)) std::memcpy(to, &operation.writeValue.value64, wide ? 8 : 4);
+  }
+}
 
 Graph* make_graph() {
   auto* const graph = new Graph;
@@ -271,6 +276,15 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
   if (count) *count = last ? 1 : 0;
   if (dependencies) *dependencies = &last;
   if (edges) *edges = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData*, std::size_t count,
+                                              unsigned flags) {
+  const Lock lock(mutex());
+  Graph** const capture = capture_of(stream);
+  if (!capture || !*capture) return CUDA_ERROR_ILLEGAL_STATE;
+  if (count != 1 || flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES || !live<Node>(dependencies[0])) return CUDA_ERROR_NOT_SUPPORTED;
+  (*capture)->captured = live<Node>(dependencies[0]);
   return CUDA_SUCCESS;
 }
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {

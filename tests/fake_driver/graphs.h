@@ -52,6 +52,9 @@ void run_launch(const Launch& launch);
 CUresult run_memset(const CUDA_MEMSET_NODE_PARAMS_v2& memset);
 CUresult record_event(CUevent event);
 
+/// Does the writes among them.
+void run_memory_operations(const std::vector<CUstreamBatchMemOpParams>& operations);
+
 // What arrays.cpp has.
 CUresult run_copy(const CUDA_MEMCPY3D& copy);
 

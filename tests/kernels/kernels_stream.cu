@@ -316,6 +316,205 @@ CASE(memory_operations) {
   OK(cuStreamSynchronize(waiting));
 }
 
+CASE(memory_operations_on_the_host) {
+  Kernels kernels;
+  Buffer<int> value(1), copied(1);
+  value.clear();
+  Flag go, done;
+  Stream stream(CU_STREAM_NON_BLOCKING), other(CU_STREAM_NON_BLOCKING);
+  int* source;
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&source), sizeof(int), 0));
+  *source = 1;
+  OK(cuStreamWaitValue32(stream, go.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  OK(cuMemcpyHtoDAsync(copied.address(), source, sizeof(int), stream));
+  OK(kernels.try_launch("copy_value", {}, {1}, 0, stream, copied.address(), value.address()));
+  OK(cuStreamWriteValue32(stream, done.address(), 9, 0));
+  // Others are not held up meanwhile.
+  OK(kernels.try_launch("set", {}, {1}, 0, other, value.address(), 7));
+  OK(cuStreamSynchronize(other));
+  HOLDS(value_at(value.address()) == 7);
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+  *source = 42;
+  go.set(1);
+  for (int i = 0; i < 10000 && done.get() != 9; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  HOLDS(done.get() == 9);
+  HOLDS(value_at(value.address()) == 42);
+  OK(cuStreamSynchronize(stream));
+  OK(cuMemFreeHost(source));
+}
+
+CASE(memory_operations_in_a_batch) {
+  Kernels kernels;
+  Buffer<int> words(8);
+  words.clear();
+  Stream waiting(CU_STREAM_NON_BLOCKING), other(CU_STREAM_NON_BLOCKING);
+  CUstreamBatchMemOpParams ops[4] = {};
+  ops[0].operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  ops[0].writeValue.address = words.address();
+  ops[0].writeValue.value = 3;
+  ops[1].operation = CU_STREAM_MEM_OP_BARRIER;
+  ops[2].operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  ops[2].waitValue.address = words.address() + 8;
+  ops[2].waitValue.value64 = 0x500000006;
+  ops[2].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  ops[3].operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  ops[3].writeValue.address = words.address() + 16;
+  ops[3].writeValue.value64 = 0x700000008;
+  OK(cuStreamBatchMemOp(waiting, 4, ops, 0));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+  OK(kernels.try_launch("set", {}, {1}, 0, other, words.address() + 8, 6));
+  OK(cuStreamSynchronize(other));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
+  OK(kernels.try_launch("set", {}, {1}, 0, other, words.address() + 12, 5));
+  OK(cuStreamSynchronize(waiting));
+  expect_same(words.get(), std::vector<int>{3, 0, 6, 5, 8, 7, 0, 0});
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(waiting, words.address() + 1, 0, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(waiting, 0, 0, 0));
+}
+
+CASE(batch_copies) {
+  Kernels kernels;
+  Stream stream(CU_STREAM_NON_BLOCKING);
+  Buffer<int> first(16), second(16);
+  first.clear();
+  second.clear();
+  std::vector<int> from(16), back(16);
+  for (int i = 0; i < 16; ++i) from[i] = 10 + i;
+  CUmemcpyAttributes attributes[2] = {};
+  attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+  attributes[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  auto host = [](std::vector<int>& of) { return reinterpret_cast<CUdeviceptr>(of.data()); };
+  CUdeviceptr to[] = {first.address(), second.address()}, of[] = {host(from), host(from) + 32};
+  size_t sizes[] = {32, 16}, starts[] = {0, 1};
+  OK(cuMemcpyBatchAsync(to, of, sizes, 2, attributes, starts, 1, stream));
+  std::fill(from.begin(), from.end(), 0);
+  OK(kernels.try_launch("add", {}, {1}, 0, stream, first.address(), 100));
+  CUdeviceptr onward[] = {second.address() + 32, host(back)}, parts[] = {first.address(), second.address()};
+  OK(cuMemcpyBatchAsync(onward, parts, sizes, 1, attributes + 1, starts, 1, stream));
+  sizes[0] = 64;
+  OK(cuMemcpyBatchAsync(onward + 1, parts + 1, sizes, 1, attributes, starts, 1, stream));
+  OK(cuStreamSynchronize(stream));
+  expect_same(back, std::vector<int>{18, 19, 20, 21, 0, 0, 0, 0, 110, 11, 12, 13, 14, 15, 16, 17});
+  // Rows of two ints, every four.
+  CUDA_MEMCPY3D_BATCH_OP shaped = {};
+  shaped.src.type = shaped.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+  shaped.src.op.ptr.ptr = second.address();
+  shaped.src.op.ptr.rowLength = 16;
+  shaped.dst.op.ptr.ptr = first.address();
+  shaped.extent = {8, 4, 1};
+  shaped.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  OK(cuMemcpy3DBatchAsync(1, &shaped, 0, stream));
+  OK(cuStreamSynchronize(stream));
+  std::vector<int> packed = first.get();
+  packed.resize(8);
+  expect_same(packed, std::vector<int>{18, 19, 0, 0, 110, 11, 14, 15});
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyBatchAsync(to, of, sizes, 1, attributes, starts, 1, nullptr));
+  attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyBatchAsync(to, of, sizes, 1, attributes, starts, 1, stream));
+}
+
+CASE(stream_attributes) {
+  Stream stream, other;
+  CUstreamAttrValue value = {};
+  value.syncPolicy = CU_SYNC_POLICY_BLOCKING_SYNC;
+  OK(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  int least, greatest, priority;
+  OK(cuCtxGetStreamPriorityRange(&least, &greatest));
+  value = {};
+  value.priority = greatest;
+  OK(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
+  OK(cuStreamCopyAttributes(other, stream));
+  value = {};
+  OK(cuStreamGetAttribute(other, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  HOLDS(value.syncPolicy == CU_SYNC_POLICY_BLOCKING_SYNC);
+  OK(cuStreamGetAttribute(other, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
+  HOLDS(value.priority == greatest);
+  OK(cuStreamGetPriority(other, &priority));
+  HOLDS(priority == greatest);
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value));
+}
+
+CASE(context_events) {
+  Kernels kernels;
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  Flag go;
+  Buffer<int> value(2);
+  value.clear();
+  Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING);
+  Event event;
+  OK(cuStreamWaitValue32(first, go.address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  OK(kernels.try_launch("set", {}, {1}, 0, first, value.address(), 5));
+  OK(cuCtxRecordEvent(context, event));
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+  OK(cuCtxWaitEvent(context, event));
+  OK(kernels.try_launch("scale_and_add", {}, {1}, 0, second, value.address(), 2, 1));
+  Stream third(CU_STREAM_NON_BLOCKING);  // made later, and waits all the same
+  OK(cuMemsetD32Async(value.address() + 4, 1, 1, third));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(second));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(third));
+  go.set(1);
+  OK(cuEventSynchronize(event));
+  OK(cuCtxSynchronize());
+  expect_same(value.get(), std::vector<int>{11, 1});
+}
+
+CASE(green_contexts) {
+  Kernels kernels;
+  CUdevResource all, group, rest;
+  OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+  HOLDS(all.sm.smCount >= 8 && all.sm.minSmPartitionSize == 8 && all.sm.smCoscheduledAlignment == 8);
+  unsigned count = 1;
+  OK(cuDevSmResourceSplitByCount(&group, &count, &all, &rest, 0, 3));
+  HOLDS(count == 1 && group.sm.smCount == 8 && rest.sm.smCount == all.sm.smCount - 8);
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuDevSmResourceSplitByCount(&group, &count, &all, nullptr, 0, all.sm.smCount + 1));
+  CUdevResourceDesc description;
+  OK(cuDevResourceGenerateDesc(&description, &group, 1));
+  CUgreenCtx green, found;
+  OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  CUstream stream;
+  OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+  OK(cuStreamGetGreenCtx(stream, &found));
+  HOLDS(found == green);
+  // A green context works on memory of the primary one, and with its kernels.
+  CUcontext primary, before, converted;
+  OK(cuCtxGetCurrent(&before));
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuCtxSetCurrent(primary));
+  {
+    CUmodule module;
+    CUfunction add;
+    OK(cuModuleLoadData(&module, kernel_image));
+    OK(cuModuleGetFunction(&add, module, "add"));
+    Buffer<int> value(1);
+    value.clear();
+    CUdeviceptr address = value.address();
+    int amount = 5;
+    void* arguments[] = {&address, &amount};
+    OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+    OK(cuStreamSynchronize(stream));
+    OK(cuCtxFromGreenCtx(&converted, green));
+    OK(cuCtxPushCurrent(converted));
+    CUdevResource own;
+    OK(cuCtxGetDevResource(nullptr, &own, CU_DEV_RESOURCE_TYPE_SM));
+    HOLDS(own.sm.smCount == 8);
+    OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+    OK(cuCtxSynchronize());
+    OK(cuCtxPopCurrent(nullptr));
+    HOLDS(value_at(value.address()) == 10);
+    OK(cuStreamDestroy(stream));
+    OK(cuGreenCtxDestroy(green));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuGreenCtxDestroy(green));
+    HOLDS(value_at(value.address()) == 10);
+    OK(cuModuleUnload(module));
+  }
+  OK(cuCtxSetCurrent(before));
+  OK(cuDevicePrimaryCtxRelease(0));
+}
+
 CASE(priorities) {
   int least, greatest, priority;
   unsigned flags;
@@ -730,6 +929,45 @@ CASE(graph_memory) {
     graph.launch(stream);
     HOLDS(value_at(value.address()) == 12);
   }
+}
+
+CASE(graph_memory_kept) {
+  Kernels kernels;
+  Stream stream;
+  // What a launch leaves allocated is the program's, until it frees it.
+  Graph graph;
+  CUDA_MEM_ALLOC_NODE_PARAMS params = {};
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  params.bytesize = 4096;
+  CUgraphNode allocated, node;
+  OK(cuGraphAddMemAllocNode(&allocated, graph, nullptr, 0, &params));
+  HOLDS(params.dptr != 0);
+  KernelCall call(kernels.get("set"), params.dptr, 31);
+  OK(cuGraphAddKernelNode(&node, graph, &allocated, 1, &call.params));
+  CUgraphNodeType type;
+  OK(cuGraphNodeGetType(allocated, &type));
+  HOLDS(type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+  CUgraphExec exec;
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < 2; ++i) {
+    OK(cuGraphLaunch(exec, stream));
+    OK(kernels.try_launch("add", {}, {1}, 0, stream, params.dptr, i));
+    int got = 0;
+    OK(cuMemcpyDtoHAsync(&got, params.dptr, sizeof got, stream));
+    OK(cuStreamSynchronize(stream));
+    HOLDS(got == 31 + i);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(exec, stream));
+    OK(i == 0 ? cuMemFreeAsync(params.dptr, stream) : cuMemFree(params.dptr));
+  }
+  OK(cuGraphExecDestroy(exec));
+  OK(cuGraphInstantiate(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+  for (int i = 0; i < 3; ++i) OK(cuGraphLaunch(exec, stream));
+  OK(cuStreamSynchronize(stream));
+  HOLDS(value_at(params.dptr) == 31);
+  OK(cuMemFree(params.dptr));
+  OK(cuGraphExecDestroy(exec));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemFreeNode(&node, graph, nullptr, 0, 4096));
 }
 
 CASE(pools) {

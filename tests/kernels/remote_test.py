@@ -17,9 +17,6 @@ CASE_SECONDS = 120
 
 # Cases that cannot pass, by what is missing, each with what it says when it gets there. One that passes has to leave this list.
 MISSING = {
-    "gives CUDA_SUCCESS, not CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": "stream.capture_errors",
-    "stream-ordered allocation during capture is refused": "stream.graph_memory",
-    "stream memory operations are not served yet": "stream.memory_operations",
     # All addresses that a session can have, so that nothing is left for cuMemAlloc.
     "cuMemAlloc(&address_, bytes()) gives CUDA_ERROR_OUT_OF_MEMORY": "address.reserved_range",
     # Freed memory is kept for the next allocation, as memory pools do, and kernels can reach it until then.

@@ -139,7 +139,6 @@ TEST_CASE("a capture knows its state, its streams and its thread") {
   REQUIRE(cuStreamWaitEvent(forked, event, 0) == CUDA_SUCCESS);
   CHECK(cuStreamIsCapturing(forked, &status) == CUDA_SUCCESS);
   CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-  CHECK(cuStreamEndCapture(forked, &graph) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   std::thread([&] {
     CHECK(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
     CUgraph none = nullptr;
@@ -153,5 +152,8 @@ TEST_CASE("a capture knows its state, its streams and its thread") {
   CHECK(id != 0);
   CHECK(graph != nullptr);
   CHECK(count == 0);
-  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(forked, &graph) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);  // and that breaks it
+  CHECK(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }

@@ -1,5 +1,6 @@
 // Streams, events, and errors that come late.
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -234,4 +235,121 @@ TEST_CASE("a long queue waits for the GPU instead of growing without end") {
   giver.join();
   CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(remote.driver->calls("cuMemsetD8Async") == 3000);
+}
+
+TEST_CASE("attributes of streams are the driver's, and the priority among them is known here too") {
+  RemoteContext remote;
+  CUstream first = nullptr, second = nullptr;
+  REQUIRE(cuStreamCreateWithPriority(&first, CU_STREAM_NON_BLOCKING, -1) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUstreamAttrValue value{};
+  value.syncPolicy = CU_SYNC_POLICY_YIELD;
+  REQUIRE(cuStreamSetAttribute(first, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value) == CUDA_SUCCESS);
+  value = {};
+  value.accessPolicyWindow.base_ptr = reinterpret_cast<void*>(0x1234);
+  value.accessPolicyWindow.num_bytes = 4096;
+  value.accessPolicyWindow.hitRatio = 0.5F;
+  value.accessPolicyWindow.hitProp = CU_ACCESS_PROPERTY_PERSISTING;
+  REQUIRE(cuStreamSetAttribute(first, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value) == CUDA_SUCCESS);
+  value = {};
+  value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+  REQUIRE(cuStreamSetAttribute(first, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &value) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCopyAttributes(second, first) == CUDA_SUCCESS);
+  for (CUstream stream : {first, second}) {
+    REQUIRE(cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value) == CUDA_SUCCESS);
+    CHECK(value.syncPolicy == CU_SYNC_POLICY_YIELD);
+    REQUIRE(cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value) == CUDA_SUCCESS);
+    CHECK(value.accessPolicyWindow.base_ptr == reinterpret_cast<void*>(0x1234));
+    CHECK(value.accessPolicyWindow.num_bytes == 4096);
+    CHECK(value.accessPolicyWindow.hitRatio == 0.5F);
+    REQUIRE(cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &value) == CUDA_SUCCESS);
+    CHECK(value.memSyncDomain == CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE);
+    int priority = 0;
+    REQUIRE(cuStreamGetPriority(stream, &priority) == CUDA_SUCCESS);
+    CHECK(priority == -1);
+  }
+  value = {};
+  value.priority = -2;
+  REQUIRE(cuStreamSetAttribute(second, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value) == CUDA_SUCCESS);
+  int priority = 0;
+  REQUIRE(cuStreamGetPriority(second, &priority) == CUDA_SUCCESS);
+  CHECK(priority == -2);
+  REQUIRE(cuStreamGetAttribute(second, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value) == CUDA_SUCCESS);
+  CHECK(value.priority == -2);
+  CHECK(cuStreamGetAttribute(first, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamSetAttribute(first, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, &value) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamSetAttribute(first, static_cast<CUstreamAttrID>(5000), &value) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamGetAttribute(first, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamGetAttribute(reinterpret_cast<CUstream>(0x50), CU_LAUNCH_ATTRIBUTE_PRIORITY, &value) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamCopyAttributes(first, reinterpret_cast<CUstream>(0x50)) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("an attribute is set behind launches that are held back") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  void* pinned = nullptr;
+  REQUIRE(cuMemHostAlloc(&pinned, 64, 0) == CUDA_SUCCESS);
+  std::atomic_ref flag(*static_cast<unsigned*>(pinned));
+  flag = 0;
+  REQUIRE(cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(pinned), 1, 0) == CUDA_SUCCESS);
+  CUstreamAttrValue value{};
+  value.priority = -1;
+  REQUIRE(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value) == CUDA_SUCCESS);  // does not wait
+  CHECK(remote.driver->calls("cuStreamSetAttribute") == 0);
+  flag = 1;
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuStreamSetAttribute") == 1);
+}
+
+TEST_CASE("an event over a whole context") {
+  RemoteContext remote;
+  CUstream first = nullptr, second = nullptr;
+  REQUIRE(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxRecordEvent(remote.context, event) == CUDA_SUCCESS);
+  CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuCtxRecordEvent") == 1);
+
+  // What is held back counts: the record, and all that waits for it.
+  void* pinned = nullptr;
+  REQUIRE(cuMemHostAlloc(&pinned, 64, 0) == CUDA_SUCCESS);
+  std::atomic_ref flag(*static_cast<unsigned*>(pinned));
+  flag = 0;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 8) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(memory, 1, 2, second) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(second) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue32_v2(first, reinterpret_cast<CUdeviceptr>(pinned), 1, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxRecordEvent(remote.context, event) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  REQUIRE(cuCtxWaitEvent(remote.context, event) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(memory, 2, 1, second) == CUDA_SUCCESS);
+  CUstream later = nullptr;
+  REQUIRE(cuStreamCreate(&later, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(memory + 4, 2, 1, later) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(second) == CUDA_ERROR_NOT_READY);
+  CHECK(cuStreamQuery(later) == CUDA_ERROR_NOT_READY);
+  flag = 1;
+  REQUIRE(cuEventSynchronize(event) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  unsigned back[2] = {};
+  REQUIRE(cuMemcpyDtoH_v2(back, memory, 8) == CUDA_SUCCESS);
+  CHECK(back[0] == 2);
+  CHECK(back[1] == 2);
+  CHECK(remote.driver->calls("cuCtxWaitEvent") == 1);
+
+  CHECK(cuCtxRecordEvent(remote.context, nullptr) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuCtxRecordEvent(reinterpret_cast<CUcontext>(0x70), event) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxWaitEvent(remote.context, reinterpret_cast<CUevent>(0x70)) == CUDA_ERROR_INVALID_HANDLE);
+  REQUIRE(cuStreamBeginCapture_v2(first, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuCtxRecordEvent(remote.context, event) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(first, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  REQUIRE(cuStreamBeginCapture_v2(first, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuCtxWaitEvent(remote.context, event) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(cuStreamEndCapture(first, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }

@@ -113,7 +113,7 @@ CUresult cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* parameters, unsign
 CUresult cuCtxDestroy_v2(CUcontext handle) {
   return entry([&] {
     auto context = ContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
-    require(!context->is_primary(), CUDA_ERROR_INVALID_CONTEXT);
+    require(!context->is_primary() && !context->is_green(), CUDA_ERROR_INVALID_CONTEXT);
     ContextTable::instance().remove(handle);
     // On this thread it is no longer current; others find it destroyed.
     if (current_handle() == handle) pop_current();
@@ -332,7 +332,7 @@ CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
   return entry([&] {
     auto context = context_or_current(handle);
     auto event = EventTable::instance().get(event_handle);
-    require(event->context() == context, CUDA_ERROR_INVALID_HANDLE);
+    require(event->context() == context->home(), CUDA_ERROR_INVALID_HANDLE);
     std::shared_ptr<Task> record = event->make_record();
     for (const auto& task : context->everything()) record->depend_on(task);
     record->submit();

@@ -16,7 +16,7 @@ CUresult record(CUevent event_handle, CUstream handle, unsigned flags, bool per_
     auto event = EventTable::instance().get(event_handle);
     auto stream = find_stream(handle, per_thread);
     stream->context()->check();
-    require(event->context() == stream->context(), CUDA_ERROR_INVALID_HANDLE);
+    require(event->context() == stream->context()->home(), CUDA_ERROR_INVALID_HANDLE);
     record_event(stream, event, flags);
   });
 }

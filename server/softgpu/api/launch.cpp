@@ -14,7 +14,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream handle, 
     auto stream = find_stream(handle, per_thread);
     stream->context()->check();
     auto operation = std::make_unique<KernelOperation>(function, shape, arguments, extra);
-    require(operation->function()->module()->context() == stream->context(),
+    require(operation->function()->module()->context() == stream->context()->home(),
             CUDA_ERROR_INVALID_HANDLE);
     if (stream_is_captured(*stream)) return submit(stream, std::move(operation));
     stream->context()->flush_print();

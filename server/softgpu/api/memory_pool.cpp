@@ -52,8 +52,7 @@ CUresult free_in_order(CUdeviceptr address, CUstream handle, bool per_thread) {
       require(find_graph_allocation(address) != nullptr);
       return submit(stream, std::make_unique<MemoryFreeOperation>(address));
     }
-    if (find_graph_allocation(address) != nullptr)
-      return submit(stream, std::make_unique<MemoryFreeOperation>(address));
+    if (free_graph_allocation(address)) return;
     auto range = addresses().find(address);
     require(range != nullptr && range->base == address && range->kind == MemoryKind::device);
     stream->enqueue(std::make_shared<FunctionTask>(FunctionTask::Place::service, [range, address] {

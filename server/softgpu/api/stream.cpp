@@ -4,19 +4,24 @@
 
 #include "driver/context.h"
 #include "driver/graph.h"
+#include "driver/green_context.h"
 #include "driver/submission.h"
 
 using namespace fargpu::softgpu;
 
 namespace {
 
+/// Priorities beyond the range count as its ends. They are hints, and change nothing here.
+int within_range(int priority) {
+  return std::min(std::max(priority, stream_priority_greatest), stream_priority_least);
+}
+
 CUresult create_stream(CUstream* result, unsigned flags, int priority) {
   return entry([&] {
     require(result != nullptr && (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) == 0);
-    auto context = usable_context();
-    // Priorities beyond the range count as its ends. They are hints, and change nothing here.
-    priority = std::min(std::max(priority, stream_priority_greatest), stream_priority_least);
-    *result = reinterpret_cast<CUstream>(context->create_stream(flags, priority).get());
+    auto context = current_context();
+    context->check();
+    *result = reinterpret_cast<CUstream>(context->create_stream(flags, within_range(priority)).get());
   });
 }
 
@@ -115,16 +120,29 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext* context) {
   return get_fact(stream, true, context, [](Stream& s) { return s.context()->handle(); });
 }
+namespace {
+
+CUresult get_contexts(CUstream handle, CUcontext* context, CUgreenCtx* green, bool per_thread) {
+  return entry([&] {
+    require(context != nullptr);
+    auto of = find_stream(handle, per_thread)->context();
+    *context = of->home()->handle();
+    if (green != nullptr) *green = reinterpret_cast<CUgreenCtx>(green_of(*of).get());
+  });
+}
+
+}  // namespace
+
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return cuStreamGetCtx(stream, context);
+  return get_contexts(stream, context, green, false);
 }
 CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return cuStreamGetCtx_ptsz(stream, context);
+  return get_contexts(stream, context, green, true);
 }
 CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
-  return get_fact(stream, false, green, [](Stream&) { return static_cast<CUgreenCtx>(nullptr); });
+  return get_fact(stream, false, green, [](Stream& s) {
+    return reinterpret_cast<CUgreenCtx>(green_of(*s.context()).get());
+  });
 }
 
 // ---- attributes ----
@@ -137,6 +155,10 @@ CUstreamAttrValue* attribute_of(Stream& stream, CUstreamAttrID id) {
       return &stream.access_policy;
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
       return &stream.synchronization_policy;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+      return &stream.memory_domain_map;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+      return &stream.memory_domain;
     default:
       throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
@@ -161,6 +183,10 @@ CUresult set_attribute(CUstream handle, CUstreamAttrID id, const CUstreamAttrVal
   return entry([&] {
     require(value != nullptr);
     auto stream = find_stream(handle, per_thread);
+    if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY) {
+      stream->set_priority(within_range(value->priority));
+      return;
+    }
     std::lock_guard lock(stream->attributes_mutex);
     *attribute_of(*stream, id) = *value;
   });
@@ -173,6 +199,9 @@ CUresult copy_attributes(CUstream to_handle, CUstream from_handle, bool per_thre
     std::scoped_lock lock(to->attributes_mutex, from->attributes_mutex);
     to->access_policy = from->access_policy;
     to->synchronization_policy = from->synchronization_policy;
+    to->memory_domain_map = from->memory_domain_map;
+    to->memory_domain = from->memory_domain;
+    to->set_priority(from->priority());
   });
 }
 

@@ -51,6 +51,17 @@ thread_local std::vector<CUcontext> context_stack;
 Context::Context(Device& device, bool is_primary)
     : device_(device), id_(next_context_id()), is_primary_(is_primary) {}
 
+Context::Context(std::shared_ptr<Context> home)
+    : device_(home->device()), home_(std::move(home)), id_(next_context_id()), is_primary_(false) {}
+
+std::vector<std::shared_ptr<Context>> Context::greens() const {
+  std::vector<std::shared_ptr<Context>> found;
+  if (!is_primary_) return found;
+  for (const auto& context : all_contexts())
+    if (context->home_.get() == this && context->is_alive()) found.push_back(context);
+  return found;
+}
+
 void Context::revive() {
   std::lock_guard lock(submission_mutex_);
   if (is_alive_) return;
@@ -68,6 +79,7 @@ void Context::revive() {
 }
 
 void Context::destroy() {
+  for (const auto& green : greens()) green->destroy();
   if (is_alive_) storage.clear(handle());
   for (const auto& task : everything()) task->wait();
   flush_print();
@@ -80,8 +92,10 @@ void Context::destroy() {
     streams_.clear();
     per_thread_streams_.clear();
     orphaned_tasks_.clear();
+    first_of_new_streams_ = nullptr;
     legacy_stream_ = nullptr;
   }
+  if (is_green()) return;
   EventTable::instance().remove_if(
       [&](const Event& event) { return event.context().get() == this; });
   unload_modules_of(*this);
@@ -95,11 +109,13 @@ void Context::destroy() {
 // ---- errors ----
 
 void Context::check() const {
+  if (home_ != nullptr) return home_->check();
   CUresult error = error_;
   if (error != CUDA_SUCCESS) throw Failure(error);
 }
 
 void Context::fail(CUresult error, std::string_view message) {
+  if (home_ != nullptr) return home_->fail(error, message);
   CUresult none = CUDA_SUCCESS;
   if (error_.compare_exchange_strong(none, error)) log_line(message);
 }
@@ -120,8 +136,10 @@ std::shared_ptr<Stream> Context::per_thread_stream() {
   std::lock_guard lock(submission_mutex_);
   require(is_alive_, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   std::shared_ptr<Stream>& stream = per_thread_streams_[std::this_thread::get_id()];
-  if (stream == nullptr)
+  if (stream == nullptr) {
     stream = std::make_shared<Stream>(shared_from_this(), Stream::Kind::per_thread, 0, 0);
+    stream->tail_ = first_of_new_streams_;
+  }
   return stream;
 }
 
@@ -130,6 +148,7 @@ std::shared_ptr<Stream> Context::create_stream(unsigned stream_flags, int priori
       std::make_shared<Stream>(shared_from_this(), Stream::Kind::created, stream_flags, priority);
   std::lock_guard lock(submission_mutex_);
   require(is_alive_, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  stream->tail_ = first_of_new_streams_;
   streams_.insert(stream);
   StreamTable::instance().add(stream);
   return stream;
@@ -193,8 +212,13 @@ std::shared_ptr<Task> Context::everything_before(Stream& stream) {
 }
 
 std::vector<std::shared_ptr<Task>> Context::everything() {
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (const auto& green : greens()) {
+    auto more = green->everything();
+    tasks.insert(tasks.end(), more.begin(), more.end());
+  }
   std::lock_guard lock(submission_mutex_);
-  std::vector<std::shared_ptr<Task>> tasks = orphaned_tasks_;
+  tasks.insert(tasks.end(), orphaned_tasks_.begin(), orphaned_tasks_.end());
   auto add = [&](const std::shared_ptr<Stream>& stream) {
     if (stream != nullptr && stream->tail_ != nullptr) tasks.push_back(stream->tail_);
   };
@@ -205,12 +229,19 @@ std::vector<std::shared_ptr<Task>> Context::everything() {
 }
 
 void Context::make_all_wait_for(const std::shared_ptr<Task>& task) {
+  for (const auto& green : greens()) green->make_all_wait_for(task);
   std::vector<std::shared_ptr<Stream>> all;
   {
     std::lock_guard lock(submission_mutex_);
     all.assign(streams_.begin(), streams_.end());
     for (const auto& [thread, stream] : per_thread_streams_) all.push_back(stream);
     if (legacy_stream_ != nullptr) all.push_back(legacy_stream_);
+    // Streams to come begin behind it, and behind what others began behind.
+    std::shared_ptr<Task> both = make_marker();
+    both->depend_on(first_of_new_streams_);
+    both->depend_on(task);
+    both->submit();
+    first_of_new_streams_ = both;
   }
   for (const auto& stream : all) {
     std::shared_ptr<Task> marker = make_marker();
@@ -335,7 +366,7 @@ std::shared_ptr<Context> current_context() {
 }
 
 std::shared_ptr<Context> usable_context() {
-  std::shared_ptr<Context> context = current_context();
+  std::shared_ptr<Context> context = current_context()->home();
   context->check();
   return context;
 }

@@ -29,6 +29,12 @@ namespace fargpu::softgpu {
 class Context : public std::enable_shared_from_this<Context>, public DeviceServices {
  public:
   Context(Device& device, bool is_primary);
+  /// A green context: it has streams of its own, and all else is its home's, a primary context.
+  explicit Context(std::shared_ptr<Context> home);
+
+  /// What objects made here belong to: the context itself, but for green ones.
+  std::shared_ptr<Context> home() { return home_ != nullptr ? home_ : shared_from_this(); }
+  bool is_green() const { return home_ != nullptr; }
 
   Device& device() const { return device_; }
   uint64_t id() const { return id_; }
@@ -45,7 +51,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
 
   /// Throws the error that a kernel left behind, which stays until the context ends.
   void check() const;
-  bool has_failed() const { return error_ != CUDA_SUCCESS; }
+  bool has_failed() const { return home_ != nullptr ? home_->has_failed() : error_ != CUDA_SUCCESS; }
   void fail(CUresult error, std::string_view message);
   void fail(const Fault& fault);
 
@@ -63,7 +69,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   void enqueue_pair(Stream& stream, const std::shared_ptr<Task>& first,
                     const std::shared_ptr<Task>& last);
   std::shared_ptr<Task> everything_before(Stream& stream);
-  /// The last tasks of all streams.
+  /// The last tasks of all streams, those of green contexts with this home included.
   std::vector<std::shared_ptr<Task>> everything();
   /// Work enqueued from now on, in any stream, waits for the task.
   void make_all_wait_for(const std::shared_ptr<Task>& task);
@@ -84,7 +90,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   std::set<CUcontext> peers;
   LocalStorage storage;
 
-  void flush_print() { print_buffer_.flush(); }
+  void flush_print() { home_ != nullptr ? home_->flush_print() : print_buffer_.flush(); }
   /// Memory in which the blocks of one cooperative grid meet (cooperative_groups finds it through
   /// environment registers); it is zero.
   DeviceAddress take_grid_workspace();
@@ -99,7 +105,10 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   const Texture* find_texture(uint64_t handle) override;
 
  private:
+  std::vector<std::shared_ptr<Context>> greens() const;
+
   Device& device_;
+  const std::shared_ptr<Context> home_;
   const uint64_t id_;
   const bool is_primary_;
   std::atomic<bool> is_alive_{false};
@@ -113,6 +122,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   std::map<std::thread::id, std::shared_ptr<Stream>> per_thread_streams_;
   std::set<std::shared_ptr<Stream>> streams_;          // created ones
   std::vector<std::shared_ptr<Task>> orphaned_tasks_;  // of streams that were destroyed
+  std::shared_ptr<Task> first_of_new_streams_;         // what all of the context waits for
 
   PrintBuffer print_buffer_;
   DeviceHeap heap_;
@@ -132,7 +142,7 @@ CUcontext context_of_id(uint64_t id);
 
 /// Throws INVALID_CONTEXT if there is none, CONTEXT_IS_DESTROYED if it is gone.
 std::shared_ptr<Context> current_context();
-/// The same, and throws the error that the context has.
+/// The home of the current context, and throws the error that it has.
 std::shared_ptr<Context> usable_context();
 /// The top of the stack as it is; null if the stack is empty.
 CUcontext current_handle();

@@ -211,14 +211,11 @@ MemoryAllocOperation::MemoryAllocOperation(const CUDA_MEM_ALLOC_NODE_PARAMS& giv
 }
 
 std::shared_ptr<Task> MemoryAllocOperation::make_task(const std::shared_ptr<Context>&) const {
-  return std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion,
-                                        [held = allocation] { held->is_in_use = true; });
+  return make_marker();
 }
 
 std::shared_ptr<Task> MemoryFreeOperation::make_task(const std::shared_ptr<Context>&) const {
-  return std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion, [at = address] {
-    if (auto allocation = find_graph_allocation(at)) allocation->is_in_use = false;
-  });
+  return make_marker();
 }
 
 // ---- executable graphs ----
@@ -265,12 +262,36 @@ void GraphExec::add_tasks(const std::shared_ptr<Context>& context,
   }
 }
 
+// What a launch leaves allocated counts from the launch on, in the order in which the program
+// launches and frees.
+void GraphExec::use_memory() const {
+  std::set<DeviceAddress> freed;
+  for (const Step& step : steps_)
+    if (step.operation->type() == CU_GRAPH_NODE_TYPE_MEM_FREE)
+      freed.insert(static_cast<const MemoryFreeOperation&>(*step.operation).address);
+  std::vector<std::shared_ptr<GraphAllocation>> left;
+  for (const Step& step : steps_) {
+    if (step.operation->type() != CU_GRAPH_NODE_TYPE_MEM_ALLOC) continue;
+    const auto& alloc = static_cast<const MemoryAllocOperation&>(*step.operation);
+    if (freed.erase(alloc.parameters.dptr) != 0) continue;
+    require(!alloc.allocation->is_in_use || (flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+    left.push_back(alloc.allocation);
+  }
+  for (DeviceAddress address : freed) {
+    auto allocation = find_graph_allocation(address);
+    require(allocation != nullptr && allocation->is_in_use);
+  }
+  for (DeviceAddress address : freed) free_graph_allocation(address);
+  for (const auto& allocation : left) allocation->is_in_use = true;
+}
+
 void GraphExec::launch(const std::shared_ptr<Stream>& stream) {
+  use_memory();
   std::shared_ptr<Task> begin = make_marker(), end = make_marker();
   // Launches of one executable graph come one after the other.
   begin->depend_on(last_launch_);
   last_launch_ = end;
-  add_tasks(stream->context(), begin, end);
+  add_tasks(stream->context()->home(), begin, end);
   end->depend_on(begin);
   stream->context()->enqueue_pair(*stream, begin, end);
 }

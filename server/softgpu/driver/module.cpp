@@ -232,7 +232,7 @@ void Function::set(CUfunction_attribute attribute, int value) {
 std::shared_ptr<Function> find_function(CUfunction handle) {
   if (auto function = FunctionTable::instance().find(handle)) return function;
   auto kernel = KernelTable::instance().get(reinterpret_cast<CUkernel>(handle));
-  return kernel->function_in(current_context());
+  return kernel->function_in(current_context()->home());
 }
 
 // ---- libraries ----

@@ -27,6 +27,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Kind kind() const { return kind_; }
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
+  void set_priority(int priority) { priority_ = priority; }
   uint64_t id() const { return id_; }
   /// True if it waits for the legacy stream and that for it.
   bool is_blocking() const { return !(flags_ & CU_STREAM_NON_BLOCKING); }
@@ -51,6 +52,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::mutex attributes_mutex;
   CUstreamAttrValue access_policy = {};
   CUstreamAttrValue synchronization_policy = {};
+  CUstreamAttrValue memory_domain_map = {};
+  CUstreamAttrValue memory_domain = {};
 
  private:
   friend class Context;
@@ -58,7 +61,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::shared_ptr<Context> context_;
   const Kind kind_;
   const unsigned flags_;
-  const int priority_;
+  std::atomic<int> priority_;
   const uint64_t id_;
   std::shared_ptr<Task> tail_;  // under the context's submission lock
   std::atomic<int> waiting_launches_{0};

@@ -83,7 +83,7 @@ void submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> op
     if (stream->capture != nullptr) return capture_operation(*stream, std::move(operation));
     refuse_implicit_dependency(*stream);
   }
-  stream->enqueue(operation->make_task(stream->context()));
+  stream->enqueue(operation->make_task(stream->context()->home()));
 }
 
 void submit_and_wait(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> operation) {
@@ -92,7 +92,7 @@ void submit_and_wait(const std::shared_ptr<Stream>& stream, std::unique_ptr<Oper
     std::lock_guard lock(graph_mutex());
     refuse_implicit_dependency(*stream);
   }
-  std::shared_ptr<Task> task = operation->make_task(stream->context());
+  std::shared_ptr<Task> task = operation->make_task(stream->context()->home());
   stream->enqueue(task);
   task->wait();
   stream->context()->flush_print();

@@ -41,12 +41,17 @@ void write_processors(DriverTable& driver, wire::OpenContextReply::Builder reply
 
 Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) {
   ContextState* opened = nullptr;
+  CUdevResourceDesc resources{};
+  if (in.getResources() != 0 && !session.resolve(HandleKind::resourcedesc, in.getResources(), resources))
+    return session.invalid(HandleKind::resourcedesc);
   const CUresult result =
-      session.open_context(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
+      resources ? session.open_green(Handle(in.getContext()), in.getDevice(), resources, opened)
+                : session.open_context(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::OpenContextReply>();
   unsigned long long number = 0;
-  session.driver().cuCtxGetId(opened->cuda, &number);
+  if (opened->green) session.driver().cuGreenCtxGetId(opened->green, &number);
+  else session.driver().cuCtxGetId(opened->cuda, &number);
   out.setNumber(number);
   int least = 0, greatest = 0;
   session.driver().cuCtxGetStreamPriorityRange(&least, &greatest);
@@ -62,6 +67,46 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
 Outcome closeContext(Session& session, Call&, wire::CloseContext::Reader in) {
   ContextState* const context = session.context(Handle(in.getContext()).id());
   return context ? session.close_context(*context) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+// Counts what is held back too: the event is recorded when the GPU has been given all of it.
+Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader in) {
+  CUcontext context{};
+  CUevent event{};
+  if (!session.resolve(HandleKind::context, in.getHCtx(), context)) return session.invalid(HandleKind::context);
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  if (!session.order().any()) return session.driver().cuCtxRecordEvent(context, event);
+  session.order().after_all(
+      [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
+        CUcontext there{};
+        CUevent recorded{};
+        if (session.resolve(HandleKind::context, context_handle, there) && session.resolve(HandleKind::event, event_handle, recorded))
+          session.driver().cuCtxRecordEvent(there, recorded);
+      },
+      {in.getHEvent()});
+  return CUDA_SUCCESS;
+}
+
+// An event whose record is held back is waited for here first, by all that the context is given from now on.
+Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader in) {
+  CUcontext cuda{};
+  CUevent event{};
+  if (!session.resolve(HandleKind::context, in.getHCtx(), cuda)) return session.invalid(HandleKind::context);
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  ContextState& context = *session.context(Handle(in.getHCtx()).id());
+  const auto wait = [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
+    CUcontext there{};
+    CUevent awaited{};
+    if (!session.resolve(HandleKind::context, context_handle, there) || !session.resolve(HandleKind::event, event_handle, awaited))
+      return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result = session.driver().cuCtxWaitEvent(there, awaited);
+    if (result == CUDA_SUCCESS) session.submitted(*session.context(Handle(context_handle).id()));
+    return result;
+  };
+  const std::uint64_t record = session.order().record_of(in.getHEvent());
+  if (record == 0) return wait();
+  session.order().hold_context(context, record, wait);
+  return CUDA_SUCCESS;
 }
 
 Outcome cuCtxSynchronize(Session& session, Call& call, wire::CuCtxSynchronize::Reader) {

@@ -180,8 +180,10 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   Side target;
   const std::span<std::byte> bulk = call.bulk();
   const bool staged = session.staging_in().contains(bulk.data());
+  const std::uint64_t part = in.getSource().isPart() ? in.getSource().getPart() : 0;
   const auto refuse = [&](CUresult result) {
     if (staged) session.staging_in().give(bulk);
+    session.release_part(part);
     return result;
   };
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
@@ -199,7 +201,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
       session.completions().after(*stream, Completions::Kind::delivery,
                                   [&session, bulk](CUresult) { session.staging_in().give(bulk); });
     }
-  } else if (shape.height != 1) {
+  } else if (shape.height != 1 && !source.isPart()) {
     return refuse(CUDA_ERROR_INVALID_VALUE);
   } else if (source.isBlock()) {
     const std::span<std::byte> memory = session.host_blocks().find(source.getBlock(), shape.width);
@@ -208,28 +210,32 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     if (result != CUDA_SUCCESS) return result;
     session.submitted(*stream);
   } else {
+    const Session::Wanted wanted{.address = source.isPull() ? source.getPull() : 0,
+                                 .part = part,
+                                 .bytes = extent_of_rows(shape.width, 1, shape.height, shape.width)};
     const std::uint64_t held = session.order().hold(*stream);
-    const auto arrived = [&session, id = call.id(), handle = in.getStream(), shape, target, held](std::vector<std::byte> bytes) {
+    const auto done = [&session, id = call.id(), held, part](CUresult result) {
+      session.order().release(held);
+      session.release_part(part);
+      if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
+    };
+    const auto arrived = [&session, id = call.id(), handle = in.getStream(), shape, target, wanted, done](std::vector<std::byte> bytes) {
       StreamState* const there = session.stream(handle, id.context);
       CUresult result = CUDA_ERROR_INVALID_HANDLE;
-      if (there && target.alive(session) && session.make_current(*there->context)) {
+      if (bytes.size() != wanted.bytes) {
+        result = CUDA_ERROR_INVALID_VALUE;  // the program has freed the memory
+      } else if (there && target.alive(session) && session.make_current(*there->context)) {
         // The stream has nothing before it any more, so that this takes no longer than the copy.
         result = copy_rows(session, *there, shape, target, bytes.data(), true);
         if (result == CUDA_SUCCESS) session.submitted(*there);
       }
-      session.order().release(held);
-      if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
+      done(result);
     };
     // What the stream was given before may write the memory too.
-    session.completions().after(*stream, Completions::Kind::signal,
-                                [&session, id = call.id(), held, arrived, address = source.getPull(), bytes = shape.width](CUresult result) {
-                                  if (result == CUDA_SUCCESS) {
-                                    session.start_pull({.address = address, .bytes = bytes}, arrived);
-                                    return;
-                                  }
-                                  session.order().release(held);
-                                  session.finish(id, result);
-                                });
+    session.completions().after(*stream, Completions::Kind::signal, [&session, arrived, done, wanted](CUresult result) {
+      if (result == CUDA_SUCCESS) session.start_pull(wanted, arrived);
+      else done(result);
+    });
     return Outcome::later();
   }
   if (in.getComplete()) let_nothing_overtake(session, *stream);

@@ -9,6 +9,7 @@
 #include "server/worker/launch_attributes.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
+#include "struct_codecs.h"
 
 namespace fargpu::server::hand {
 
@@ -31,6 +32,9 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
   }
   NodeParameters node(session);
   if (const CUresult bad = node.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
+  if (node.memory()) {
+    if (const CUresult bad = session.graph_memory().check(Handle(in.getGraph()), *node.memory()); bad != CUDA_SUCCESS) return bad;
+  }
   if (const CUresult bad = node.keep_in(keeper_of(session, graph)); bad != CUDA_SUCCESS) return bad;
   CUgraphNode made{};
   const CUresult result = session.driver().cuGraphAddNode_v2(&made, graph, dependencies.data(), edges.empty() ? nullptr : edges.data(),
@@ -40,7 +44,9 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
     return result;
   }
   auto out = call.out<wire::AddNodeReply>();
-  out.setNode(session.reveal(HandleKind::node, made, call, in.getGraph()).value());
+  const Handle handle = session.introduce(HandleKind::node, made, call, in.getGraph());
+  out.setNode(handle.value());
+  if (node.memory()) session.graph_memory().add(handle, *node.memory());
   const CUgraphNodeParams& params = node.params();
   if (params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
     const std::vector<CUgraph> bodies(params.conditional.phGraph_out, params.conditional.phGraph_out + params.conditional.size);
@@ -90,6 +96,80 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
     params.take_back();
   }
   return result;
+}
+
+// What the driver takes for an empty node may be more.
+Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetType::Reader in) {
+  CUgraphNode node{};
+  if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
+  CUgraphNodeType type{};
+  const CUresult result = session.driver().cuGraphNodeGetType(node, &type);
+  if (result != CUDA_SUCCESS) return result;
+  if (const GraphMemory::Node* const memory = session.graph_memory().find(Handle(in.getHNode())))
+    type = memory->allocates ? CU_GRAPH_NODE_TYPE_MEM_ALLOC : CU_GRAPH_NODE_TYPE_MEM_FREE;
+  call.out<wire::CuGraphNodeGetTypeReply>().setType(type);
+  return result;
+}
+
+// --- what graphs with memory nodes do not allow ------------------------------------------------------------------------------------------
+
+Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader in) {
+  CUgraph original{};
+  if (!session.resolve(HandleKind::graph, in.getOriginalGraph(), original)) return session.invalid(HandleKind::graph);
+  if (session.graph_memory().any(session.handles().root_of(Handle(in.getOriginalGraph())))) return CUDA_ERROR_NOT_SUPPORTED;
+  CUgraph clone{};
+  const CUresult result = session.driver().cuGraphClone(&clone, original);
+  if (result == CUDA_SUCCESS) call.out<wire::CuGraphCloneReply>().setPhGraphClone(session.reveal(HandleKind::graph, clone, call).value());
+  return result;
+}
+
+Outcome cuGraphDestroyNode(Session& session, Call&, wire::CuGraphDestroyNode::Reader in) {
+  CUgraphNode node{};
+  if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
+  if (session.graph_memory().any(session.handles().root_of(Handle(in.getHNode())))) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = session.driver().cuGraphDestroyNode(node);
+  if (result == CUDA_SUCCESS) session.forget(HandleKind::node, in.getHNode());
+  return result;
+}
+
+namespace {
+
+CUresult resolve_nodes(Session& session, capnp::List<std::uint64_t>::Reader in, std::vector<CUgraphNode>& nodes) {
+  nodes.resize(session.list_size(in.size()));
+  for (unsigned i = 0; i < nodes.size(); ++i)
+    if (!session.resolve(HandleKind::node, in[i], nodes[i])) return session.invalid(HandleKind::node);
+  return CUDA_SUCCESS;
+}
+
+// Checks what both versions of cuGraphRemoveDependencies are given.
+template <class Request>
+CUresult read_removal(Session& session, Request in, CUgraph& graph, std::vector<CUgraphNode>& from, std::vector<CUgraphNode>& to) {
+  if (!session.resolve(HandleKind::graph, in.getHGraph(), graph)) return session.invalid(HandleKind::graph);
+  if (const CUresult bad = resolve_nodes(session, in.getFrom(), from); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = resolve_nodes(session, in.getTo(), to); bad != CUDA_SUCCESS) return bad;
+  if (from.size() != to.size()) return CUDA_ERROR_INVALID_VALUE;
+  return session.graph_memory().any(session.handles().root_of(Handle(in.getHGraph()))) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Outcome cuGraphRemoveDependencies(Session& session, Call&, wire::CuGraphRemoveDependencies::Reader in) {
+  CUgraph graph{};
+  std::vector<CUgraphNode> from, to;
+  if (const CUresult bad = read_removal(session, in, graph, from, to); bad != CUDA_SUCCESS) return bad;
+  return session.driver().cuGraphRemoveDependencies(graph, from.data(), to.data(), from.size());
+}
+
+Outcome cuGraphRemoveDependencies_v2(Session& session, Call&, wire::CuGraphRemoveDependenciesV2::Reader in) {
+  CUgraph graph{};
+  std::vector<CUgraphNode> from, to;
+  if (const CUresult bad = read_removal(session, in, graph, from, to); bad != CUDA_SUCCESS) return bad;
+  const auto edge_list = in.getEdgeData();
+  std::vector<CUgraphEdgeData> edges(session.list_size(edge_list.size()));
+  if (in.getHasEdgeData() && edges.size() != from.size()) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
+  return session.driver().cuGraphRemoveDependencies_v2(graph, from.data(), to.data(), in.getHasEdgeData() ? edges.data() : nullptr,
+                                                       from.size());
 }
 
 Outcome getNode(Session& session, Call& call, wire::GetNode::Reader in) {
@@ -145,6 +225,8 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
     std::unique_ptr<AttendedGraph> attended;
     std::string refusal;
   };
+  if (session.graph_memory().any(Handle(in.getGraph())) && session.graph_memory().instantiated(Handle(in.getGraph())))
+    return CUDA_ERROR_NOT_SUPPORTED;
   auto made = std::make_shared<Made>();
   made->params.flags = in.getFlags();
   if (in.getUpload() != 0) {
@@ -175,6 +257,8 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
         const Handle exec = session.handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0);
         out.setExec(exec.value());
         out.setAttended(made->attended != nullptr);
+        session.graph_memory().set_instantiated(source, exec);
+        session.graph_memory().describe(source, out.initMemory());
         if (made->attended) session.attend(exec.value(), std::move(made->attended));
         return result;
       });
@@ -186,6 +270,11 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
   if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
   if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
   DriverTable& driver = session.driver();
+  if (session.graph_memory().any(Handle(in.getGraph()))) {
+    call.out<wire::UpdateGraphReply>().setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
+    call.out<wire::UpdateGraphReply>().setRefusal("updating an executable graph from a graph with memory nodes");
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  }
   CUgraphExecUpdateResultInfo info{};
   CUresult result = driver.cuGraphExecUpdate_v2(exec, graph, &info);
   auto out = call.out<wire::UpdateGraphReply>();

@@ -1,6 +1,7 @@
 // Streams, events and host functions: waiting without blocking, and what only the client can do.
 
 #include "server/worker/graph_node.h"
+#include "server/worker/launch_attributes.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
@@ -112,14 +113,58 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
   const std::uint64_t held = session.order().hold(*stream);
   session.completions().after(
       *stream, Completions::Kind::signal,
-      [&session, held, number = in.getCallback(), always = in.getAlways()](CUresult result) {
+      [&session, held, number = in.getCallback(), always = in.getAlways(), watched = in.getWatched()](CUresult result) {
         if (result != CUDA_SUCCESS && !always) {  // a failed stream runs no host functions
           session.order().release(held);
           return;
         }
         session.deliver_changes();
-        session.call_client(number, result, [&session, held] { session.order().release(held); });
+        const auto over = std::make_shared<bool>(false);
+        session.call_client(number, result, [&session, held, over] {
+          *over = true;
+          session.order().release(held);
+        });
+        if (!watched) return;
+        session.retry([&session, over] {
+          session.deliver_changes();
+          return *over;
+        });
       });
+  return CUDA_SUCCESS;
+}
+
+Outcome streamMemory(Session& session, Call& call, wire::StreamMemory::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<CUstreamBatchMemOpParams> operations;
+  if (const CUresult bad = read_operations(session, in.getOperations(), operations); bad != CUDA_SUCCESS) return bad;
+  const CUresult result =
+      session.driver().cuStreamBatchMemOp_v2(stream->cuda, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  return result;
+}
+
+// Launches that are held back were made before the attribute is set: it is set behind them then, and what the driver has to say of it
+// comes late.
+Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  CUlaunchAttribute attribute;
+  if (const CUresult bad = read_attribute(session, in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
+  DriverTable& driver = session.driver();
+  if (!in.getSet()) {
+    const CUresult result = driver.cuStreamGetAttribute(stream->cuda, attribute.id, &attribute.value);
+    return result == CUDA_SUCCESS ? write_attribute(session, attribute, call.out<wire::StreamAttributeReply>().initAttribute()) : result;
+  }
+  const auto before = session.order().any() ? session.order().before(*stream, 0) : std::vector<std::uint64_t>{};
+  if (before.empty()) return driver.cuStreamSetAttribute(stream->cuda, attribute.id, &attribute.value);
+  CallId id = call.id();
+  id.wants_reply = false;
+  session.order().enqueue(before, stream, {}, [&session, id, handle = in.getStream(), attribute] {
+    StreamState* const there = session.stream(handle, id.context);
+    if (there && session.make_current(*there->context))
+      session.finish(id, session.driver().cuStreamSetAttribute(there->cuda, attribute.id, &attribute.value));
+  });
   return CUDA_SUCCESS;
 }
 
@@ -130,6 +175,34 @@ Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in) 
   if (const CUresult bad = node.read_copy(call, in.getCopy()); bad != CUDA_SUCCESS) return bad;
   return capture_node(session, node, stream->cuda,
                       [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream->cuda); });
+}
+
+// The driver captures an empty node, behind what the stream depends on, and the stream goes on behind it.
+Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  NodeParameters params(session);
+  if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
+  if (!params.memory()) return CUDA_ERROR_INVALID_VALUE;
+  DriverTable& driver = session.driver();
+  return capture_node(session, params, stream->cuda, [&] {
+    CUstreamCaptureStatus status{};
+    CUgraph graph{};
+    const CUgraphNode* dependencies = nullptr;
+    const CUgraphEdgeData* edges = nullptr;
+    std::size_t count = 0;
+    CUresult result = driver.cuStreamGetCaptureInfo_v3(stream->cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
+    if (result != CUDA_SUCCESS) return result;
+    const Handle owner = session.captured_graph(*stream, graph, call);
+    if (const CUresult bad = session.graph_memory().check(owner, *params.memory()); bad != CUDA_SUCCESS) return bad;
+    CUgraphNode node{};
+    result = driver.cuGraphAddNode_v2(&node, graph, dependencies, edges, count, &params.params());
+    if (result == CUDA_SUCCESS)
+      result = driver.cuStreamUpdateCaptureDependencies_v2(stream->cuda, &node, nullptr, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+    if (result == CUDA_SUCCESS)
+      session.graph_memory().add(session.introduce(HandleKind::node, node, call, owner.value()), *params.memory());
+    return result;
+  });
 }
 
 // --- capture -----------------------------------------------------------------------------------------------------------------------
@@ -168,6 +241,7 @@ Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCaptur
   CUgraph graph{};
   const CUresult result = session.driver().cuStreamEndCapture(stream, &graph);
   if (result != CUDA_ERROR_ILLEGAL_STATE) session.count_capture(-1);  // also a broken capture has ended now
+  session.capture_ended(stream, result);
   if (result == CUDA_SUCCESS) call.out<wire::CuStreamEndCaptureReply>().setPhGraph(session.reveal(HandleKind::graph, graph, call).value());
   return result;
 }
@@ -175,6 +249,8 @@ Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCaptur
 Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) {
   CUstream stream{};
   if (!session.resolve(HandleKind::stream, in.getStream(), stream)) return session.invalid(HandleKind::stream);
+  StreamState* const state = session.stream(in.getStream(), call.id().context);
+  if (!state) return session.invalid(HandleKind::stream);
   CUstreamCaptureStatus status{};
   cuuint64_t id = 0;
   CUgraph graph{};
@@ -187,7 +263,7 @@ Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) 
   auto out = call.out<wire::CaptureInfoReply>();
   out.setStatus(status);
   out.setId(id);
-  out.setGraph(session.reveal(HandleKind::graph, graph, call).value());
+  if (graph) out.setGraph(session.captured_graph(*state, graph, call).value());
   auto list = out.initDependencies(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) list.set(i, session.reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());
   if (edges) {

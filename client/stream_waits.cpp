@@ -1,0 +1,71 @@
+#include "stream_waits.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "threads.h"
+
+namespace fargpu::client {
+
+void StreamWaits::add(std::uint64_t number, const MemoryOperation& wait) {
+  const std::lock_guard lock(mutex_);
+  expected_.emplace(number, wait);
+  open_.fetch_add(1);
+}
+
+void StreamWaits::remove(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (expected_.erase(number) > 0) open_.fetch_sub(1);
+}
+
+bool StreamWaits::due(std::uint64_t number, CUresult stream_result) {
+  const std::lock_guard lock(mutex_);
+  auto wait = expected_.extract(number);
+  if (!wait) return false;
+  // On a stream that has failed nothing is worth waiting for: an operation that is no wait is over at once.
+  if (stream_result != CUDA_SUCCESS) wait.mapped() = MemoryOperation();
+  due_.insert(std::move(wait));
+  if (!started_) start_thread("fargpu-waits", [this] { watch(); });
+  started_ = true;
+  changed_.notify_one();
+  return true;
+}
+
+void StreamWaits::forget(std::uint64_t base, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (auto* waits : {&expected_, &due_})
+    for (auto& [number, wait] : *waits)
+      if (wait.waits() && wait.address >= base && wait.address - base < bytes) wait = MemoryOperation();
+}
+
+// Looks often at first, for values that come at once, and then every half millisecond.
+void StreamWaits::watch() {
+  using namespace std::chrono_literals;
+  constexpr std::chrono::microseconds first = 10us, last = 500us;
+  auto pause = first;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return !due_.empty(); });
+    std::vector<std::uint64_t> over;
+    std::erase_if(due_, [&](const auto& item) {
+      const bool ends = !item.second.waits() || item.second.satisfied();
+      if (ends) over.push_back(item.first);
+      return ends;
+    });
+    if (over.empty()) {
+      changed_.wait_for(lock, pause);
+      pause = std::min(2 * pause, last);
+      continue;
+    }
+    pause = first;
+    lock.unlock();
+    for (const std::uint64_t number : over) {
+      done_(number);
+      open_.fetch_sub(1);
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace fargpu::client

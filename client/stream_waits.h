@@ -1,0 +1,53 @@
+#pragma once
+// Streams that wait for values in memory (cuStreamWaitValue).
+
+#include <cuda.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "memory_operation.h"
+
+namespace fargpu::client {
+
+/// A value in memory of the GPU is waited for by the GPU. One in memory of the host is waited for here, by a thread of its own: the
+/// worker asks for it like for a host function when the stream gets there, so that nothing given to the GPU waits for this process, and
+/// all that the program wrote before the value goes ahead of what waited for it. Threads: any.
+class StreamWaits {
+ public:
+  /// `done` tells the worker that a wait is over.
+  explicit StreamWaits(std::function<void(std::uint64_t)> done) : done_(std::move(done)) {}
+
+  /// A wait on memory of the host, under a number that the worker will name.
+  void add(std::uint64_t number, const MemoryOperation& wait);
+  /// Forgets one that could not be asked for.
+  void remove(std::uint64_t number);
+  /// The stream has got there. False if the number is none of these.
+  bool due(std::uint64_t number, CUresult stream_result);
+  /// This memory goes: nobody looks at it any more.
+  void forget(std::uint64_t base, std::uint64_t bytes);
+
+  /// A wait on memory of the GPU, from when it is submitted until the stream has passed it.
+  void begun() { open_.fetch_add(1); }
+  void passed() { open_.fetch_sub(1); }
+
+  /// Whether any stream may be waiting: until it is past that, the program may change what later work reads.
+  bool any() const { return open_.load() > 0; }
+
+ private:
+  void watch();
+
+  const std::function<void(std::uint64_t)> done_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint64_t, MemoryOperation> expected_;
+  std::map<std::uint64_t, MemoryOperation> due_;
+  std::atomic<unsigned> open_{0};
+  bool started_ = false;
+};
+
+}  // namespace fargpu::client

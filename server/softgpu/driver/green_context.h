@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <vector>
+
+#include "driver/context.h"
+#include "driver/handle_table.h"
+
+namespace fargpu::softgpu {
+
+/// Multiprocessors of a device, by number. Which of them a kernel runs on nobody can tell here: who
+/// has them is kept, with CUDA's rules, and kernels run wherever there is a thread.
+struct Multiprocessors {
+  int device = 0;
+  unsigned first = 0;
+  unsigned count = 0;
+  unsigned split = 0;  // parts of one split may be put together; 0: the whole of something
+};
+
+/// As the program knows them. The inside of the struct is this driver's, and checked when it comes
+/// back.
+CUdevResource to_resource(const Multiprocessors& processors);
+/// Throws INVALID_RESOURCE_TYPE, INVALID_VALUE.
+Multiprocessors from_resource(const CUdevResource& resource);
+
+/// What a green context is to be made of.
+struct ResourceDescription {
+  Multiprocessors processors;
+};
+using ResourceDescriptionTable = HandleTable<ResourceDescription, CUdevResourceDesc>;
+
+/// A part of a device. Its streams are those of a context of their own, in which all else is the
+/// primary context's.
+struct GreenContext {
+  std::shared_ptr<Context> context;
+  Multiprocessors processors;
+};
+using GreenContextTable = HandleTable<GreenContext, CUgreenCtx>;
+
+/// The green context that a context was converted from; null for others.
+std::shared_ptr<GreenContext> green_of(const Context& context);
+
+}  // namespace fargpu::softgpu
