@@ -23,7 +23,7 @@ struct Region;
 struct Stream;
 
 /// Small allocations are cut from arenas, large ones have an extent of their own. A freed block waits until the GPU has passed
-/// everything submitted before (design D6), then its memory is used again; what exceeds `kept_bytes_max` goes back to the device.
+/// everything submitted before, then its memory is used again; what exceeds `kept_bytes_max` goes back to the device.
 /// Memory pools take memory from their device and give it back to it; within a pool, a block freed on a stream is used again on that
 /// stream without waiting.
 /// Threads: any. Actions of fences run on the receiving thread and take only this object's lock.

@@ -43,7 +43,7 @@ struct Function {
   /// The cluster it was compiled for, zeros for none: known once a launch was accepted.
   std::array<std::atomic<unsigned>, 3> cluster{};
 
-  /// Fingerprints of launch classes that the worker has accepted (design D5). Racing writers only cost a further barrier.
+  /// Fingerprints of launch classes that the worker has accepted. Racing writers only cost a further barrier.
   std::array<std::atomic<std::uint64_t>, 16> launched{};
   std::atomic<unsigned> next_launched{0};
 

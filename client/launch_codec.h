@@ -29,7 +29,7 @@ void read_attribute(wire::LaunchAttribute::Reader in, CUlaunchAttributeValue& va
 CUresult write_attributes(Thread& thread, const CUlaunchAttribute* attributes, unsigned count,
                           capnp::List<wire::LaunchAttribute>::Builder list);
 
-/// Fingerprint of what decides, besides the function, whether a launch is accepted (design D5).
+/// Fingerprint of what decides, besides the function, whether a launch is accepted.
 class LaunchClass {
  public:
   void add(std::uint64_t value) {

@@ -1,5 +1,5 @@
 #pragma once
-// Managed memory: memory of the device, with pages of this process at the same addresses (design D6, D10): allocations in the window,
+// Managed memory: memory of the device, with pages of this process at the same addresses: allocations in the window,
 // and `__managed__` variables in the band where the host's driver places them. CUDA Driver API, cuMemAllocManaged and
 // cuLibraryGetManaged; CUDA C++ Programming Guide, "Unified Memory".
 

@@ -40,7 +40,14 @@ CUresult Process::initialise() {
     Session* const session = dial(config()).release();
     session_.store(session, std::memory_order_release);
     if (session->facts().devices.empty()) {
-      log::info("no device of {} is visible (CUDA_VISIBLE_DEVICES)", session->terms().host);
+      const char* const chosen = std::getenv("CUDA_VISIBLE_DEVICES");
+      const std::string wish = chosen ? chosen : "";
+      // Hiding all devices is a habit of programs that want none.
+      const auto level = wish.empty() || wish == "-1" ? log::Level::info : log::Level::warn;
+      if (log::enabled(level)) {
+        log::write(level, fmt::format("no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as `fargpu ls` "
+                                      "numbers them", session->terms().host, wish));
+      }
       session->leave();
       session->lose("no device is visible");
       return outcome_ = CUDA_ERROR_NO_DEVICE;

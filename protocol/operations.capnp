@@ -419,7 +419,7 @@ struct FindGlobalReply {
 # --- launches -----------------------------------------------------------------------------------------------------------
 
 struct Launch {
-  # Deferred, but the first of its class is a barrier (design D5). `parameters` is the kernel's parameter block, laid out as
+  # Deferred, but the first of its class is a barrier. `parameters` is the kernel's parameter block, laid out as
   # FunctionReply says.
   function @0 :UInt64;
   stream @1 :UInt64;

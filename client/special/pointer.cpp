@@ -89,7 +89,7 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
 
 std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return thread.session().map().find(address); }
 
-// What the plural form writes for memory that CUDA does not know (measured: driver-answers).
+// What the plural form writes for memory that CUDA does not know (measured on an H200).
 void unknown_attribute(CUpointer_attribute attribute, CUdeviceptr address, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

@@ -116,13 +116,19 @@ std::string text_of(const toml::node& node) {
 
 // Every setting with what it means and its default, commented out.
 std::string sample_file() {
-  std::string text = "# Settings of fargpud. What is commented out has the value shown.\n";
+  std::string text = "# Settings of fargpud. What is commented out has its default: the value shown, where the words do not say otherwise.\n";
   for (const Entry& entry : entries()) {
     const bool quoted = std::holds_alternative<std::string Settings::*>(entry.field);
-    // What depends on the machine and the user is left open.
-    const bool open = entry.field == decltype(entry.field)(&Settings::image_folder) || entry.field == decltype(entry.field)(&Settings::worker);
-    const std::string value = open ? "" : entry.standard;
-    text += std::string("\n# ") + entry.help + ".\n# " + entry.name + " = " + (quoted ? "\"" + value + "\"" : value) + "\n";
+    // What depends on the machine and the user is shown by an example.
+    std::string value = entry.standard, note;
+    if (entry.field == decltype(entry.field)(&Settings::image_folder)) {
+      value = "/var/cache/fargpu/images";
+      note = " Default: .cache/fargpu/images in the user's home";
+    } else if (entry.field == decltype(entry.field)(&Settings::worker)) {
+      value = "/usr/local/libexec/fargpu/fargpu-worker";
+      note = " Default: the one that was installed with fargpud";
+    }
+    text += std::string("\n# ") + entry.help + "." + note + (note.empty() ? "" : ".") + "\n# " + entry.name + " = " + (quoted ? "\"" + value + "\"" : value) + "\n";
   }
   return text;
 }
@@ -171,8 +177,8 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
     const std::string help = std::string(entry.help) + " [" + (entry.standard.empty() ? "-" : entry.standard) + ", " +
                              variable_of(entry) + "]";
     if (std::holds_alternative<bool Settings::*>(entry.field)) {
-      app.add_flag_callback(flag_of(entry), [&given, &entry] { given[entry.name] = "true"; }, help);
-      app.add_flag_callback("--no-" + flag_of(entry).substr(2), [&given, &entry] { given[entry.name] = "false"; })->group("");
+      const std::string both = flag_of(entry) + ",!--no-" + flag_of(entry).substr(2);
+      app.add_flag_function(both, [&given, &entry](std::int64_t count) { given[entry.name] = count > 0 ? "true" : "false"; }, help);
     } else {
       app.add_option_function<std::string>(flag_of(entry), [&given, &entry](const std::string& value) { given[entry.name] = value; },
                                            help);
@@ -191,6 +197,8 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
   const bool wanted = !file.empty();
   if (!wanted) file = default_file;
   if (wanted || std::filesystem::exists(file)) {
+    if (!std::filesystem::exists(file)) throw SettingsError(file + ": there is no such file; name one with --config");
+    if (std::filesystem::is_directory(file)) throw SettingsError(file + " is a folder; name a file with --config");
     try {
       table = toml::parse_file(file);
     } catch (const toml::parse_error& error) {

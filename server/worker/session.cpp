@@ -40,7 +40,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         driver.cuThreadExchangeStreamCaptureMode(&mode);
       }) {
-  // The client enforces capture rules for its threads (semantics.md 10); ours must never break a capture.
+  // The client enforces capture rules for its threads; ours must never break a capture.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   driver_.cuThreadExchangeStreamCaptureMode(&mode);
 }

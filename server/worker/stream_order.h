@@ -1,6 +1,6 @@
 #pragma once
 // Work that cannot be given to the driver yet, because it comes behind something that only the client can do: a host function, or
-// bytes still to be fetched. Nothing submitted to the GPU may depend on the client (design D4), so such work waits here.
+// bytes still to be fetched. Nothing submitted to the GPU may depend on the client, so such work waits here.
 
 #include <cstdint>
 #include <functional>
