@@ -63,7 +63,7 @@ bool DeviceMemory::take_freed(MemoryPool& pool, const Stream& stream, std::uint6
   const std::uint64_t extent_bytes = round_up(bytes, granularity);
   const std::lock_guard lock(mutex_);
   for (auto it = pool.freed.rbegin(); it != pool.freed.rend(); ++it) {
-    if (it->stream != stream.wire() || it->context != stream.context) continue;
+    if (it->stream != stream.wire() || it->context != stream.context || shared(pool.store, it->base, it->arena)) continue;
     if (small ? it->bytes != bytes : it->arena != 0 || it->bytes < extent_bytes || it->bytes > extent_bytes + extent_bytes / 4)
       continue;
     block = {it->base, it->bytes, it->arena, nullptr};
@@ -218,7 +218,15 @@ void DeviceMemory::give_later(Thread& thread, int device, const Block& block, St
 // Under the lock.
 void DeviceMemory::give(int device, const Block& block) {
   MemoryStore& store = store_of(device, block.pool.get());
-  if (block.arena == 0) {
+  if (shared(store, block.base, block.arena)) {
+    if (block.arena == 0) {
+      shared_.erase(block.base);
+      doom(device, store, {block.base, block.bytes});
+    } else if (AddressRanges& arena = store.sealed.at(block.arena); arena.give(block.base, block.bytes), arena.empty()) {
+      doom(device, store, {arena.base(), arena.bytes()});
+      store.sealed.erase(block.arena);
+    }
+  } else if (block.arena == 0) {
     store.keep({block.base, block.bytes});
   } else {
     store.arenas.find(block.arena)->second.give(block.base, block.bytes);
@@ -281,6 +289,7 @@ void DeviceMemory::release_surplus(Thread& thread, int device) {
   {
     const std::lock_guard lock(mutex_);
     MemoryStore& store = stores_[device];
+    extents.swap(doomed_[device]);
     while (store.kept_bytes > kept_bytes_max) extents.push_back(*store.take_oldest());
   }
   release(thread, device, extents);
@@ -318,6 +327,7 @@ bool DeviceMemory::release_unused(Thread& thread, int device) {
     for (const auto& pool : pools)
       if (pool->device == device) shrink(*pool, 0);
     MemoryStore& store = stores_[device];
+    extents.swap(doomed_[device]);
     store.retire_arenas(/*all=*/true);
     while (const auto extent = store.take_oldest()) extents.push_back(*extent);
   }
@@ -364,15 +374,29 @@ std::uint64_t DeviceMemory::kept_bytes(int device) const {
   return bytes;
 }
 
-std::pair<std::uint64_t, std::uint64_t> DeviceMemory::piece_of(std::uint64_t address) {
+std::pair<std::uint64_t, std::uint64_t> DeviceMemory::share_piece(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(address);
   if (found == blocks_.end()) return {0, 0};  // freed meanwhile
   const Block& block = found->second;
-  if (block.arena == 0) return {block.base, block.bytes};
-  const MemoryPool* const pool = block.pool.get();
-  const MemoryStore& store = pool ? pool->store : stores_[session_.map().find(address).value_or(Region{}).device];
-  return {block.arena, store.arenas.at(block.arena).bytes()};
+  if (block.arena == 0) {
+    shared_.insert(block.base);
+    return {block.base, block.bytes};
+  }
+  MemoryStore& store = store_of(session_.map().find(address).value_or(Region{}).device, block.pool.get());
+  if (auto arena = store.arenas.extract(block.arena)) store.sealed.insert(std::move(arena));
+  return {block.arena, store.sealed.at(block.arena).bytes()};
+}
+
+bool DeviceMemory::shared(const MemoryStore& store, std::uint64_t base, std::uint64_t arena) const {
+  return arena == 0 ? shared_.contains(base) : store.sealed.contains(arena);
+}
+
+// Other processes may go on using it; the address comes back when the worker has been told.
+void DeviceMemory::doom(int device, MemoryStore& store, const Extent& extent) {
+  store.bytes -= extent.bytes;
+  stores_[device].bytes += extent.bytes;
+  doomed_[device].push_back(extent);
 }
 
 std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment,

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "address_ranges.h"
@@ -56,8 +57,9 @@ class DeviceMemory {
   PoolUsage usage(const MemoryPool& pool) const;
   void reset_high(MemoryPool& pool, bool reserved);
 
-  /// The piece of memory in which a live allocation lies: base and bytes.
-  std::pair<std::uint64_t, std::uint64_t> piece_of(std::uint64_t address);
+  /// The piece of memory in which a live allocation lies: base and bytes. From now on other processes see it: it is given up when what
+  /// lies in it now has been freed, and used for nothing else.
+  std::pair<std::uint64_t, std::uint64_t> share_piece(std::uint64_t address);
 
   /// Part of the window for cuMemAddressReserve.
   std::optional<std::uint64_t> reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish);
@@ -80,6 +82,8 @@ class DeviceMemory {
   Block take_block(std::uint64_t address);
   void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream);
   void give(int device, const Block& block);
+  void doom(int device, MemoryStore& store, const Extent& extent);
+  bool shared(const MemoryStore& store, std::uint64_t base, std::uint64_t arena) const;
   void give_later(Thread& thread, int device, const Block& block, Stream* stream);
   void release(Thread& thread, int device, const std::vector<Extent>& extents);
   void release_surplus(Thread& thread, int device);
@@ -91,6 +95,8 @@ class DeviceMemory {
   mutable std::mutex mutex_;
   AddressRanges window_;
   std::map<int, MemoryStore> stores_;
+  std::set<std::uint64_t> shared_;                  // extents in use that other processes see
+  std::map<int, std::vector<Extent>> doomed_;       // by device: to be given up with the next call that may send
   std::map<std::uint64_t, Block> blocks_;  // live allocations by address
   std::uint64_t waiting_ = 0;              // freed blocks that the GPU has not passed yet
   MemoryPools pools_;

@@ -67,6 +67,10 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   terms.device_window = keep_window(offered.device, answer.getDeviceWindow(), host_name);
   terms.host_window = keep_window(offered.host, answer.getHostWindow(), host_name);
   terms.driver_band = {answer.getDriverBand().getBase(), answer.getDriverBand().getBytes()};
+  // Pages of ours are put over parts of it later, so it must be of a shape that cannot reach beyond what is reserved here.
+  constexpr std::uint64_t unit = 1u << 30, most = 1ull << 40;
+  if (terms.driver_band.base % unit != 0 || terms.driver_band.bytes % unit != 0 || terms.driver_band.bytes > most)
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, host_name + " names addresses for its driver's variables that no host of ours has");
   if (terms.driver_band.bytes > 0 && !reserve_window(terms.driver_band)) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
                     fmt::format("the addresses {:#x} to {:#x}, where the GPU host's driver places its variables, are in use "

@@ -205,19 +205,21 @@ HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) 
   return part;
 }
 
-std::span<std::byte> HostMemory::place(std::uint64_t address, std::size_t bytes) {
+bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
   const std::lock_guard lock(mutex_);
-  Block* const block = find(address, bytes);
-  if (!block || !block->opened) return {};
-  return {at(address), bytes};
+  const Block* const block = find(address, bytes);
+  return block && block->opened;
 }
 
-void HostMemory::delivered(std::uint64_t address, std::size_t bytes) {
+// The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.
+void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
-  if (Block* const block = find(address, bytes); block && block->device_address != 0)
-    std::memcpy(block->shadow.data() + (address - block->base), at(address), bytes);
+  if (Block* const block = find(address, bytes.size()); block && block->opened) {
+    std::memcpy(at(address), bytes.data(), bytes.size());
+    if (block->device_address != 0) std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
+  }
   // Deliveries of one copy come in order, so each takes the beginning off an expected range.
-  const std::uint64_t end = address + bytes;
+  const std::uint64_t end = address + bytes.size();
   for (auto& [begin, stop] : expected_) {
     if (begin == address && stop >= end) {
       begin = end;

@@ -60,10 +60,10 @@ class HostMemory {
   };
   Part newest(std::uint64_t address, std::uint64_t bytes) const;
 
-  /// Where delivered bytes go; empty if there is no such place.
-  std::span<std::byte> place(std::uint64_t address, std::size_t bytes);
+  /// Whether a delivery may come for this place.
+  bool awaits(std::uint64_t address, std::size_t bytes) const;
   /// They have arrived.
-  void delivered(std::uint64_t address, std::size_t bytes);
+  void delivered(std::uint64_t address, std::span<const std::byte> bytes);
 
   /// The context is gone, and with it the blocks made in it.
   void context_closed(Thread& thread, Context& context);

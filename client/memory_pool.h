@@ -26,6 +26,7 @@ struct MemoryStore {
     std::uint64_t bytes = 0;
   };
   std::map<std::uint64_t, AddressRanges> arenas;  ///< for small allocations, by base
+  std::map<std::uint64_t, AddressRanges> sealed;  ///< arenas that other processes see: nothing more comes into them
   std::uint64_t next_arena_bytes = 0;
   std::list<Extent> kept;  ///< free extents, oldest first
   std::uint64_t kept_bytes = 0;

@@ -59,7 +59,12 @@ CUresult PeerAccess::set(Thread& thread, const MemoryPool& pool, int device, boo
     const std::lock_guard lock(mutex_);
     if (wanted ? !pools_.emplace(&pool, device).second : pools_.erase({&pool, device}) == 0) return CUDA_SUCCESS;
   }
-  return wanted ? allow(thread, device, pool.device) : withdraw(thread, device, pool.device);
+  const CUresult result = wanted ? allow(thread, device, pool.device) : withdraw(thread, device, pool.device);
+  if (wanted && result != CUDA_SUCCESS) {
+    const std::lock_guard lock(mutex_);
+    pools_.erase({&pool, device});
+  }
+  return result;
 }
 
 bool PeerAccess::has(const MemoryPool& pool, int device) const {
@@ -83,7 +88,9 @@ CUresult PeerAccess::allow(Thread& thread, int from, int to) {
 
 CUresult PeerAccess::withdraw(Thread& thread, int from, int to) {
   const std::lock_guard lock(telling_);
-  return --reasons_[{from, to}] == 0 ? tell(thread, from, to, false) : CUDA_SUCCESS;
+  unsigned& reasons = reasons_[{from, to}];
+  if (reasons == 0) return CUDA_SUCCESS;  // it never came to be
+  return --reasons == 0 ? tell(thread, from, to, false) : CUDA_SUCCESS;
 }
 
 CUresult PeerAccess::tell(Thread& thread, int from, int to, bool allowed) {

@@ -319,7 +319,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     }
     case wire::Control::DELIVER:
       if (push.getDeliver().getPart() != 0) deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
-      else if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk.size());
+      else if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk);
       return;
     case wire::Control::RELEASED:
       release_part(push.getReleased().getPart());
@@ -348,9 +348,9 @@ void Session::release_part(std::uint64_t part) {
 }
 
 std::span<std::byte> Session::place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) {
-  if (deliver.getPart() == 0) return host_memory_.place(deliver.getAddress(), bytes);
-  part_bytes_.resize(bytes);  // rows lie packed here and not where they belong
-  return part_bytes_;
+  if (deliver.getPart() == 0 && !host_memory_.awaits(deliver.getAddress(), bytes)) return {};
+  arriving_.resize(bytes);
+  return arriving_;
 }
 
 // Pinned memory that was freed meanwhile must not be touched; of other memory only the program knows.

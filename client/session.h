@@ -199,7 +199,7 @@ class Session final : PushHandler {
   GraphParts graph_parts_;
   Graphs graphs_;
   GraphMemory graph_memory_{*this};
-  std::vector<std::byte> part_bytes_;  // on their way to a graph part; used by whoever reads
+  std::vector<std::byte> arriving_;  // what is being delivered, on its way to where it belongs; used by whoever reads
   HandleMap<Stream> streams_{HandleKind::stream};
   HandleMap<Event> events_{HandleKind::event};
   std::recursive_mutex context_mutex_;  // destructors of context-local values may call back

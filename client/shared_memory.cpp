@@ -15,7 +15,7 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
     if (!pool || !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (session_.graph_memory().knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
-  const auto [base, bytes] = session_.device_memory().piece_of(region->base);
+  const auto [base, bytes] = session_.device_memory().share_piece(region->base);
   RemoteCall<wire::ShareMemory> call(thread, Opcode::shareMemory, ContextNeed::none);
   call.in().setAddress(base);
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
@@ -32,7 +32,8 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
   const std::lock_guard lock(mutex_);
   if (ours_.contains(handle.key)) return CUDA_ERROR_INVALID_CONTEXT;
   if (handle.bytes == 0 || handle.bytes % DeviceMemory::granularity != 0) return CUDA_ERROR_INVALID_VALUE;
-  auto found = opened_.find(handle.key);
+  const std::pair key(handle.key, static_cast<const Context*>(&context));
+  auto found = opened_.find(key);
   if (found == opened_.end()) {
     const auto base = session_.device_memory().reserve(handle.bytes, 0, 0);
     if (!base) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -47,7 +48,7 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
       return bad;
     }
     const int device = session_.client_ordinal(static_cast<int>(call.out<wire::OpenSharedMemoryReply>().getDevice()));
-    found = opened_.emplace(handle.key, Opened{*base, handle.bytes, device, &context, {}}).first;
+    found = opened_.emplace(key, Opened{*base, handle.bytes, device, {}}).first;
   }
   Opened& opened = found->second;
   const std::uint64_t begin = opened.base + handle.offset;
@@ -92,14 +93,14 @@ void SharedMemory::context_closed(Thread& thread, Context& context) {
   const std::lock_guard lock(mutex_);
   std::erase_if(opened_, [&](const auto& entry) {
     const Opened& opened = entry.second;
-    if (opened.context != &context) return false;
+    if (entry.first.second != &context) return false;
     for (const auto& [address, times] : opened.allocations) session_.map().remove(address);
     release(thread, opened);
     return true;
   });
 }
 
-void SharedMemory::release_unused(Thread& thread, std::map<ShareKey, Opened>::iterator opened) {
+void SharedMemory::release_unused(Thread& thread, Pieces::iterator opened) {
   if (!opened->second.allocations.empty()) return;
   release(thread, opened->second);
   opened_.erase(opened);

@@ -22,7 +22,8 @@ class SharedMemory {
 
   /// A handle of the allocation that holds this address: of cuMemAlloc, or of a pool that may be shared.
   CUresult share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle);
-  /// Memory of another process at an address of ours. The same memory opened again has the same address, until it is closed as often.
+  /// Memory of another process at an address of ours. The same memory opened again in the same context has the same address, until it is
+  /// closed as often.
   /// `pool`: that it was imported by; null for cuIpcOpenMemHandle.
   CUresult open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address);
   CUresult close(Thread& thread, std::uint64_t address, bool of_pool);
@@ -34,16 +35,16 @@ class SharedMemory {
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
     int device = 0;
-    const Context* context = nullptr;
     std::map<std::uint64_t, unsigned> allocations;  // how often, by address
   };
   void release(Thread& thread, const Opened& opened);
-  void release_unused(Thread& thread, std::map<ShareKey, Opened>::iterator opened);
+  using Pieces = std::map<std::pair<ShareKey, const Context*>, Opened>;
+  void release_unused(Thread& thread, Pieces::iterator opened);
 
   Session& session_;
   std::mutex mutex_;  // held over calls to the worker: nothing that answers them needs it
   std::set<ShareKey> ours_;
-  std::map<ShareKey, Opened> opened_;
+  Pieces opened_;
 };
 
 }  // namespace fargpu::client

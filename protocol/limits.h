@@ -27,7 +27,7 @@ inline constexpr std::uint32_t stream_fence_interval = 256;
 
 inline constexpr std::size_t coherent_block_bytes_max = 1u << 20;  ///< host block kept coherent by copying both ways
 
-inline constexpr std::size_t shares_max = 1024;  ///< things that one session shares with others at a time
+inline constexpr std::size_t shares_max = 256;  ///< things that one session shares with others at a time
 
 inline constexpr std::chrono::milliseconds connect_timeout{5000};  ///< also for the broker's answers that take no work
 inline constexpr std::chrono::milliseconds lease_timeout{75000};   ///< a lease may wait for a driver to be initialised

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "protocol/errors.h"
 
@@ -60,7 +61,7 @@ std::optional<LinkPacket> receive_link(int link) {
   message.msg_iovlen = 1;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // room for one: the kernel closes what more a hostile peer sends
   ssize_t got;
   do got = ::recvmsg(link, &message, MSG_CMSG_CLOEXEC);
   while (got < 0 && errno == EINTR);
@@ -70,6 +71,7 @@ std::optional<LinkPacket> receive_link(int link) {
     if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
       std::memcpy(&packet.descriptor, CMSG_DATA(header), sizeof(int));
   }
+  if (packet.message.empty() && packet.descriptor >= 0) ::close(std::exchange(packet.descriptor, -1));
   return packet;
 }
 

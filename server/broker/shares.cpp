@@ -7,16 +7,18 @@
 
 namespace fargpu::server {
 
-void Shares::add(pid_t worker, wire::Share::Reader share, Descriptor descriptor) {
+bool Shares::add(pid_t worker, wire::Share::Reader share, Descriptor descriptor) {
   const auto key = share_key(share.getKey());
   const auto event = share.getEvent();
   const bool memory = share.getDevice() >= 0;
-  if (!key || shares_.contains(*key) || event.size() > sizeof(CUipcEventHandle) || counts_[worker] >= limits::shares_max)
+  if (!key || shares_.contains(*key) || event.size() > sizeof(CUipcEventHandle))
     throw ProtocolError("the worker shares what cannot be shared");
-  if (memory && descriptor.number() < 0) return;  // no descriptor was free here: whoever asks for it is told that there is nothing
+  // Without a descriptor: none was free here.
+  if (shares_.size() >= most_ || counts_[worker] >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
   const auto* const bytes = reinterpret_cast<const std::byte*>(event.begin());
   shares_[*key] = {worker, {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}}};
   ++counts_[worker];
+  return true;
 }
 
 void Shares::remove(pid_t worker, capnp::Data::Reader bytes) {

@@ -14,8 +14,12 @@ namespace fargpu::server {
 /// Used by the broker's one thread.
 class Shares {
  public:
-  /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense, or is too much.
-  void add(pid_t worker, wire::Share::Reader share, Descriptor descriptor);
+  /// `most`: of all workers together, because each may hold a descriptor of this process.
+  explicit Shares(std::size_t most) : most_(most) {}
+
+  /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense. False if it is too much: then
+  /// nothing is shared by the key, as whoever asks for it is told.
+  bool add(pid_t worker, wire::Share::Reader share, Descriptor descriptor);
   void remove(pid_t worker, capnp::Data::Reader key);
   /// Everything of a worker.
   void remove_all(pid_t worker);
@@ -27,6 +31,7 @@ class Shares {
     pid_t worker = -1;
     SharedThing thing;
   };
+  const std::size_t most_;
   std::map<ShareKey, Share> shares_;
   std::map<pid_t, std::size_t> counts_;
 };

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "event_log.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
+#include "protocol/printable.h"
 
 extern char** environ;
 
@@ -38,6 +40,12 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
+std::size_t descriptor_limit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
+
 std::string end_of(int status) {
   if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
   return "exit code " + std::to_string(WEXITSTATUS(status));
@@ -45,7 +53,8 @@ std::string end_of(int status) {
 
 }  // namespace
 
-Workers::Workers(asio::io_context& io, const Settings& settings) : io_(io), settings_(settings), retry_(io) {}
+Workers::Workers(asio::io_context& io, const Settings& settings)
+    : io_(io), settings_(settings), shares_(descriptor_limit() / 4), retry_(io) {}
 
 Worker& Workers::start(const Environment& environment, bool warm) {
   const auto [ours, theirs] = make_link();
@@ -178,7 +187,7 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
     }
     case wire::WorkerMessage::FAILED:
       require(Worker::State::starting);
-      fail(worker, message.getFailed().cStr());
+      fail(worker, printable(message.getFailed().cStr(), 512));
       return;
     case wire::WorkerMessage::USAGE: {
       require(Worker::State::session, message.getUsage().getMemoryBytes().size());
@@ -189,7 +198,8 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
     }
     case wire::WorkerMessage::SHARE:
       require(Worker::State::session);
-      shares_.add(worker.process, message.getShare(), std::move(descriptor));
+      if (!shares_.add(worker.process, message.getShare(), std::move(descriptor)))
+        EventLog::warn("too much shared", {{"session", worker.session}, {"worker", worker.process}});
       return;
     case wire::WorkerMessage::UNSHARE:
       require(Worker::State::session);
@@ -206,7 +216,7 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       EventLog::info("session ended", {{"session", worker.session},
                                        {"worker", worker.process},
                                        {"calls", worker.calls},
-                                       {"reason", message.getEnded().cStr()}});
+                                       {"reason", printable(message.getEnded().cStr(), 512)}});
       return;
     default:
       throw ProtocolError("the worker says what only the broker may");
@@ -343,8 +353,8 @@ void Workers::reap() {
     if (process <= 0) break;
     const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     if (found == workers_.end()) continue;
-    // What it said last may still be in the link.
-    while (found->link->is_open()) {
+    // What it said last may still be in the link; a process that it left behind may go on talking.
+    for (int packets = 0; packets < 100 && found->link->is_open(); ++packets) {
       auto packet = receive_link(found->link->native_handle());
       if (!packet || packet->message.empty() || !take(*found, std::move(*packet))) break;
     }

@@ -8,11 +8,15 @@ namespace {
 
 // Bytes from the first to behind the last; false if that is no sensible number.
 bool extent_of(const Shape& shape, const Side& side, std::uint64_t& extent) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 47;
+  for (const std::uint64_t number : {shape.width, shape.height, shape.depth, side.pitch, side.slice})
+    if (number > most) return false;
+  if ((shape.height > 1 && side.pitch < shape.width) || (shape.depth > 1 && side.slice < side.pitch)) return false;
   unsigned __int128 sum = static_cast<unsigned __int128>(shape.depth - 1) * side.slice;
   sum += static_cast<unsigned __int128>(shape.height - 1) * side.pitch;
   sum += shape.width;
   extent = static_cast<std::uint64_t>(sum);
-  return sum <= (std::uint64_t{1} << 47);
+  return sum <= most;
 }
 
 // A single row has no pitch that counts, and a single slice no height, but the driver wants sensible ones.

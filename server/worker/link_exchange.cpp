@@ -4,8 +4,16 @@
 
 namespace fargpu::server {
 
+// What is no longer shared has to arrive: it holds memory, and counts.
+void LinkExchange::flush() {
+  std::erase_if(unshares_, [&](const ShareKey& key) {
+    return send_link(link_, [&](wire::WorkerMessage::Builder message) { message.setUnshare(wire_of(key)); });
+  });
+}
+
 bool LinkExchange::share(const ShareKey& key, const SharedThing& thing) {
-  return send_link(
+  flush();
+  return unshares_.empty() && send_link(
       link_,
       [&](wire::WorkerMessage::Builder message) {
         auto share = message.initShare();
@@ -18,7 +26,8 @@ bool LinkExchange::share(const ShareKey& key, const SharedThing& thing) {
 }
 
 void LinkExchange::unshare(const ShareKey& key) {
-  send_link(link_, [&](wire::WorkerMessage::Builder message) { message.setUnshare(wire_of(key)); });
+  unshares_.push_back(key);
+  flush();
 }
 
 std::optional<SharedThing> LinkExchange::fetch(const ShareKey& key) {

@@ -22,7 +22,10 @@ class LinkExchange final : public Exchange {
   void heard(wire::Fetched::Reader fetched, Descriptor descriptor);
 
  private:
+  void flush();
+
   const int link_;
+  std::vector<ShareKey> unshares_;  // that found no room in the link yet
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t request_ = 0;  // the latest

@@ -637,6 +637,7 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   if (kind == HandleKind::exec) attended_.erase(value);
   if (kind == HandleKind::link) links_.erase(value);
   charges_.erase(value);
+  if (kind == HandleKind::event) sharing_.event_gone(value);
   if (kind != HandleKind::stream) return;
   const auto found = streams_.find(value);
   if (found == streams_.end()) return;

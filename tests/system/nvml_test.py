@@ -52,7 +52,7 @@ class Nvml(SystemTest):
 
     def ask(self, broker, *questions, code=0):
         done = run([sys.executable, "-c", PROGRAM, json.dumps(questions)],
-                   env={"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+                   env={"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES, "LD_PRELOAD": paths.SANITIZER_RUNTIME or None})
         self.assertEqual(done.code, code, done.out + done.err)
         return json.loads(done.out)
 

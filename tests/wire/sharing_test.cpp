@@ -291,3 +291,27 @@ TEST_CASE("pools go from hand to hand as files, and what lies in them by words o
   CHECK(cuMemFreeAsync(opened, nullptr) == CUDA_SUCCESS);
   CHECK(cuMemFree_v2(opened) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("memory that was shared is used for nothing else") {
+  RemoteContext remote;
+  const std::size_t bytes = GENERATE(std::size_t{1000}, 5 * mib);
+  CUdeviceptr first = 0, second = 0, before = 0;
+  REQUIRE(cuMemAlloc_v2(&before, bytes) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&first, bytes) == CUDA_SUCCESS);
+  CUipcMemHandle handle{};
+  REQUIRE(cuIpcGetMemHandle(&handle, first) == CUDA_SUCCESS);
+  const auto shared = SharedHandle::decode(std::as_bytes(std::span<const char, 64>(handle.reserved)), SharedHandle::Kind::memory);
+  REQUIRE(shared);
+  const CUdeviceptr piece = first - shared->offset;
+  REQUIRE(cuMemAlloc_v2(&second, bytes) == CUDA_SUCCESS);  // while it is in use
+  CHECK((second < piece || second >= piece + shared->bytes));
+  REQUIRE(cuMemFree_v2(first) == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(before) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(second) == CUDA_SUCCESS);  // the next call that may send
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&second, bytes) == CUDA_SUCCESS);
+  unsigned word = 0;
+  REQUIRE(cuMemcpyDtoH_v2(&word, second, 4) == CUDA_SUCCESS);  // and one that waits for the worker
+  CHECK(remote.shares.count() == 0);
+}
