@@ -62,7 +62,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int* count,
     require(count != nullptr && input != nullptr && (flags & ~flags_known) == 0);
     Multiprocessors whole = from_resource(*input);
     require(whole.split == 0, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
-    require(smallest <= whole.count);
+    require(smallest <= whole.count, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
     bool is_fine = flags & CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING;
     unsigned alignment = is_fine ? 2 : input->sm.smCoscheduledAlignment;
     unsigned part = std::max(smallest, is_fine ? 2 : input->sm.minSmPartitionSize);

@@ -85,7 +85,7 @@ void KernelOperation::check_cluster(const FunctionSettings& settings) const {
   require(cluster.count() <= most, CUDA_ERROR_INVALID_CLUSTER_SIZE);
   bool divides = shape_.grid.x % cluster.x == 0 && shape_.grid.y % cluster.y == 0 &&
                  shape_.grid.z % cluster.z == 0;
-  require(divides, CUDA_ERROR_INVALID_VALUE);
+  require(divides, CUDA_ERROR_INVALID_CLUSTER_SIZE);
   if (kernel.required_cluster)
     require(cluster.x == kernel.required_cluster->x && cluster.y == kernel.required_cluster->y &&
                 cluster.z == kernel.required_cluster->z,
