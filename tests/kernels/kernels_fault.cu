@@ -244,22 +244,26 @@ CASE(null_function) {
   GIVES(result, cuCtxSynchronize());
 }
 
-CASE(other_contexts_live) {
+// A fault is one of the process: its other contexts have it too, and no new one is made.
+CASE(other_contexts_fail_too) {
   Kernels kernels;
-  Buffer<int> out(1);
-  CUcontext broken, running;
-  OK(cuCtxGetCurrent(&running));
+  CUcontext broken, other, later;
+  OK(cuCtxGetCurrent(&other));
   OK(cuCtxCreate(&broken, nullptr, 0, 0));
   {
     Kernels others;
     OK(others.try_launch("trap", {}, {32}, 0, nullptr));
     GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
   }
-  OK(cuCtxSetCurrent(running));
-  kernels.run("set", {}, {1}, out.address(), 3);
-  expect_same(out.get(), {3});
-  cuCtxDestroy(broken);
-  OK(cuCtxSetCurrent(running));
+  OK(cuCtxSetCurrent(other));
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxCreate(&later, nullptr, 0, 0));
+  OK(cuCtxDestroy(broken));
+  OK(cuCtxSetCurrent(other));
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxCreate(&later, nullptr, 0, 0));
+  OK(cuDevicePrimaryCtxReset(0));
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuDevicePrimaryCtxRetain(&later, 0));
 }
 
 // A kernel that runs for long holds up neither other streams nor the host.

@@ -499,7 +499,8 @@ CASE(green_contexts) {
     OK(cuCtxFromGreenCtx(&converted, green));
     OK(cuCtxPushCurrent(converted));
     CUdevResource own;
-    OK(cuCtxGetDevResource(nullptr, &own, CU_DEV_RESOURCE_TYPE_SM));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxGetDevResource(nullptr, &own, CU_DEV_RESOURCE_TYPE_SM));
+    OK(cuCtxGetDevResource(converted, &own, CU_DEV_RESOURCE_TYPE_SM));
     HOLDS(own.sm.smCount == 8);
     OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
     OK(cuCtxSynchronize());

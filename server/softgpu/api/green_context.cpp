@@ -38,9 +38,7 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource* resource, CUdevR
 
 CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevResourceType type) {
   return entry([&] {
-    auto context = handle == nullptr
-                       ? current_context()
-                       : ContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
+    auto context = ContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
     give(resource, type, all_of(*context));
   });
 }
