@@ -30,7 +30,10 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       shared_memory_(*this),
       fences_(*this),
       callbacks_([this](std::uint64_t number) { function_done(number); }),
-      stream_waits_([this](std::uint64_t number) { function_done(number); }) {
+      stream_waits_([this](std::uint64_t number) { function_done(number); }),
+      vigil_(terms_.silence, {.heard = [this] { return receiver_.confirmed(); },
+                              .beat = [this] { return beat(); },
+                              .silent = [this] { lose_silent(); }}) {
   for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
     const auto [handle, context] = contexts_.create();
     context->handle = handle;
@@ -40,6 +43,7 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
     primaries_.push_back(context);
   }
   start_thread("fargpu-service", [this] { serve(); });
+  vigil_.start();
 }
 
 bool Session::worker_ordinal(CUdevice device, int& ordinal) const {
@@ -442,42 +446,28 @@ void Session::wake_service() {
   if (service_asleep_.load(std::memory_order_seq_cst)) service_waker_.signal();
 }
 
-// Sends what has gathered, reads when nobody else does, and keeps the connection alive. While the program is busy it looks every
-// 50 us; after a millisecond of quiet it sleeps until something happens.
+// Sends what has gathered, and reads when nobody else does. While the program is busy it looks every 50 us; after a millisecond of
+// quiet it sleeps until something happens.
 void Session::serve() {
   using Clock = std::chrono::steady_clock;
   constexpr auto gather = std::chrono::microseconds(50);
   constexpr auto quiet = std::chrono::milliseconds(1);
-  const auto heartbeat = terms_.silence / limits::heartbeats_per_silence;
+  const auto sleep_max = terms_.silence / limits::heartbeats_per_silence;
   ::prctl(PR_SET_TIMERSLACK, 1000);
   auto busy_until = Clock::now() + quiet;
-  auto heard_at = Clock::now();
-  auto beat_at = Clock::now();
-  std::uint32_t heard = 0;
   try {
     while (!ended_.load(std::memory_order_relaxed)) {
       const CommandStream::Left left = commands_.flush_older_than(gather);
       const bool received = receiver_.serve();
       const auto now = Clock::now();
       if (left == CommandStream::Left::young || received) busy_until = now + quiet;
-      if (receiver_.confirmed() != heard) {
-        heard = receiver_.confirmed();
-        heard_at = now;
-      }
-      if (now - std::max(heard_at, beat_at) >= heartbeat) {
-        if (commands_.beat()) beat_at = now;
-      }
-      if (now - heard_at >= terms_.silence) {
-        process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
-        return;
-      }
       if (now < busy_until) {
         std::this_thread::sleep_for(gather);
         continue;
       }
       service_asleep_.store(true, std::memory_order_seq_cst);
       if (const auto still = commands_.flush_older_than(gather); still != CommandStream::Left::young)
-        channel_->wait({.readable = true, .writable = still == CommandStream::Left::stuck}, heartbeat, &service_waker_);
+        channel_->wait({.readable = true, .writable = still == CommandStream::Left::stuck}, sleep_max, &service_waker_);
       service_asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;
     }
@@ -486,6 +476,20 @@ void Session::serve() {
   } catch (const std::exception& error) {
     process().lose_session(*this, error.what());
   }
+}
+
+bool Session::beat() {
+  try {
+    if (!commands_.beat()) return false;
+    commands_.flush_older_than(CommandStream::Clock::duration::zero());
+  } catch (const std::exception& error) {
+    process().lose_session(*this, error.what());
+  }
+  return true;
+}
+
+void Session::lose_silent() {
+  process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
 }
 
 void Session::leave() noexcept {
@@ -504,6 +508,7 @@ void Session::leave() noexcept {
 void Session::end() {
   ended_ = true;
   service_waker_.signal();
+  vigil_.end();
 }
 
 }  // namespace fargpu::client

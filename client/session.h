@@ -35,6 +35,7 @@
 #include "reply_cache.h"
 #include "stream.h"
 #include "stream_waits.h"
+#include "vigil.h"
 #include "windows.h"
 
 namespace fargpu::client {
@@ -171,6 +172,8 @@ class Session final : PushHandler {
   void close_green(Context& context);
   void serve();
   void wake_service();
+  bool beat();
+  void lose_silent();
   void end();
 
   template <class Fill>
@@ -206,6 +209,7 @@ class Session final : PushHandler {
   HandleMap<Context> contexts_{HandleKind::context};
   std::deque<Context*> primaries_;
   std::atomic<std::uint64_t> submitted_{0};
+  Vigil vigil_;
   mutable std::mutex reservation_mutex_;
   std::map<std::uint64_t, std::uint64_t> reservations_;  // bytes by base
 };
