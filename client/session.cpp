@@ -3,13 +3,13 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
 #include "cuda_facts.h"
 #include "log.h"
 #include "operations.capnp.h"
+#include "printed.h"
 #include "process.h"
 #include "protocol/errors.h"
 #include "protocol/printable.h"
@@ -329,11 +329,10 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       release_part(push.getReleased().getPart());
       return;
     case wire::Control::PRINTED: {
-      // By the C library's streams, as the driver does, so that it comes in order with what the program prints itself.
-      const auto printed = push.getPrinted();
-      if (printed.getDescriptor() != 1 && printed.getDescriptor() != 2)
+      const auto text = push.getPrinted();
+      if (text.getDescriptor() != 1 && text.getDescriptor() != 2)
         throw ProtocolError("a kernel's output is for neither standard output nor standard error");
-      std::fwrite(printed.getText().begin(), 1, printed.getText().size(), printed.getDescriptor() == 1 ? stdout : stderr);
+      printed.add(text.getDescriptor() == 1 ? Printed::output : Printed::errors, {text.getText().asChars().begin(), text.getText().size()});
       return;
     }
     case wire::Control::GOODBYE:
