@@ -13,6 +13,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "writer_first_mutex.h"
+
 namespace fargpu::client {
 
 struct Context;
@@ -85,7 +87,7 @@ class MemoryMap {
   std::uint64_t next_buffer_id() { return buffer_ids_.fetch_add(1) + 1; }
 
  private:
-  mutable std::shared_mutex mutex_;
+  mutable WriterFirstMutex mutex_;
   std::map<std::uint64_t, Region> regions_;
   std::atomic<std::uint64_t> buffer_ids_{0};
 };
