@@ -307,9 +307,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
         if (!stream_waits_.due(callback.getCallback(), result)) callbacks_.due(callback.getCallback(), result);
         return;
       }
-      const auto function = graph_parts_.function(callback.getPart());
-      if (!function) throw ProtocolError("a function was called that is part of no graph");
-      callbacks_.call(callback.getCallback(), [function] { function->call(function->argument); });
+      call_part(callback.getCallback(), callback.getPart());
       return;
     }
     case wire::Control::PULL: {
@@ -342,6 +340,14 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
   }
 }
 
+void Session::call_part(std::uint64_t callback, std::uint64_t part) {
+  const auto function = graph_parts_.function(part);
+  if (!function) throw ProtocolError("a function was called that is part of no graph");
+  if (function->destructor) graph_parts_.release(part);  // once
+  else if (!graphs_.any_launched()) throw ProtocolError("a function of a graph was called while no graph is launched");
+  callbacks_.call(callback, [function] { function->call(function->argument); });
+}
+
 // Giving memory back may send, which this thread must not.
 void Session::release_part(std::uint64_t part) {
   const auto allocation = graph_parts_.allocation(part);
@@ -367,6 +373,9 @@ void Session::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<c
   const auto memory = graph_parts_.memory(part);
   if (!memory || offset > memory->bytes() || bytes.size() > memory->bytes() - offset)
     throw ProtocolError("bytes were delivered that are part of no graph");
+  if (memory->source || !graphs_.any_launched())
+    throw ProtocolError(memory->source ? "bytes were delivered to memory that a graph only reads"
+                                       : "bytes of a graph were delivered while no graph is launched");
   if (still_there(*memory)) memory->scatter(offset, bytes);
 }
 
@@ -396,6 +405,8 @@ void Session::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint
   const auto memory = graph_parts_.memory(part);
   if (!memory || memory->bytes() != bytes) {
     process().lose_session(*this, "the worker asked for memory that is part of no graph");
+  } else if (!memory->source) {
+    process().lose_session(*this, "the worker asked for memory that a graph only writes");
   } else if (!still_there(*memory)) {
     tell_worker([&](wire::Control::Builder control) {
       auto pulled = control.initPulled();

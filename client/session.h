@@ -167,6 +167,7 @@ class Session final : PushHandler {
   void send_pulled(std::uint64_t pull, std::span<const std::byte> rest);
   bool still_there(const GraphParts::Memory& memory) const;
   void deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes);
+  void call_part(std::uint64_t callback, std::uint64_t part);
   void function_done(std::uint64_t number);
   void release_part(std::uint64_t part);
   void close_green(Context& context);
