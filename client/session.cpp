@@ -498,6 +498,13 @@ bool Session::beat() {
   return true;
 }
 
+std::string Session::excuse() const {
+  const auto absence = vigil_.absence();
+  if (absence.count() == 0) return {};
+  return fmt::format("; this process was stopped for {} s, and a host ends the session of a client that is silent for {} s", absence.count(),
+                     terms_.silence.count() / 1000);
+}
+
 void Session::lose_silent() {
   process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
 }

@@ -153,7 +153,7 @@ class Session final : PushHandler {
   /// Returns why it ended: another thread may have noticed before, and what this one met is only the consequence.
   std::string lose(const std::string& why) {
     end();
-    return receiver_.lose(why);
+    return receiver_.lose(why + excuse());
   }
   /// Sends what is left and says goodbye.
   void leave() noexcept;
@@ -174,6 +174,7 @@ class Session final : PushHandler {
   void serve();
   void wake_service();
   bool beat();
+  std::string excuse() const;
   void lose_silent();
   void end();
 

@@ -28,6 +28,9 @@ class Vigil {
   void start();
   void end();
 
+  /// How long this process has not run until a moment ago, if long enough for the host to have given it up; else zero.
+  std::chrono::seconds absence() const;
+
  private:
   void watch();
 
@@ -36,6 +39,8 @@ class Vigil {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ended_ = false;
+  std::atomic<Clock::time_point> round_at_{Clock::now()};
+  std::atomic<Clock::duration> absent_{Clock::duration::zero()};
 };
 
 }  // namespace fargpu::client

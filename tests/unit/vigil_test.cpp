@@ -49,6 +49,12 @@ TEST_CASE("a host that says something is not given up") {
   watched.vigil.end();
 }
 
+TEST_CASE("a process that was not stopped has no excuse") {
+  auto& watched = *new Watched(10s);
+  CHECK(watched.vigil.absence() == 0s);
+  watched.vigil.end();
+}
+
 TEST_CASE("silence is noticed while the thread that reads is stuck") {
   LoneSession lone({}, 200ms);
   std::promise<void> stuck, go_on;
