@@ -13,6 +13,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "writer_first_mutex.h"
+
 namespace fargpu::client {
 
 struct Context;
@@ -90,7 +92,7 @@ class MemoryMap {
  private:
   bool covered(std::uint64_t address, std::uint64_t bytes, bool (*accept)(const Region&)) const;
 
-  mutable std::shared_mutex mutex_;
+  mutable WriterFirstMutex mutex_;
   std::map<std::uint64_t, Region> regions_;
   std::atomic<std::uint64_t> buffer_ids_{0};
 };

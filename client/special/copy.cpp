@@ -212,7 +212,8 @@ class Copier {
   CUresult send_part(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
     NewParts parts(session_.graph_parts());
     const std::uint64_t part = parts.add(GraphParts::Memory{.base = source.address, .pitch = source.pitch ? source.pitch : width,
-                                                            .height = height, .width = width, .rows = height, .slices = 1});
+                                                            .height = height, .width = width, .rows = height, .slices = 1,
+                                                            .source = true});
     const CUresult result = copy_in(target, width, height, {}, [&](auto from) { from.setPart(part); });
     if (result == CUDA_SUCCESS) parts.keep();
     return result;

@@ -151,6 +151,15 @@ GraphNode* Graph::find_clone_of(const GraphNode& original) const {
   throw Failure(CUDA_ERROR_INVALID_VALUE);
 }
 
+bool Graph::holds(const Graph& other) const {
+  if (this == &other) return true;
+  for (const auto& node : nodes_) {
+    const auto* child = dynamic_cast<const ChildGraphOperation*>(&node->operation());
+    if (child && child->graph->holds(other)) return true;
+  }
+  return false;
+}
+
 ChildGraphOperation::~ChildGraphOperation() {
   // Its handle, if the program has asked for it, ends with the node.
   if (graph->is_child) GraphTable::instance().remove(graph->handle());
