@@ -40,10 +40,10 @@ def run(command, seconds, **options):
 
 class Collection:
     """The samples in a folder of their own. `targets` are the architectures after `arch=`, as nvcc's -gencode has them; `may_link` says of
-    a library by its name whether samples that need it are wanted."""
+    a library by its name whether samples that need it are wanted; `options` are more of nvcc's."""
 
-    def __init__(self, folder, archives, targets, may_link=lambda _: False):
-        self.folder, self.archives, self.targets, self.may_link = Path(folder), Path(archives), targets, may_link
+    def __init__(self, folder, archives, targets, may_link=lambda _: False, options=""):
+        self.folder, self.archives, self.targets, self.may_link, self.options = Path(folder), Path(archives), targets, may_link, options
         self.source = self.folder / "usr/share/doc/nvidia-cuda-toolkit/examples/Samples"
 
     def fetch(self):
@@ -96,7 +96,7 @@ class Collection:
                 text = re.sub(pattern, replacement, text)
             makefile.write_text(text)
             flags = " ".join(f"-gencode arch={target}" for target in self.targets)
-            code, output = run(["nice", "make", "build", f"CUDA_PATH={CUDA}", "SMS=90", f"GENCODE_FLAGS={flags}",
+            code, output = run(["nice", "make", "build", f"CUDA_PATH={CUDA}", "SMS=90", f"GENCODE_FLAGS={flags}", f"EXTRA_NVCCFLAGS={self.options}",
                                 f"CUDALIB={CUDA}/lib64/stubs"], COMPILE_SECONDS, cwd=folder)
             complaint = re.search(r".*\berror\b.*|.*undefined reference.*|make: .*", output)
             if code == 0 and (folder / folder.name).exists():
