@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include "error_log.h"
+#include "printed.h"
 #include "process.h"
 #include "stats.h"
 #include "symbols.h"
@@ -28,13 +29,16 @@ CUresult enter(Body&& body) noexcept {
     return process().unavailable();
   stats::count(symbol);
   CUresult result;
+  bool in_callback = false;
   try {
     Thread& thread = Thread::current();
+    in_callback = thread.in_callback;
     // cuLaunchHostFunc: the function must not call CUDA.
-    result = thread.in_callback ? CUDA_ERROR_NOT_PERMITTED : body(thread);
+    result = in_callback ? CUDA_ERROR_NOT_PERMITTED : body(thread);
   } catch (...) {
     result = result_of_exception(symbol);
   }
+  if (!in_callback) printed.write();
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) [[unlikely]]
     error_log().note(symbol, result);
   if (stats::tracing) [[unlikely]]

@@ -214,7 +214,7 @@ CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& p, CUcontext context, w
     return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uint64_t>(host) : device;
   };
   const GraphParts::Memory source{p.srcMemoryType, base(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, p.srcZ,
-                                  p.srcPitch, p.srcHeight, p.WidthInBytes, p.Height, p.Depth};
+                                  p.srcPitch, p.srcHeight, p.WidthInBytes, p.Height, p.Depth, true};
   const GraphParts::Memory target{p.dstMemoryType, base(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, p.dstZ,
                                   p.dstPitch, p.dstHeight, p.WidthInBytes, p.Height, p.Depth};
   if (const CUresult bad = write_side(thread, source, p.srcArray, p.srcLOD, out.initSource(), parts); bad != CUDA_SUCCESS) return bad;

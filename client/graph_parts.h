@@ -14,13 +14,16 @@
 namespace fargpu::client {
 
 /// Parts by number. A part is given to the worker with the node that needs it, never changes, and stays until the worker says that no
-/// graph needs it any more. The worker can only name parts, so that it reaches nothing of the program that was not offered to it.
+/// graph needs it any more. The worker can only name parts, so that it reaches nothing of the program that was not offered to it,
+/// and in no other direction.
 /// Threads: any.
 class GraphParts {
  public:
+  /// Called by launches, or, if it is the destructor of a user object, once when no graph needs it any more.
   struct Function {
     CUhostFn call = nullptr;
     void* argument = nullptr;
+    bool destructor = false;
   };
   /// Memory of an allocation node: the worker does nothing with it but tell when no graph has the node any more.
   struct Allocation {
@@ -32,6 +35,7 @@ class GraphParts {
     std::uint64_t base = 0;
     std::size_t x = 0, y = 0, z = 0, pitch = 0, height = 0;
     std::size_t width = 0, rows = 0, slices = 0;  ///< of the copy
+    bool source = false;  ///< the copy reads it; else it writes it
 
     std::uint64_t row(std::size_t y, std::size_t z) const;
     std::uint64_t begin() const { return row(0, 0); }

@@ -89,6 +89,7 @@ CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::s
 CUresult HostMemory::remove(Thread& thread, void* pointer) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   const auto region = session_.map().find(base);
+  if (region && region->kind == Region::Kind::host) return CUDA_ERROR_INVALID_VALUE;
   if (!region || region->kind != Region::Kind::registered || region->base != base)
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
@@ -104,6 +105,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     refuse_use("kernel access to a host block larger than 1 MiB");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
+  const std::lock_guard order(order_);
   std::unique_lock lock(mutex_);
   Block* const block = find(address, 1);
   if (!block) return CUDA_ERROR_INVALID_VALUE;
@@ -125,7 +127,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     in.setBytes(block->bytes);
     in.setMapped(true);
     in.setDevice(seen_at);
-    lock.unlock();  // the receiving thread may need it for a delivery
+    lock.unlock();
     const CUresult result = call.wait();
     lock.lock();
     if (result != CUDA_SUCCESS) {
@@ -168,25 +170,56 @@ bool HostMemory::mapped(std::uint64_t address) const {
 
 void HostMemory::send_changes(Thread& thread) {
   if (!any_mapped()) return;
-  const std::lock_guard lock(mutex_);
-  for (auto& [base, block] : blocks_) {
-    if (block->device_address == 0) continue;
-    const std::span<const std::byte> now(at(base), block->bytes);
-    for_changed_runs(now, block->shadow, [&](std::size_t offset, std::size_t bytes) {
-      // Sent from the shadow, so that it holds exactly what the worker gets while the program goes on writing.
-      std::memcpy(block->shadow.data() + offset, now.data() + offset, bytes);
+  const std::lock_guard order(order_);
+  for (std::uint64_t after = 0;;) {
+    std::vector<Change> changes;
+    {
+      const std::lock_guard lock(mutex_);
+      Block* const block = next_mapped(after);
+      if (!block) return;
+      after = block->base;
+      changes = take_changes(*block);
+    }
+    for (const Change& change : changes) {
       RemoteCall<wire::WriteHostBlock> call(thread, Opcode::writeHostBlock, ContextNeed::none);
-      call.in().setAddress(base + offset);
-      call.bulk(std::span(block->shadow).subspan(offset, bytes));
+      call.in().setAddress(change.address);
+      call.bulk(change.bytes);
       call.tell();
-    });
+    }
   }
 }
 
+HostMemory::Block* HostMemory::next_mapped(std::uint64_t after) const {
+  for (auto it = blocks_.upper_bound(after); it != blocks_.end(); ++it)
+    if (it->second->device_address != 0) return it->second.get();
+  return nullptr;
+}
+
+// What is sent is a copy, and the shadow the same, so that it holds exactly what the worker gets while the program goes on writing.
+std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
+  std::vector<Change> changes;
+  const std::span<const std::byte> now(at(block.base), block.bytes);
+  for_changed_runs(now, block.shadow, [&](std::size_t offset, std::size_t bytes) {
+    Change& change = changes.emplace_back();
+    change.address = block.base + offset;
+    change.bytes.assign(now.begin() + static_cast<std::ptrdiff_t>(offset), now.begin() + static_cast<std::ptrdiff_t>(offset + bytes));
+    std::memcpy(block.shadow.data() + offset, change.bytes.data(), bytes);
+  });
+  return changes;
+}
+
 void HostMemory::expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  if (Block* const block = find(address, bytes)) open(thread, *block);
-  expected_.emplace_back(address, address + bytes);
+  const std::lock_guard order(order_);
+  Block* opened = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (Block* const block = find(address, bytes); block && !block->opened) {
+      block->opened = true;
+      opened = block;
+    }
+    expected_.emplace_back(address, address + bytes);
+  }
+  if (opened) open(thread, *opened);
 }
 
 void HostMemory::cancel_delivery(std::uint64_t address, std::uint64_t bytes) {
@@ -243,9 +276,7 @@ HostMemory::Block* HostMemory::find(std::uint64_t address, std::uint64_t bytes) 
   return offset <= block->bytes && block->bytes - offset >= bytes ? block : nullptr;
 }
 
-void HostMemory::open(Thread& thread, Block& block) {
-  if (block.opened) return;
-  block.opened = true;
+void HostMemory::open(Thread& thread, const Block& block) {
   RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::optional);
   auto in = call.in();
   in.setAddress(block.base);
@@ -253,34 +284,33 @@ void HostMemory::open(Thread& thread, Block& block) {
   call.tell();
 }
 
-void HostMemory::close(Thread& thread, Block& block) {
-  if (!block.opened) return;
-  RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
-  call.in().setAddress(block.base);
-  call.tell();
-}
-
 void HostMemory::drop(Thread& thread, std::uint64_t base) {
+  const std::lock_guard order(order_);
+  std::unique_ptr<Block> block;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(base);
+    if (found == blocks_.end()) return;
+    block = std::move(found->second);
+    blocks_.erase(found);
+    std::erase_if(expected_, [&](const auto& range) {
+      return range.first >= block->base && range.first < block->base + block->bytes;
+    });
+    if (block->device_address != 0) mapped_.fetch_sub(1);
+  }
+  session_.stream_waits().forget(block->base, block->bytes);
+  if (block->opened) {
+    RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
+    call.in().setAddress(block->base);
+    call.tell();
+  }
+  if (block->window_bytes != 0) session_.map().remove(block->device_address);
+  // The addresses stay reserved, so that nothing else of the program comes to lie there.
+  if (block->owned)
+    ::mmap(at(base), round_up(block->bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   const std::lock_guard lock(mutex_);
-  const auto found = blocks_.find(base);
-  if (found == blocks_.end()) return;
-  Block& block = *found->second;
-  session_.stream_waits().forget(block.base, block.bytes);
-  close(thread, block);
-  std::erase_if(expected_, [&](const auto& range) {
-    return range.first >= block.base && range.first < block.base + block.bytes;
-  });
-  if (block.device_address != 0) mapped_.fetch_sub(1);
-  if (block.window_bytes != 0) {
-    session_.map().remove(block.device_address);
-    window_.give(block.device_address, block.window_bytes);
-  }
-  if (block.owned) {
-    // The addresses stay reserved, so that nothing else of the program comes to lie there.
-    ::mmap(at(base), round_up(block.bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    window_.give(base, round_up(block.bytes));
-  }
-  blocks_.erase(found);
+  if (block->window_bytes != 0) window_.give(block->device_address, block->window_bytes);
+  if (block->owned) window_.give(base, round_up(block->bytes));
 }
 
 }  // namespace fargpu::client

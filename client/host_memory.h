@@ -80,12 +80,22 @@ class HostMemory {
   };
 
   CUresult hold(Thread& thread, Region region, bool for_kernels);
+  struct Change {
+    std::uint64_t address = 0;
+    std::vector<std::byte> bytes;
+  };
+
   Block* find(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
-  void open(Thread& thread, Block& block);                        // under mutex_
-  void close(Thread& thread, Block& block);                       // under mutex_
+  Block* next_mapped(std::uint64_t after) const;                  // under mutex_
+  std::vector<Change> take_changes(Block& block);                 // under mutex_
+  void open(Thread& thread, const Block& block);                  // under order_
   void drop(Thread& thread, std::uint64_t base);
 
   Session& session_;
+  // What is told of a block leaves in the order in which it became so: held while sending, which may have to wait until the worker
+  // reads. The receiving thread never takes it. Blocks go only under it. Before mutex_.
+  std::mutex order_;
+  // Everything below; never held while sending, for deliveries need it.
   mutable std::mutex mutex_;
   AddressRanges window_;
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;

@@ -11,6 +11,7 @@
 #include "entry.h"
 #include "error_log.h"
 #include "log.h"
+#include "printed.h"
 #include "remote_call.h"
 #include "session.h"
 #include "stats.h"
@@ -111,6 +112,7 @@ void Process::at_exit() noexcept {
   const bool was_ready = life_.compare_exchange_strong(expected, Life::ended);
   if (!was_ready && expected != Life::lost) return;
   if (was_ready) session()->leave();
+  printed.write();
   life_.store(Life::ended);
   if (stats::enabled) stats::print(session()->commands().bytes_sent(), session()->receiver().bytes_received());
 }

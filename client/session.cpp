@@ -3,13 +3,13 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
 #include "cuda_facts.h"
 #include "log.h"
 #include "operations.capnp.h"
+#include "printed.h"
 #include "process.h"
 #include "protocol/errors.h"
 #include "protocol/printable.h"
@@ -30,7 +30,10 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       shared_memory_(*this),
       fences_(*this),
       callbacks_([this](std::uint64_t number) { function_done(number); }),
-      stream_waits_([this](std::uint64_t number) { function_done(number); }) {
+      stream_waits_([this](std::uint64_t number) { function_done(number); }),
+      vigil_(terms_.silence, {.heard = [this] { return receiver_.confirmed(); },
+                              .beat = [this] { return beat(); },
+                              .silent = [this] { lose_silent(); }}) {
   for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
     const auto [handle, context] = contexts_.create();
     context->handle = handle;
@@ -40,6 +43,7 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
     primaries_.push_back(context);
   }
   start_thread("fargpu-service", [this] { serve(); });
+  vigil_.start();
 }
 
 bool Session::worker_ordinal(CUdevice device, int& ordinal) const {
@@ -303,9 +307,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
         if (!stream_waits_.due(callback.getCallback(), result)) callbacks_.due(callback.getCallback(), result);
         return;
       }
-      const auto function = graph_parts_.function(callback.getPart());
-      if (!function) throw ProtocolError("a function was called that is part of no graph");
-      callbacks_.call(callback.getCallback(), [function] { function->call(function->argument); });
+      call_part(callback.getCallback(), callback.getPart());
       return;
     }
     case wire::Control::PULL: {
@@ -325,11 +327,10 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       release_part(push.getReleased().getPart());
       return;
     case wire::Control::PRINTED: {
-      // By the C library's streams, as the driver does, so that it comes in order with what the program prints itself.
-      const auto printed = push.getPrinted();
-      if (printed.getDescriptor() != 1 && printed.getDescriptor() != 2)
+      const auto text = push.getPrinted();
+      if (text.getDescriptor() != 1 && text.getDescriptor() != 2)
         throw ProtocolError("a kernel's output is for neither standard output nor standard error");
-      std::fwrite(printed.getText().begin(), 1, printed.getText().size(), printed.getDescriptor() == 1 ? stdout : stderr);
+      printed.add(text.getDescriptor() == 1 ? Printed::output : Printed::errors, {text.getText().asChars().begin(), text.getText().size()});
       return;
     }
     case wire::Control::GOODBYE:
@@ -337,6 +338,14 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     default:
       throw ProtocolError("a control message that a worker does not send");
   }
+}
+
+void Session::call_part(std::uint64_t callback, std::uint64_t part) {
+  const auto function = graph_parts_.function(part);
+  if (!function) throw ProtocolError("a function was called that is part of no graph");
+  if (function->destructor) graph_parts_.release(part);  // once
+  else if (!graphs_.any_launched()) throw ProtocolError("a function of a graph was called while no graph is launched");
+  callbacks_.call(callback, [function] { function->call(function->argument); });
 }
 
 // Giving memory back may send, which this thread must not.
@@ -364,7 +373,17 @@ void Session::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<c
   const auto memory = graph_parts_.memory(part);
   if (!memory || offset > memory->bytes() || bytes.size() > memory->bytes() - offset)
     throw ProtocolError("bytes were delivered that are part of no graph");
+  if (memory->source || !graphs_.any_launched())
+    throw ProtocolError(memory->source ? "bytes were delivered to memory that a graph only reads"
+                                       : "bytes of a graph were delivered while no graph is launched");
   if (still_there(*memory)) memory->scatter(offset, bytes);
+}
+
+void Session::fail_contexts(int device, CUresult result) {
+  contexts_.for_each([&](Handle, Context& context) {
+    CUresult none = CUDA_SUCCESS;
+    if (context.device == device && context.active) context.failure.compare_exchange_strong(none, result);
+  });
 }
 
 void Session::on_late_error(wire::LateError::Reader error) {
@@ -372,9 +391,7 @@ void Session::on_late_error(wire::LateError::Reader error) {
   log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));
   if (ends_context(result)) {
     contexts_.for_each([&](Handle handle, Context& context) {
-      if (handle.id() != error.getContext()) return;
-      CUresult none = CUDA_SUCCESS;
-      context.failure.compare_exchange_strong(none, result);
+      if (handle.id() == error.getContext()) fail_contexts(context.device, result);
     });
   }
   Thread::deliver_error(error.getThread(), result);
@@ -393,6 +410,8 @@ void Session::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint
   const auto memory = graph_parts_.memory(part);
   if (!memory || memory->bytes() != bytes) {
     process().lose_session(*this, "the worker asked for memory that is part of no graph");
+  } else if (!memory->source) {
+    process().lose_session(*this, "the worker asked for memory that a graph only writes");
   } else if (!still_there(*memory)) {
     tell_worker([&](wire::Control::Builder control) {
       auto pulled = control.initPulled();
@@ -442,42 +461,28 @@ void Session::wake_service() {
   if (service_asleep_.load(std::memory_order_seq_cst)) service_waker_.signal();
 }
 
-// Sends what has gathered, reads when nobody else does, and keeps the connection alive. While the program is busy it looks every
-// 50 us; after a millisecond of quiet it sleeps until something happens.
+// Sends what has gathered, and reads when nobody else does. While the program is busy it looks every 50 us; after a millisecond of
+// quiet it sleeps until something happens.
 void Session::serve() {
   using Clock = std::chrono::steady_clock;
   constexpr auto gather = std::chrono::microseconds(50);
   constexpr auto quiet = std::chrono::milliseconds(1);
-  const auto heartbeat = terms_.silence / limits::heartbeats_per_silence;
+  const auto sleep_max = terms_.silence / limits::heartbeats_per_silence;
   ::prctl(PR_SET_TIMERSLACK, 1000);
   auto busy_until = Clock::now() + quiet;
-  auto heard_at = Clock::now();
-  auto beat_at = Clock::now();
-  std::uint32_t heard = 0;
   try {
     while (!ended_.load(std::memory_order_relaxed)) {
       const CommandStream::Left left = commands_.flush_older_than(gather);
       const bool received = receiver_.serve();
       const auto now = Clock::now();
       if (left == CommandStream::Left::young || received) busy_until = now + quiet;
-      if (receiver_.confirmed() != heard) {
-        heard = receiver_.confirmed();
-        heard_at = now;
-      }
-      if (now - std::max(heard_at, beat_at) >= heartbeat) {
-        if (commands_.beat()) beat_at = now;
-      }
-      if (now - heard_at >= terms_.silence) {
-        process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
-        return;
-      }
       if (now < busy_until) {
         std::this_thread::sleep_for(gather);
         continue;
       }
       service_asleep_.store(true, std::memory_order_seq_cst);
       if (const auto still = commands_.flush_older_than(gather); still != CommandStream::Left::young)
-        channel_->wait({.readable = true, .writable = still == CommandStream::Left::stuck}, heartbeat, &service_waker_);
+        channel_->wait({.readable = true, .writable = still == CommandStream::Left::stuck}, sleep_max, &service_waker_);
       service_asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;
     }
@@ -486,6 +491,27 @@ void Session::serve() {
   } catch (const std::exception& error) {
     process().lose_session(*this, error.what());
   }
+}
+
+bool Session::beat() {
+  try {
+    if (!commands_.beat()) return false;
+    commands_.flush_older_than(CommandStream::Clock::duration::zero());
+  } catch (const std::exception& error) {
+    process().lose_session(*this, error.what());
+  }
+  return true;
+}
+
+std::string Session::excuse() const {
+  const auto absence = vigil_.absence();
+  if (absence.count() == 0) return {};
+  return fmt::format("; this process was stopped for {} s, and a host ends the session of a client that is silent for {} s", absence.count(),
+                     terms_.silence.count() / 1000);
+}
+
+void Session::lose_silent() {
+  process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
 }
 
 void Session::leave() noexcept {
@@ -504,6 +530,7 @@ void Session::leave() noexcept {
 void Session::end() {
   ended_ = true;
   service_waker_.signal();
+  vigil_.end();
 }
 
 }  // namespace fargpu::client

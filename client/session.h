@@ -35,6 +35,7 @@
 #include "reply_cache.h"
 #include "stream.h"
 #include "stream_waits.h"
+#include "vigil.h"
 #include "windows.h"
 
 namespace fargpu::client {
@@ -129,6 +130,8 @@ class Session final : PushHandler {
   bool waits_for_host() const { return callbacks_.any_waiting() || stream_waits_.any(); }
   void note_submission(std::uint64_t number) { raise(submitted_, number); }
   std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
+  /// A kernel of the device left an error behind: all contexts on it have it, as on NVIDIA's driver.
+  void fail_contexts(int device, CUresult result);
   /// Waits while too much is pending on the stream.
   void take_credit(Thread& thread, Stream& stream);
 
@@ -152,7 +155,7 @@ class Session final : PushHandler {
   /// Returns why it ended: another thread may have noticed before, and what this one met is only the consequence.
   std::string lose(const std::string& why) {
     end();
-    return receiver_.lose(why);
+    return receiver_.lose(why + excuse());
   }
   /// Sends what is left and says goodbye.
   void leave() noexcept;
@@ -166,11 +169,15 @@ class Session final : PushHandler {
   void send_pulled(std::uint64_t pull, std::span<const std::byte> rest);
   bool still_there(const GraphParts::Memory& memory) const;
   void deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes);
+  void call_part(std::uint64_t callback, std::uint64_t part);
   void function_done(std::uint64_t number);
   void release_part(std::uint64_t part);
   void close_green(Context& context);
   void serve();
   void wake_service();
+  bool beat();
+  std::string excuse() const;
+  void lose_silent();
   void end();
 
   template <class Fill>
@@ -206,6 +213,7 @@ class Session final : PushHandler {
   HandleMap<Context> contexts_{HandleKind::context};
   std::deque<Context*> primaries_;
   std::atomic<std::uint64_t> submitted_{0};
+  Vigil vigil_;
   mutable std::mutex reservation_mutex_;
   std::map<std::uint64_t, std::uint64_t> reservations_;  // bytes by base
 };

@@ -18,7 +18,7 @@ CUresult cuUserObjectCreate(Thread& thread, CUuserObject* out, void* object, CUh
   RemoteCall<wire::CreateUserObject> call(thread, Opcode::createUserObject, ContextNeed::none);
   if (!call) return call.error();
   auto in = call.in();
-  in.setPart(parts.add(GraphParts::Function{destroy, object}));
+  in.setPart(parts.add(GraphParts::Function{destroy, object, true}));
   in.setReferences(references);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;

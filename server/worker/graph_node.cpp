@@ -263,6 +263,29 @@ CUgraph keeper_of(Session& session, CUgraph graph) {
   return handle && session.resolve(HandleKind::graph, session.handles().root_of(handle).value(), keeper) ? keeper : graph;
 }
 
+bool lies_in(Session& session, CUgraph graph, CUgraph outer) {
+  DriverTable& driver = session.driver();
+  std::vector<CUgraph> unseen{outer};
+  while (!unseen.empty()) {
+    const CUgraph next = unseen.back();
+    unseen.pop_back();
+    if (next == graph) return true;
+    std::size_t count = 0;
+    driver.cuGraphGetNodes(next, nullptr, &count);
+    std::vector<CUgraphNode> nodes(count);
+    if (count > 0 && driver.cuGraphGetNodes(next, nodes.data(), &count) != CUDA_SUCCESS) continue;
+    for (const CUgraphNode node : nodes) {
+      CUgraphNodeType type{};
+      driver.cuGraphNodeGetType(node, &type);
+      CUgraph child{};
+      if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) unseen.push_back(child);
+      if (type != CU_GRAPH_NODE_TYPE_CONDITIONAL) continue;
+      for (const CUgraph body : session.graph_parts().bodies(node)) unseen.push_back(body);
+    }
+  }
+  return false;
+}
+
 // --- from the driver to the wire -----------------------------------------------------------------------------------------------------
 
 namespace {

@@ -59,6 +59,9 @@ CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::R
 /// The graph that keeps the parts of this one's nodes: the one it is within, or itself.
 CUgraph keeper_of(Session& session, CUgraph graph);
 
+/// Whether a graph is another one or lies within it, in a child graph or the body of a conditional node.
+bool lies_in(Session& session, CUgraph graph, CUgraph outer);
+
 /// Asks the driver for the parameters of a node that must be of this type.
 CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type, wire::NodeParameters::Builder out);
 

@@ -135,6 +135,9 @@ void Session::rest() {
   if (now - heard_at_ >= options_.silence) {
     ended_ = true;
     ended_why_ = "the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s";
+    // It may only have been stopped: then it finds this when it goes on.
+    output_.control([&](wire::Control::Builder control) { control.initGoodbye().setText(ended_why_); });
+    output_.pump();
     return;
   }
   const auto heartbeat = options_.silence / limits::heartbeats_per_silence;

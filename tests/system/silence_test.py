@@ -34,6 +34,7 @@ class Silence(SystemTest):
         self.assert_ended(worker, "the client has been silent for 2 s")
         os.kill(client.pid, signal.SIGCONT)
         client.says("the session is lost")
+        self.assertRegex(client.errors(), r"this process was stopped for \d s, and a host ends the session of a client that is silent for 2 s")
         self.assertEqual(client.ask("sync"), LOST)
         self.assertEqual(client.finish(), 0)
 

@@ -7,20 +7,22 @@
 namespace fargpu::test {
 namespace {
 
-client::Terms terms() {
+client::Terms terms(client::Window host_window, std::chrono::milliseconds silence) {
   client::Terms terms;
   terms.session_id = 1;
   terms.host = "the test";
   terms.worker_opcodes.set();
+  terms.host_window = host_window;
+  terms.silence = silence;
   return terms;
 }
 
 }  // namespace
 
-LoneSession::LoneSession() {
+LoneSession::LoneSession(client::Window host_window, std::chrono::milliseconds silence) {
   auto [near, far] = make_memory_channel();
   worker_ = std::move(far);
-  session_ = new client::Session(std::move(near), terms(), std::chrono::nanoseconds(0));
+  session_ = new client::Session(std::move(near), terms(host_window, silence), std::chrono::nanoseconds(0));
   client::process().adopt(session_);
 }
 
@@ -48,6 +50,18 @@ LoneSession::Sent LoneSession::next_call() {
   }
 }
 
-void LoneSession::push(const std::function<void(wire::Control::Builder)>& fill) { send_control(*worker_, ++sent_, fill); }
+void LoneSession::reply(const Sent& call) {
+  FrameHeader header = numbered(++sent_, FrameKind::reply);
+  header.opcode = call.header.opcode;
+  header.subject = call.header.sequence;
+  send(*worker_, frame(header));
+}
+
+void LoneSession::push(const std::function<void(wire::Control::Builder)>& fill, const Bytes& bulk) {
+  MessageWriter writer;
+  fill(writer.root<wire::Control>());
+  const auto message = writer.finish();
+  send(*worker_, frame(numbered(++sent_, FrameKind::control), {message.begin(), message.end()}, bulk));
+}
 
 }  // namespace fargpu::test

@@ -13,7 +13,7 @@ namespace fargpu::test {
 
 class LoneSession {
  public:
-  LoneSession();
+  explicit LoneSession(client::Window host_window = {}, std::chrono::milliseconds silence = limits::silence_timeout);
   ~LoneSession();
 
   client::Session& session() { return *session_; }
@@ -24,8 +24,10 @@ class LoneSession {
     Bytes message;
   };
   Sent next_call();
-  /// Sends a control message as the worker; its effect may take a moment.
-  void push(const std::function<void(wire::Control::Builder)>& fill);
+  /// Answers it with success and nothing more.
+  void reply(const Sent& call);
+  /// Sends a control message as the worker, with bulk bytes behind it; its effect may take a moment.
+  void push(const std::function<void(wire::Control::Builder)>& fill, const Bytes& bulk = {});
 
  private:
   client::Session* session_;

@@ -274,6 +274,35 @@ TEST_CASE("a capture may go on in a graph that is there") {
   CHECK(n == 1);
 }
 
+TEST_CASE("a graph does not become part of itself") {
+  Graphs g;
+  CUgraph outer = nullptr, inner = nullptr, embedded = nullptr;
+  CUgraphNode node = nullptr, other = nullptr;
+  REQUIRE(cuGraphCreate(&outer, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddEmptyNode(&node, outer, nullptr, 0) == CUDA_SUCCESS);
+  CHECK(cuGraphAddChildGraphNode(&other, outer, nullptr, 0, outer) == CUDA_ERROR_INVALID_VALUE);
+  CUgraphNodeParams moved{};
+  moved.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  moved.graph.graph = outer;
+  moved.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+  CHECK(cuGraphAddNode_v2(&other, outer, nullptr, nullptr, 0, &moved) == CUDA_ERROR_INVALID_VALUE);
+  // Nor of a graph within it, however deep.
+  REQUIRE(cuGraphCreate(&inner, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddChildGraphNode(&node, inner, nullptr, 0, outer) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddChildGraphNode(&node, outer, nullptr, 0, inner) == CUDA_SUCCESS);  // a copy goes in
+  REQUIRE(cuGraphChildGraphNodeGetGraph(node, &embedded) == CUDA_SUCCESS);
+  CHECK(cuGraphAddChildGraphNode(&other, embedded, nullptr, 0, outer) == CUDA_ERROR_INVALID_VALUE);
+  std::size_t n = 1;
+  REQUIRE(cuGraphGetNodes(embedded, &node, &n) == CUDA_SUCCESS);
+  CUgraph deepest = nullptr;
+  REQUIRE(cuGraphChildGraphNodeGetGraph(node, &deepest) == CUDA_SUCCESS);
+  CHECK(cuGraphAddChildGraphNode(&other, deepest, nullptr, 0, outer) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphAddChildGraphNode(&other, deepest, nullptr, 0, embedded) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphAddChildGraphNode(&other, outer, nullptr, 0, embedded) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroy(outer) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroy(inner) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a node of a child graph that is gone leaves no handle that means another") {
   Graphs g;
   CUgraph child = nullptr, graph = nullptr;

@@ -344,21 +344,59 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
       });
     });
   }
-  SECTION("bytes behind the end of memory that is part of a graph") {
-    static unsigned char victim[4];
-    client::GraphParts::Memory memory;
-    memory.base = reinterpret_cast<std::uint64_t>(victim);
-    memory.pitch = memory.width = 4;
-    memory.height = memory.rows = memory.slices = 1;
-    const std::uint64_t part = client::Thread::current().session().graph_parts().add(memory);
-    speaker = std::thread([&worker, part] {
-      worker.control([part](wire::Control::Builder control) {
+  static unsigned char victim[4];
+  client::Session& session = client::Thread::current().session();
+  client::GraphParts::Memory memory;
+  memory.base = reinterpret_cast<std::uint64_t>(victim);
+  memory.pitch = memory.width = 4;
+  memory.height = memory.rows = memory.slices = 1;
+  const auto deliver = [&](std::uint64_t part, std::uint64_t offset) {
+    speaker = std::thread([&worker, part, offset] {
+      worker.control([&](wire::Control::Builder control) {
         auto deliver = control.initDeliver();
         deliver.setPart(part);
-        deliver.setAddress(5);
+        deliver.setAddress(offset);
+      });
+    });
+  };
+  SECTION("bytes behind the end of memory that is part of a graph") {
+    session.graphs().launched();
+    deliver(session.graph_parts().add(memory), 5);
+  }
+  SECTION("bytes for memory that a graph only reads") {
+    session.graphs().launched();
+    memory.source = true;
+    deliver(session.graph_parts().add(memory), 0);
+  }
+  SECTION("bytes for memory of a graph that is not launched") { deliver(session.graph_parts().add(memory), 0); }
+  SECTION("bytes of memory that a graph only writes") {
+    const std::uint64_t part = session.graph_parts().add(memory);
+    speaker = std::thread([&worker, part] {
+      worker.control([part](wire::Control::Builder control) {
+        auto pull = control.initPull();
+        pull.setPull(1);
+        pull.setPart(part);
+        pull.setBytes(4);
       });
     });
   }
+  const auto call = [&](bool destructor, int times) {
+    const std::uint64_t part = session.graph_parts().add(client::GraphParts::Function{[](void* n) { ++*static_cast<unsigned char*>(n); }, victim, destructor});
+    speaker = std::thread([&worker, part, times] {
+      for (int i = 1; i <= times; ++i) {
+        worker.control([&](wire::Control::Builder control) {
+          auto callback = control.initCallback();
+          callback.setCallback(static_cast<std::uint64_t>(i));
+          callback.setPart(part);
+        });
+      }
+    });
+  };
+  SECTION("a function of a graph that is not launched") {
+    victim[0] = 0;
+    call(false, 1);
+  }
+  SECTION("a destructor, twice") { call(true, 2); }
   SECTION("a frame that only clients send") {
     speaker = std::thread([&] {
       FrameHeader header;

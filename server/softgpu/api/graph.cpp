@@ -90,6 +90,11 @@ std::unique_ptr<Operation> make_child(CUgraph handle) {
   return std::make_unique<ChildGraphOperation>(find_graph(handle)->clone());
 }
 
+/// A graph cannot become part of itself.
+void require_outside(CUgraph owner, CUgraph child) {
+  require(!find_graph(child)->holds(*find_graph(owner)));
+}
+
 std::unique_ptr<Operation> make_event_record(CUevent event) {
   return std::make_unique<EventRecordOperation>(EventTable::instance().get(event));
 }
@@ -229,7 +234,10 @@ CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*
 }
 CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                   size_t count, CUgraph child) {
-  return add_node(node, graph, dependencies, count, [&] { return make_child(child); });
+  return add_node(node, graph, dependencies, count, [&] {
+    require_outside(graph, child);
+    return make_child(child);
+  });
 }
 CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                              size_t count) {
@@ -265,6 +273,7 @@ CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dep
                         size_t count, CUgraphNodeParams* parameters) {
   return add_node(node, graph, dependencies, count, [&] {
     require(parameters != nullptr);
+    if (parameters->type == CU_GRAPH_NODE_TYPE_GRAPH) require_outside(graph, parameters->graph.graph);
     return make_any(*parameters);
   });
 }

@@ -151,6 +151,15 @@ GraphNode* Graph::find_clone_of(const GraphNode& original) const {
   throw Failure(CUDA_ERROR_INVALID_VALUE);
 }
 
+bool Graph::holds(const Graph& other) const {
+  if (this == &other) return true;
+  for (const auto& node : nodes_) {
+    const auto* child = dynamic_cast<const ChildGraphOperation*>(&node->operation());
+    if (child && child->graph->holds(other)) return true;
+  }
+  return false;
+}
+
 ChildGraphOperation::~ChildGraphOperation() {
   // Its handle, if the program has asked for it, ends with the node.
   if (graph->is_child) GraphTable::instance().remove(graph->handle());
@@ -220,7 +229,8 @@ std::shared_ptr<Task> MemoryFreeOperation::make_task(const std::shared_ptr<Conte
 
 // ---- executable graphs ----
 
-GraphExec::GraphExec(Graph& graph, uint64_t flags) : flags_(flags) {
+// NVIDIA's driver does not tell of node priorities later.
+GraphExec::GraphExec(Graph& graph, uint64_t flags) : flags_(flags & ~uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY}) {
   std::unordered_map<const GraphNode*, size_t> position;
   for (GraphNode* node : graph.in_order()) {
     Step step;

@@ -87,6 +87,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   /// there is a cycle.
   std::vector<GraphNode*> in_order() const;
   GraphNode* find_clone_of(const GraphNode& original) const;
+  /// Whether a graph is this one or lies within one of its nodes.
+  bool holds(const Graph& other) const;
 
   // References that the graph holds to objects of the program.
   std::map<CUuserObject, unsigned> user_objects;

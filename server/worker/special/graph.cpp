@@ -13,6 +13,18 @@
 
 namespace fargpu::server::hand {
 
+namespace {
+
+// A graph cannot become part of itself. NVIDIA's driver copies it while it grows, without end.
+bool holds_itself(Session& session, CUgraph graph, Handle handle, const CUgraphNodeParams& node, Handle child) {
+  if (node.type != CU_GRAPH_NODE_TYPE_GRAPH) return false;
+  if (node.graph.graph == graph) return true;
+  Handles& handles = session.handles();
+  return handles.root_of(handle) == handles.root_of(child) && lies_in(session, graph, node.graph.graph);
+}
+
+}  // namespace
+
 // --- nodes ---------------------------------------------------------------------------------------------------------------------------
 
 Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
@@ -32,6 +44,8 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
   }
   NodeParameters node(session);
   if (const CUresult bad = node.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
+  if (holds_itself(session, graph, Handle(in.getGraph()), node.params(), Handle(in.getParameters().isChild() ? in.getParameters().getChild() : 0)))
+    return CUDA_ERROR_INVALID_VALUE;
   if (node.memory()) {
     if (const CUresult bad = session.graph_memory().check(Handle(in.getGraph()), *node.memory()); bad != CUDA_SUCCESS) return bad;
   }
@@ -69,6 +83,7 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
     if (!session.resolve(HandleKind::graph, session.handles().root_of(Handle(in.getNode())).value(), graph))
       return session.invalid(HandleKind::node);
     if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
+    if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH && params.params().graph.graph == graph) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
     const CUresult result = driver.cuGraphNodeSetParams(node, &params.params());
     if (result != CUDA_SUCCESS) params.take_back();
