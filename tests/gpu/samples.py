@@ -5,6 +5,8 @@ import json
 import os
 import re
 import shutil
+import tarfile
+import tempfile
 
 from suite import JOBS
 
@@ -45,24 +47,18 @@ def last_words(code, text):
     return f"exit code {code}: {(said or telling or lines or ['no output'])[-1][:200]}"
 
 
+TWO_DEVICES = {"MonteCarloMultiGPU", "p2pBandwidthLatencyTest", "simpleMultiGPU", "simpleP2P", "streamOrderedAllocationP2P"}
+
+
 class Samples:
     def __init__(self, suite):
         self.suite = suite
-        self.folder = os.path.join(suite.stage, "samples")
-        listing = os.path.join(self.folder, "samples.json")
-        self.known = json.load(open(listing)) if os.path.exists(listing) else {"staged": {}, "left_out": {}}
         self.environment = {"LD_LIBRARY_PATH": suite.library_path()}
-
-    def names(self, on_two=False):
-        """Those staged; without those that are about two devices, or these alone."""
-        two = {"simpleP2P", "streamOrderedAllocationP2P", "simpleMultiGPU", "MonteCarloMultiGPU", "p2pBandwidthLatencyTest"}
-        return sorted((name for name in self.known["staged"] if not on_two or name in two), key=str.lower)
 
     def once(self, name, kind):
         """(exit code, output) of one run, in a folder of its own."""
-        place = os.path.join(self.suite.out, "samples", kind, name)
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(os.path.join(self.folder, name), place)
+        place = os.path.join(self.folder, kind, name)
+        shutil.copytree(os.path.join(self.folder, "samples", name), place)
         run = self.suite.remote if kind == "remote" else self.suite.local
         code, _, text = run(f"sample.{name}.{kind}", ["./" + name], SECONDS, self.environment, cwd=place)
         shutil.rmtree(place, ignore_errors=True)
@@ -87,28 +83,40 @@ class Samples:
         first = next((pair for pair in pairs if pair[0] != pair[1]), ("", "another number of lines"))
         return "different", f"`{first[1][:100]}` instead of `{first[0][:100]}`"
 
-    def run(self, on_two=False):
-        names = self.names(on_two)
-        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            outcomes = dict(zip(names, pool.map(self.compare, names)))
+    def run(self, only=None):
+        """All that are staged, or only some of them."""
+        title = "samples of two devices" if only else "samples"
+        archive = os.path.join(self.suite.stage, "samples.tar.xz")
+        if not os.path.exists(archive):
+            self.suite.row(title, False, "none are staged: run tests/samples/for_gpu, then tests/gpu/stage")
+            return
+        with tempfile.TemporaryDirectory() as self.folder:
+            with tarfile.open(archive) as packed:
+                packed.extractall(self.folder)
+            with open(os.path.join(self.folder, "samples", "samples.json")) as file:
+                known = json.load(file)
+            names = [name for name in sorted(known["staged"], key=str.lower) if not only or name in only]
+            with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+                outcomes = dict(zip(names, pool.map(self.compare, names)))
         local = [name for name, (outcome, _) in outcomes.items() if outcome != "not local"]
         equal = [name for name in local if outcomes[name][0] == "equal"]
-        title = "samples of two devices" if on_two else "samples"
-        self.write_table(outcomes, len(equal), len(local), os.path.join(self.suite.out, title.replace(" ", "_") + ".md"))
+        path = os.path.join(self.suite.out, title.replace(" ", "_") + ".md")
+        self.write_table(path, outcomes, {} if only else known["left_out"], len(equal), len(local))
         for name, (outcome, reason) in outcomes.items():
-            if outcome == "different":
-                print(f"{title}: {name}: {reason}", flush=True)
+            if outcome != "equal":
+                print(f"{title}: {name}: {outcome}: {reason}", flush=True)
         self.suite.row(title, bool(local) and len(equal) >= WANTED * len(local),
                        f"{len(equal)} of {len(local)} that pass locally are equal remotely; not {' '.join(sorted(set(local) - set(equal)))}")
 
-    def write_table(self, outcomes, equal, local, path):
+    @staticmethod
+    def write_table(path, outcomes, left_out, equal, local):
         lines = ["| sample | outcome | reason |", "|---|---|---|"]
         for name, (outcome, reason) in outcomes.items():
             if outcome != "equal" or reason:
                 text = {"equal": "equal", "different": "not equal", "not local": "fails locally"}[outcome]
                 lines.append(f"| {name} | {text} | {reason.replace('|', chr(92) + '|')} |")
         reasons = {}
-        for name, reason in self.known["left_out"].items():
+        for name, reason in left_out.items():
             reasons.setdefault(reason, []).append(name)
         lines += [f"| {', '.join(sorted(names))} | left out | {reason.replace('|', chr(92) + '|')} |" for reason, names in sorted(reasons.items())]
         with open(path, "w") as file:

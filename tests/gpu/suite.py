@@ -75,7 +75,7 @@ class Suite:
             hide = [f"mount --bind /dev/null {n}" for n in names if os.path.isfile(n)]
         for device in glob.glob("/dev/nvidia*"):
             hide.append(f"mount -t tmpfs none {device}" if os.path.isdir(device) else f"mount --bind /dev/null {device}")
-        return ["unshare", "-m", "--propagation", "private", "bash", "-c", "; ".join(hide) + '; exec "$@"', "bash"] + command
+        return ["unshare", "-m", "--propagation", "private", "bash", "-c", "; ".join([*hide, 'exec "$@"']), "bash"] + command
 
     def environment(self, extra=None):
         env = dict(os.environ, PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8")

@@ -319,7 +319,7 @@ cases = {
     "reduced": lambda: host(cupy.stack([whole(100, 1000).sum(axis=1), whole(100, 1000).max(axis=1), whole(100, 1000).argmin(axis=1)])),
     # kernels of CuPy's own
     "histogram": lambda: host(cupy.histogram(normal(10000), 50, (-3, 3))[0]),
-    "scattered": lambda: (lambda x: (cupyx.scatter_add(x, cupy.arange(1000) % 50, whole(1000)), host(x))[1])(cupy.zeros(50, cupy.float32)),
+    "scattered": lambda: (lambda x: (cupy.add.at(x, cupy.arange(1000) % 50, whole(1000)), host(x))[1])(cupy.zeros(50, cupy.float32)),
     "selected": lambda: host(whole(1000)[whole(1000, seed=1) > 0]),
     "filtered": lambda: host(cupyx.scipy.ndimage.gaussian_filter(normal(64, 64), 2)),
     "labelled": lambda: host(cupyx.scipy.ndimage.label(whole(64, 64) > 2)[0]),

@@ -2,6 +2,7 @@
 
 import numpy
 import torch
+import torch.nn.attention
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from results import Results
@@ -158,7 +159,7 @@ cases = {
     "grid_sample": lambda: host(F.grid_sample(data(1, 3, 16, 16), data(1, 8, 8, 2, seed=1), align_corners=True)),
     "interpolated": lambda: host(F.interpolate(data(1, 3, 16, 16), scale_factor=2.5, mode="bicubic", align_corners=False)),
     "unfolded": lambda: host(F.unfold(data(1, 3, 16, 16), 3)),
-    "ctc": lambda: host(F.ctc_loss(data(50, 4, 20).log_softmax(2), torch.arange(1, 41).reshape(4, 10) % 19 + 1,
+    "ctc": lambda: host(F.ctc_loss(data(50, 4, 20).log_softmax(2), (torch.arange(1, 41).reshape(4, 10) % 19 + 1).to("cuda"),
                                    torch.full((4,), 50), torch.full((4,), 10))),
     # products: cuBLAS, cuBLASLt
     "bmm": lambda: host(torch.bmm(data(8, 64, 32), data(8, 32, 48, seed=1))),

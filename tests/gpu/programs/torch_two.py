@@ -18,18 +18,13 @@ def copies():
 
 
 def copies_on_streams():
-    streams = [torch.cuda.Stream(device) for device in (first, second)]
     x = small(1 << 18)
     torch.cuda.synchronize(first)
-    for i in range(20):
-        with torch.cuda.stream(streams[0]):
+    with torch.cuda.stream(torch.cuda.Stream(first)), torch.cuda.stream(torch.cuda.Stream(second)):
+        for i in range(20):
             x = x.to(first, non_blocking=True) + i
-        streams[1].wait_stream(streams[0])
-        with torch.cuda.stream(streams[1]):
             x = x.to(second, non_blocking=True).remainder(1009)
-        streams[0].wait_stream(streams[1])
-    torch.cuda.synchronize(second)
-    return host(x)
+        return host(x)
 
 
 def parallel():

@@ -245,9 +245,9 @@ def in_a_graph():
 
 def too_large():
     """A kernel that asks for more shared memory than there is."""
-    a = torch.zeros(512, 512, device="cuda")
+    a = torch.zeros(512, 512, device="cuda", dtype=torch.float16)
     c = torch.zeros(512, 512, device="cuda")
-    error = error_of(lambda: product_kernel.fn[(1, 1)](a, a, c, 512, 512, 512, M=256, N=256, K=256, num_stages=3))
+    error = error_of(lambda: product_kernel.fn[(1, 1)](a, a, c, 512, 512, 1024, M=128, N=128, K=256, num_stages=4, num_warps=8))
     return [float(error == "OutOfResources"), float((c + 1).sum().item())]
 
 
