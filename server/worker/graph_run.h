@@ -25,6 +25,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void begin();
   void next();
   void fetch(const GraphPlan::Step& step);
+  void fetched(const GraphPlan::Step& step, CUresult result);
   void submit(const GraphPlan::Step& step);
   void call(const GraphPlan::Step& step);
   void end(CUresult result);

@@ -24,11 +24,12 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       options_(std::move(options)),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel),
+      host_budget_(options_.host_bytes_max),
       ledger_(options_.memory_limits),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
-      host_blocks_(driver, options_.host_window.base, options_.host_window.bytes),
-      images_(options_.image_folder, options_.image_bytes_max),
+      host_blocks_(driver, memory_, host_budget_, options_.host_window.base, options_.host_window.bytes),
+      images_(options_.image_folder, options_.image_bytes_max, host_budget_),
       completions_(driver, [this](CUevent event) { flush_prints(event); }),
       lent_driver_(&driver, [](DriverTable*) {}),
       heard_at_(Clock::now()),
@@ -238,6 +239,7 @@ void Session::on_control(std::span<const std::byte> message, std::span<std::byte
       pull.bytes.insert(pull.bytes.end(), bulk.begin(), bulk.end());
       if (pull.bytes.size() < pull.wanted && !control.getPulled().getGone()) return;
       const auto done = std::move(pull.done);
+      const HostCharge charge = std::move(pull.charge);
       std::vector<std::byte> bytes = std::move(pull.bytes);
       pulls_.erase(found);
       done(std::move(bytes));
@@ -287,10 +289,16 @@ struct Parked {
   FrameHeader header;
   std::vector<std::byte> message;
   std::vector<std::byte> bulk;
+  HostCharge charge;
 };
 
-std::shared_ptr<Parked> copy_frame(Call& call) {
+// Null if there is no room for it.
+std::shared_ptr<Parked> copy_frame(HostBudget& budget, Call& call) {
+  constexpr std::size_t about_itself = 512;  // and its place in the order
+  auto charge = HostCharge::take(budget, call.message().size() + call.bulk().size() + about_itself);
+  if (!charge) return nullptr;
   auto parked = std::make_shared<Parked>();
+  parked->charge = std::move(*charge);
   const CallId& id = call.id();
   parked->header.sequence = id.sequence;
   parked->header.thread = id.thread;
@@ -306,8 +314,9 @@ std::shared_ptr<Parked> copy_frame(Call& call) {
 
 void Session::park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
                    std::uint64_t recorded_event) {
-  auto parked = copy_frame(call);
+  auto parked = copy_frame(host_budget_, call);
   if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
+  if (!parked) return finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
   std::vector<std::uint64_t> recorded;
   if (recorded_event != 0) recorded.push_back(recorded_event);
   order_.enqueue(before, stream, std::move(recorded), [this, &service, parked] {
@@ -317,7 +326,8 @@ void Session::park(const Service& service, Call& call, const std::vector<std::ui
 }
 
 void Session::execute_after_all(const Service& service, Call& call) {
-  auto parked = copy_frame(call);
+  auto parked = copy_frame(host_budget_, call);
+  if (!parked) return finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
   order_.after_all([this, &service, parked] {
     Call again(parked->header, parked->message, parked->bulk);
     execute(service, again);
@@ -629,12 +639,12 @@ void Session::adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw,
 
 void Session::add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
   memory_.add_foreign(address, bytes);
-  globals_.emplace(owner, address);
+  globals_.emplace(owner, address);  // again and again, if the client asks so
 }
 
 void Session::forget(HandleKind kind, std::uint64_t value) {
   handles_.forget(kind, Handle(value));
-  const auto [first, last] = globals_.equal_range(value);
+  const auto first = globals_.lower_bound({value, 0}), last = globals_.lower_bound({value + 1, 0});
   for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
   globals_.erase(first, last);
   if (kind == HandleKind::exec) attended_.erase(value);
@@ -757,9 +767,11 @@ void Session::call_part(std::uint64_t part, std::function<void()> done) {
   });
 }
 
-void Session::start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done) {
+bool Session::start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done) {
+  auto charge = HostCharge::take(host_budget_, wanted.bytes);
+  if (!charge) return false;
   const std::uint64_t id = next_pull_++;
-  pulls_[id] = {{}, wanted.bytes, std::move(done)};
+  pulls_[id] = {{}, wanted.bytes, std::move(*charge), std::move(done)};
   output_.control([&](wire::Control::Builder control) {
     auto pull = control.initPull();
     pull.setPull(id);
@@ -767,6 +779,7 @@ void Session::start_pull(const Wanted& wanted, std::function<void(std::vector<st
     pull.setBytes(wanted.bytes);
     pull.setPart(wanted.part);
   });
+  return true;
 }
 
 void Session::deliver_part(std::uint64_t part) {

@@ -33,7 +33,7 @@ Outcome run(Session& session, Call& call, std::shared_ptr<Link> link, std::funct
 
 Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
   auto link = std::make_shared<Link>();
-  if (!link->options.read(in.getJit())) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = link->options.read(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
   const CUresult result =
       session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(), link->options.values(), &link->state);
   if (result != CUDA_SUCCESS) return result;
@@ -48,8 +48,8 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   ImageHash hash;
   auto options = std::make_shared<JitOptions>();
-  if (in.getHash().size() != hash.size() || !options->read_values(in.getJit()) || in.getType() >= CU_JIT_NUM_INPUT_TYPES)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (in.getHash().size() != hash.size() || in.getType() >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = options->read_values(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
   std::memcpy(hash.data(), in.getHash().begin(), hash.size());
   const auto input = session.images().find(hash, in.getBytes());
   if (input.empty()) {
