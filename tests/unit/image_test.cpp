@@ -1,6 +1,6 @@
 // How long a piece of GPU code is that came as a bare pointer.
 
-#include "client/image.h"
+#include "protocol/image.h"
 
 #include <elf.h>
 
@@ -11,7 +11,6 @@
 #include "protocol/limits.h"
 
 using namespace fargpu;
-using namespace fargpu::client;
 using namespace fargpu::test;
 
 namespace {

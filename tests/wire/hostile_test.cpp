@@ -99,6 +99,49 @@ TEST_CASE("a worker looks at no container beyond the end of its image") {
   CHECK(load() == CUDA_ERROR_INVALID_IMAGE);
 }
 
+TEST_CASE("a worker lets the driver look at no image that claims to be longer than it is") {
+  HandMadeClient client;
+  client.open_context();
+  const auto load = [&](const std::vector<std::byte>& image) {
+    const ImageHash hash = hash_image(image);
+    const auto name = [&](auto in) {
+      in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+      in.setBytes(image.size());
+    };
+    client.send_call<wire::SendImage>(Opcode::sendImage, name, image, false);
+    client.send_call<wire::LoadImage>(Opcode::loadImage, [&](auto in) {
+      name(in);
+      in.setModule(true);
+    });
+    return client.reply();
+  };
+  const auto bytes = [](std::size_t count, auto&& fill) {
+    std::vector<std::byte> image(count);
+    fill([&](std::size_t offset, auto value) { std::memcpy(image.data() + offset, &value, sizeof(value)); });
+    return image;
+  };
+  const unsigned before = fake::FakeDriver::instance()->calls("cuModuleLoadDataEx");
+  CHECK(load(bytes(32, [](auto put) {  // a container
+          put(0, std::uint32_t{0xBA55ED50});
+          put(6, std::uint16_t{16});
+          put(8, std::uint64_t{17});
+        })) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(load(bytes(128, [](auto put) {  // an ELF file with its sections behind its end
+          put(0, std::uint32_t{0x464C457F});
+          put(4, std::uint16_t{0x0102});
+          put(40, std::uint64_t{100});
+          put(58, std::uint16_t{64});
+          put(60, std::uint16_t{1});
+        })) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(load(bytes(32, [](auto put) {  // a wrapper, which points anywhere
+          put(0, std::uint32_t{0x466243B1});
+          put(4, std::uint32_t{1});
+          put(8, std::uint64_t{0x1000});
+        })) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(load(std::vector<std::byte>(64, std::byte{0xEE})) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(fake::FakeDriver::instance()->calls("cuModuleLoadDataEx") == before);
+}
+
 TEST_CASE("a worker takes so much of its host's memory for a session and no more") {
   constexpr std::uint64_t mib = 1u << 20;
   HandMadeClient client(mib);

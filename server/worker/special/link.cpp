@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "protocol/image.h"
 #include "protocol/image_hash.h"
 #include "server/worker/links.h"
 #include "server/worker/session.h"
@@ -56,6 +57,8 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
     call.out<wire::LinkReply>().setKnown(false);
     return CUDA_SUCCESS;
   }
+  if ((in.getType() == CU_JIT_INPUT_CUBIN || in.getType() == CU_JIT_INPUT_FATBINARY) && !find_image(input.data(), input.size()))
+    return CUDA_ERROR_INVALID_IMAGE;
   return run(session, call, link, [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
     return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()), input.size(),
                                    name.c_str(), options->count(), options->kinds(), options->values());

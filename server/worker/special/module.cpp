@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "protocol/image.h"
 #include "server/worker/jit_options.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
@@ -26,7 +27,7 @@ struct FatbinWrapper {
   const void* more = nullptr;
 };
 
-/// The containers of an image that came in a wrapper (`joined` in client/image.h): all within it. Empty if they are not.
+/// The containers of an image that came in a wrapper (`joined` in protocol/image.h): all within it. Empty if they are not.
 std::vector<const void*> containers_of(std::span<const std::byte> image) {
   struct Header {
     std::uint32_t magic;
@@ -126,6 +127,8 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
     }
     load->image = &load->wrapper;
     session.keep(load);  // the driver may look at the wrapper again
+  } else if (!find_image(image.data(), image.size())) {
+    return CUDA_ERROR_INVALID_IMAGE;
   }
   return session.aside_reply(
       call,

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "protocol/limits.h"
+#include "limits.h"
 
-namespace fargpu::client {
+namespace fargpu {
 namespace {
 
 struct FatbinWrapper {
@@ -170,4 +170,4 @@ std::optional<Image> find_image(const void* pointer, std::size_t readable) {
   return image(pointer, ptx_bytes(source), false);
 }
 
-}  // namespace fargpu::client
+}  // namespace fargpu
