@@ -5,7 +5,7 @@
 
 namespace fargpu::server {
 
-void GraphRun::launch(StreamState& stream, AttendedGraph& graph) {
+void GraphRun::launch(StreamState& stream, AttendedGraph& graph, std::uint64_t exec) {
   StreamOrder& order = session_.order();
   auto before = order.before(stream, 0);
   const auto add = [&](std::uint64_t item) {
@@ -17,7 +17,8 @@ void GraphRun::launch(StreamState& stream, AttendedGraph& graph) {
   for (const CUevent event : plan_->recorded)
     if (const std::uint64_t handle = session_.event_handle(event)) recorded.push_back(handle);
   if (plan_->has_parts) graph.last_launch = running_ = order.hold();
-  order.enqueue(before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); });
+  order.enqueue(before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); },
+                plan_->has_parts ? 0 : exec);  // what is cut is not the driver's own instance
 }
 
 void GraphRun::begin() {

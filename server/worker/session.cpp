@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "calls_graph.capnp.h"
 #include "operations.capnp.h"
 #include "protocol/errors.h"
 
@@ -319,10 +320,14 @@ void Session::park(const Service& service, Call& call, const std::vector<std::ui
   if (!parked) return finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
   std::vector<std::uint64_t> recorded;
   if (recorded_event != 0) recorded.push_back(recorded_event);
-  order_.enqueue(before, stream, std::move(recorded), [this, &service, parked] {
-    Call again(parked->header, parked->message, parked->bulk);
-    execute(service, again);
-  });
+  const bool launches = call.id().opcode == static_cast<std::uint16_t>(Opcode::cuGraphLaunch);
+  order_.enqueue(
+      before, stream, std::move(recorded),
+      [this, &service, parked] {
+        Call again(parked->header, parked->message, parked->bulk);
+        execute(service, again);
+      },
+      launches ? call.in<wire::CuGraphLaunch>().getHGraph() : 0);
 }
 
 void Session::execute_after_all(const Service& service, Call& call) {
@@ -332,6 +337,19 @@ void Session::execute_after_all(const Service& service, Call& call) {
     Call again(parked->header, parked->message, parked->bulk);
     execute(service, again);
   });
+}
+
+std::optional<Outcome> Session::behind_launches(Call& call, std::uint64_t exec) {
+  const std::uint64_t launch = order_.launch_of(exec);
+  if (launch == 0) return std::nullopt;
+  if (call.id().never_held) return CUDA_ERROR_NOT_SUPPORTED;
+  auto parked = copy_frame(host_budget_, call);
+  if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
+  order_.enqueue({launch}, nullptr, {}, [this, parked] {
+    Call again(parked->header, parked->message, parked->bulk);
+    execute(*service_of(again.id().opcode), again);
+  });
+  return Outcome::later();
 }
 
 void Session::execute(const Service& service, Call& call) {

@@ -171,6 +171,10 @@ class Session final : FrameHandler {
   CUresult open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened);
   CUresult close_context(ContextState& context);
 
+  /// An executable graph is about to be changed: launches of it that are held back come first. The answer of a call that must wait for
+  /// them, or cannot; nothing if there are none.
+  std::optional<Outcome> behind_launches(Call& call, std::uint64_t exec);
+
   /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
   void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {});
 
