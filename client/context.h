@@ -55,7 +55,7 @@ struct Context {
   std::vector<std::uint8_t> processor_group;
   std::vector<std::uint8_t> processor_index;
 
-  /// A failure that ends the context (an illegal address, say): every later call in it returns this.
+  /// A failure that ends the contexts of a device (an illegal address, say): every later call in them returns this.
   std::atomic<CUresult> failure{CUDA_SUCCESS};
 
   Handle managed_stream;  ///< for the contents of managed memory; under ManagedMemory's lock

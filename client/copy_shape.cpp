@@ -92,7 +92,9 @@ namespace {
 
 template <class Params>
 CUresult read_volume(const Params& p, Copy& copy) {
-  if (p.srcLOD != 0 || p.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Levels are copied as arrays of their own; memory has none, and there the number says nothing.
+  if ((p.srcMemoryType == CU_MEMORYTYPE_ARRAY && p.srcLOD != 0) || (p.dstMemoryType == CU_MEMORYTYPE_ARRAY && p.dstLOD != 0))
+    return CUDA_ERROR_INVALID_VALUE;
   copy.width = p.WidthInBytes;
   copy.height = p.Height;
   copy.depth = p.Depth;

@@ -58,7 +58,7 @@ struct Function {
   }
   /// What the calls of CUDA 1 to 3 set for its next launch; under mutex.
   struct Legacy {
-    std::array<unsigned, 3> block{};  // zeros until it is set
+    std::array<unsigned, 3> block{1, 1, 1};
     unsigned shared_bytes = 0;
     unsigned parameter_bytes = 0;
     std::vector<std::byte> parameters;

@@ -89,6 +89,7 @@ CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::s
 CUresult HostMemory::remove(Thread& thread, void* pointer) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   const auto region = session_.map().find(base);
+  if (region && region->kind == Region::Kind::host) return CUDA_ERROR_INVALID_VALUE;
   if (!region || region->kind != Region::Kind::registered || region->base != base)
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);

@@ -10,6 +10,7 @@
 namespace fargpu::client {
 
 CUresult gather_arguments(const Function& function, void** params, void** extra, std::span<const std::byte>& block) {
+  if (params && extra && *extra == CU_LAUNCH_PARAM_END) extra = nullptr;  // which says nothing
   if (params && extra) return CUDA_ERROR_INVALID_VALUE;
   if (extra) {
     const void* bytes = nullptr;

@@ -38,6 +38,11 @@ bool MemoryMap::update(std::uint64_t base, const std::function<void(Region&)>& c
   return true;
 }
 
+void MemoryMap::update_within(std::uint64_t address, std::uint64_t bytes, const std::function<void(Region&)>& change) {
+  const std::unique_lock lock(mutex_);
+  for (auto it = regions_.lower_bound(address); it != regions_.end() && it->first - address < bytes; ++it) change(it->second);
+}
+
 std::vector<Region> MemoryMap::extract(const std::function<bool(const Region&)>& which) {
   const std::unique_lock lock(mutex_);
   std::vector<Region> found;
@@ -62,10 +67,11 @@ bool MemoryMap::overlaps(std::uint64_t address, std::uint64_t bytes) const {
 bool MemoryMap::usable(std::uint64_t address, std::uint64_t bytes) const {
   if (bytes == 0) return true;
   const auto region = find(address);
-  return region && (region->on_device() ? covered(address, bytes) : region->contains(address, bytes));
+  const auto accessible = [](const Region& r) { return r.accessible; };
+  return region && (region->on_device() ? covered(address, bytes, accessible) : region->contains(address, bytes));
 }
 
-bool MemoryMap::covered(std::uint64_t address, std::uint64_t bytes) const {
+bool MemoryMap::covered(std::uint64_t address, std::uint64_t bytes, bool (*accept)(const Region&)) const {
   const std::shared_lock lock(mutex_);
   const std::uint64_t end = address + bytes;
   if (end < address) return false;
@@ -74,7 +80,7 @@ bool MemoryMap::covered(std::uint64_t address, std::uint64_t bytes) const {
   --it;
   while (address < end) {
     if (it == regions_.end() || !it->second.on_device() || it->first > address ||
-        address - it->first >= it->second.bytes)
+        address - it->first >= it->second.bytes || !accept(it->second))
       return false;
     address = it->first + it->second.bytes;
     ++it;

@@ -42,6 +42,7 @@ struct Region {
   CUmemoryPool pool = nullptr;   ///< of stream-ordered allocations
   bool sync_memops = false;
   bool managed_variable = false;  ///< of globals: `__managed__`
+  bool accessible = true;         ///< of mappings: cuMemSetAccess allowed a device to use it
 
   /// Memory of the window that DeviceMemory gave.
   bool allocated() const { return kind == Kind::device || kind == Kind::managed; }
@@ -75,18 +76,22 @@ class MemoryMap {
   }
   /// Changes a region in place.
   bool update(std::uint64_t base, const std::function<void(Region&)>& change);
+  /// Changes in place the regions that begin in [address, address + bytes).
+  void update_within(std::uint64_t address, std::uint64_t bytes, const std::function<void(Region&)>& change);
   /// Removes all regions for which `which` holds and returns them.
   std::vector<Region> extract(const std::function<bool(const Region&)>& which);
   /// Whether any region overlaps [address, address + bytes).
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
-  /// Whether work on a stream may use all of [address, address + bytes): device memory, or host memory that is known.
+  /// Whether work on a stream may use all of [address, address + bytes): device memory that may be accessed, or host memory that is known.
   bool usable(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether mapped device memory covers all of [address, address + bytes), possibly by several regions.
-  bool covered(std::uint64_t address, std::uint64_t bytes) const;
+  bool covered(std::uint64_t address, std::uint64_t bytes) const { return covered(address, bytes, [](const Region&) { return true; }); }
 
   std::uint64_t next_buffer_id() { return buffer_ids_.fetch_add(1) + 1; }
 
  private:
+  bool covered(std::uint64_t address, std::uint64_t bytes, bool (*accept)(const Region&)) const;
+
   mutable WriterFirstMutex mutex_;
   std::map<std::uint64_t, Region> regions_;
   std::atomic<std::uint64_t> buffer_ids_{0};

@@ -96,10 +96,7 @@ CUresult RemoteCallBase::wait(Stream* stream) {
     for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale);
   else
     log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
-  if (context_ && ends_context(pending_.result)) {
-    CUresult none = CUDA_SUCCESS;
-    context_->failure.compare_exchange_strong(none, pending_.result);
-  }
+  if (context_ && ends_context(pending_.result)) session_.fail_contexts(context_->device, pending_.result);
   return pending_.result;
 }
 

@@ -128,7 +128,7 @@ unsigned element_count(Number number) {
   return static_cast<unsigned>(std::min<std::uint64_t>(number, limits::array_elements_max));
 }
 
-/// A failure that ends its context: every later call there returns it too.
+/// A failure that ends the contexts of its device: every later call there returns it too.
 bool ends_context(CUresult result);
 
 }  // namespace fargpu::client

@@ -380,14 +380,19 @@ void Session::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<c
   if (still_there(*memory)) memory->scatter(offset, bytes);
 }
 
+void Session::fail_contexts(int device, CUresult result) {
+  contexts_.for_each([&](Handle, Context& context) {
+    CUresult none = CUDA_SUCCESS;
+    if (context.device == device && context.active) context.failure.compare_exchange_strong(none, result);
+  });
+}
+
 void Session::on_late_error(wire::LateError::Reader error) {
   const auto result = static_cast<CUresult>(error.getResult());
   log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));
   if (ends_context(result)) {
     contexts_.for_each([&](Handle handle, Context& context) {
-      if (handle.id() != error.getContext()) return;
-      CUresult none = CUDA_SUCCESS;
-      context.failure.compare_exchange_strong(none, result);
+      if (handle.id() == error.getContext()) fail_contexts(context.device, result);
     });
   }
   Thread::deliver_error(error.getThread(), result);

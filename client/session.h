@@ -129,6 +129,8 @@ class Session final : PushHandler {
   bool waits_for_host() const { return callbacks_.any_waiting() || stream_waits_.any(); }
   void note_submission(std::uint64_t number) { raise(submitted_, number); }
   std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
+  /// A kernel of the device left an error behind: all contexts on it have it, as on NVIDIA's driver.
+  void fail_contexts(int device, CUresult result);
   /// Waits while too much is pending on the stream.
   void take_credit(Thread& thread, Stream& stream);
 

@@ -8,13 +8,14 @@
 namespace fargpu {
 
 /// Bytes from the first to behind the last of `rows` rows of `elements` elements each, which begin `pitch` bytes apart. No memory
-/// is as long as the largest number, which stands for all that do not fit.
+/// is as long as the largest number, which stands for all that do not fit, and for rows that would overlap.
 constexpr std::uint64_t extent_of_rows(std::uint64_t elements, std::uint64_t element_bytes, std::uint64_t rows, std::uint64_t pitch) {
   if (elements == 0 || rows == 0) return 0;
   using Wide = unsigned __int128;
   const Wide row = Wide{elements} * element_bytes;
   const Wide before = Wide{rows - 1} * pitch;
   constexpr Wide most = ~std::uint64_t{0};
+  if (rows > 1 && pitch < row) return ~std::uint64_t{0};
   return row > most || before > most - row ? ~std::uint64_t{0} : static_cast<std::uint64_t>(before + row);
 }
 

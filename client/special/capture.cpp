@@ -120,8 +120,7 @@ CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph gr
 }
 
 CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
-  if (!out) return CUDA_ERROR_INVALID_VALUE;
-  *out = nullptr;
+  if (out) *out = nullptr;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   Captures& captures = thread.session().captures();
@@ -132,13 +131,14 @@ CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
   call.in().setHStream(use.wire());
   const CUresult result = call.wait();
   const auto graph = [&] { return call.out<wire::CuStreamEndCaptureReply>().getPhGraph(); };
-  if (invalidated) {  // for a reason only the client knows: the driver's graph is whole, but nobody may have it
+  // Nobody may have the driver's graph where the capture is invalid for a reason only the client knows, or wants it without a place.
+  if (invalidated || !out) {
     if (result == CUDA_SUCCESS) {
       RemoteCall<wire::CuGraphDestroy> discard(thread, Opcode::cuGraphDestroy, ContextNeed::none);
       discard.in().setHGraph(graph());
       discard.post();
     }
-    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    return invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
   }
   if (result == CUDA_SUCCESS) *out = handle_cast<CUgraph>(Handle(graph()));
   return result;

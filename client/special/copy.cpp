@@ -365,10 +365,11 @@ CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool
   return run(thread, stream, copy);
 }
 
-// The contexts of a copy between them; false if one is none.
+// The contexts of a copy between them, null for the current one; false if one is none.
 bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& copy) {
-  copy.target_context = thread.session().find_context(target);
-  copy.source_context = thread.session().find_context(source);
+  const auto named = [&](CUcontext context) { return context ? thread.session().find_context(context) : thread.context(); };
+  copy.target_context = named(target);
+  copy.source_context = named(source);
   return copy.target_context && copy.target_context->active && copy.source_context && copy.source_context->active;
 }
 
@@ -388,9 +389,8 @@ CUresult read_between(Thread& thread, const Params* params, Copy& copy) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = read_copy(*params, copy); bad != CUDA_SUCCESS) return bad;
   const auto needs_context = [](CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY; };
-  Context* const current = thread.context();
-  if (!name_contexts(thread, needs_context(params->dstMemoryType) ? params->dstContext : current ? current->cuda() : nullptr,
-                     needs_context(params->srcMemoryType) ? params->srcContext : current ? current->cuda() : nullptr, copy))
+  if (!name_contexts(thread, needs_context(params->dstMemoryType) ? params->dstContext : nullptr,
+                     needs_context(params->srcMemoryType) ? params->srcContext : nullptr, copy))
     return CUDA_ERROR_INVALID_CONTEXT;
   return CUDA_SUCCESS;
 }

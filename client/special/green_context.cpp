@@ -62,7 +62,7 @@ CUresult cuDeviceGetDevResource(Thread& thread, CUdevice device, CUdevResource* 
 }
 
 CUresult cuCtxGetDevResource(Thread& thread, CUcontext context, CUdevResource* resource, CUdevResourceType type) {
-  return resource_of(thread, context ? thread.session().find_context(context) : thread.context(), resource, type);
+  return resource_of(thread, thread.session().find_context(context), resource, type);
 }
 
 CUresult cuGreenCtxGetDevResource(Thread& thread, CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {

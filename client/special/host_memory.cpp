@@ -23,9 +23,13 @@ CUresult usable_context(Thread& thread, Context*& context) {
 }  // namespace
 
 CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigned flags) {
-  if (!pp || bytesize == 0 || (flags & ~alloc_flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (!pp || (flags & ~alloc_flags)) return CUDA_ERROR_INVALID_VALUE;
   Context* context;
   if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
+  if (bytesize == 0) {
+    *pp = nullptr;
+    return CUDA_SUCCESS;
+  }
   return thread.session().host_memory().allocate(thread, *context, bytesize, flags, pp);
 }
 

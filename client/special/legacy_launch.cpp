@@ -39,8 +39,8 @@ CUresult launch(Thread& thread, CUfunction function, int width, int height, CUst
     return CUDA_SUCCESS;
   };
   if (const CUresult bad = set(thread, function, copy); bad != CUDA_SUCCESS) return bad;
-  if (legacy.block[0] == 0) return CUDA_ERROR_INVALID_VALUE;  // nobody said which
-  std::size_t bytes = legacy.parameter_bytes;
+  // What nobody set is zero.
+  std::size_t bytes = std::max<std::size_t>(legacy.parameter_bytes, thread.session().functions().find(function)->parameter_bytes);
   legacy.parameters.resize(std::max<std::size_t>(bytes, 1));
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
   return cuLaunchKernel(thread, function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0],

@@ -73,6 +73,10 @@ CUresult capture_free(Thread& thread, const StreamUse& use, CUdeviceptr address)
 CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool,
                   const StreamUse& use) {
   if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {  // unlike cuMemAlloc, which refuses it
+    *dptr = 0;
+    return CUDA_SUCCESS;
+  }
   if (use->capture.load()) return capture_allocation(thread, use, pool->device, bytes, dptr);
   if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
@@ -84,14 +88,14 @@ CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const st
 }  // namespace
 
 CUresult cuMemAllocAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize, CUstream stream) {
-  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   return allocate(thread, dptr, bytesize, memory_of(thread).pools().current_of(use->context->device), use);
 }
 
 CUresult cuMemAllocFromPoolAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool handle, CUstream stream) {
-  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   const auto pool = memory_of(thread).pools().find(handle);
@@ -113,7 +117,8 @@ CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
 
 CUresult cuMemPoolCreate(Thread& thread, CUmemoryPool* pool, const CUmemPoolProps* properties) {
   if (!pool || !properties) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = check_location(thread, &properties->location, properties->allocType); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = check_location(thread, &properties->location, properties->allocType); bad != CUDA_SUCCESS)
+    return bad == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : bad;
   if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return refuse_use("a memory pool that other processes open other than by a file descriptor");
   *pool = memory_of(thread).pools().create(*properties)->cuda();
@@ -214,8 +219,9 @@ CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAcce
     const CUmemLocation& location = access[i].location;
     if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     if (!known(thread, location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
     const bool wanted = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    if (location.id == pool->device && !wanted) return CUDA_ERROR_NOT_SUPPORTED;  // the owner's access cannot be taken away
+    if (location.id == pool->device && !wanted) return CUDA_ERROR_INVALID_DEVICE;  // the owner's access cannot be taken away
     if (location.id == pool->device) continue;
     if (const CUresult bad = thread.session().peers().set(thread, *pool, location.id, wanted); bad != CUDA_SUCCESS) return bad;
   }

@@ -24,11 +24,13 @@ struct LibraryOptions {
 
 // Loads an image as a module or a library; the handle of either comes back.
 CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
-              std::uint64_t& handle) {
+              std::uint64_t& handle, std::size_t readable = unbounded) {
   if (!pointer || !jit.valid() || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
   if (module && !thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
-  const auto image = find_image(pointer);
-  if (!image) return CUDA_ERROR_INVALID_IMAGE;
+  auto image = find_image(pointer, readable);
+  if (!image && module) return CUDA_ERROR_INVALID_IMAGE;
+  // What is in a library is looked at when something is looked for in it; then the driver says that this is none.
+  if (!image) image = Image{std::as_bytes(std::span("")), false, {}};
   const auto fill = [&](wire::LoadImage::Builder in, capnp::Data::Reader hash) {
     in.setHash(hash);
     in.setBytes(image->bytes.size());
@@ -60,8 +62,7 @@ CUresult load_file(Thread& thread, const char* path, bool module, const JitOptio
   const auto file = InputFile::read(path);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   const std::span<const std::byte> bytes = file->with_null();
-  if (!find_image(bytes.data(), bytes.size())) return CUDA_ERROR_INVALID_IMAGE;  // the file must hold an image as a whole
-  return load(thread, bytes.data(), module, jit, library, handle);
+  return load(thread, bytes.data(), module, jit, library, handle, bytes.size());
 }
 
 /// Where a load's handle goes, once there is one.

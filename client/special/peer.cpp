@@ -11,6 +11,7 @@ CUresult cuCtxEnablePeerAccess(Thread& thread, CUcontext peer, unsigned flags) {
   Context* const context = thread.context();
   Context* const other = thread.session().find_context(peer);
   if (!context || !other) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context == other) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   return thread.session().peers().enable(thread, thread.session().home(*context), thread.session().home(*other));
 }
 

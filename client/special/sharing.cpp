@@ -169,7 +169,7 @@ CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHa
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("import of an allocation other than by a file descriptor");
   const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::allocation);
-  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  if (!shared) return CUDA_ERROR_UNKNOWN;  // what NVIDIA's driver says
   RemoteCall<wire::ImportAllocation> call(thread, Opcode::importAllocation, ContextNeed::optional);
   if (!call) return call.error();
   call.in().setKey(wire_of(shared->key));

@@ -1,6 +1,7 @@
 // Virtual memory management: reservations are divided from the session's window here, physical memory is the worker's.
 // CUDA Driver API, "Virtual Memory Management".
 
+#include <algorithm>
 #include <mutex>
 
 #include "calls_vmm.capnp.h"
@@ -56,7 +57,7 @@ CUresult cuMemAddressFree(Thread& thread, CUdeviceptr ptr, std::size_t size) {
 
 CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  if (size == 0 || size % granularity != 0 || ptr % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (size == 0 || ptr % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Session& session = thread.session();
   if (!session.reserved(ptr, size) || session.map().overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::MapMemory> call(thread, Opcode::mapMemory, ContextNeed::optional);
@@ -73,27 +74,27 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
                      .bytes = size,
                      .device = session.client_ordinal(static_cast<int>(call.out<wire::MapMemoryReply>().getDevice())),
                      .buffer_id = session.map().next_buffer_id(),
-                     .owner = handle});
+                     .owner = handle,
+                     .accessible = false});
   return CUDA_SUCCESS;
 }
 
-// Whole mappings only, one or several in a row; nothing may still be using them, which is the program's to see to.
+// Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's to see to.
 CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
   Session& session = thread.session();
-  if (size == 0 || !session.map().covered(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
-  const auto first = session.map().find(ptr);
-  const auto last = session.map().find(ptr + size - 1);
-  if (first->base != ptr || last->base + last->bytes != ptr + size) return CUDA_ERROR_INVALID_VALUE;
-  for (std::uint64_t at = ptr; at < ptr + size;) {
-    const auto region =
-        session.map().remove_if(at, [](const Region& r) { return r.kind == Region::Kind::mapped; });
-    if (!region) return CUDA_ERROR_INVALID_VALUE;
+  if (size == 0 || !session.reserved(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  const auto reaches_out = [&](std::uint64_t at) {
+    const auto region = session.map().find(at);
+    return region && (region->base < ptr || region->base + region->bytes > ptr + size);
+  };
+  if (reaches_out(ptr) || reaches_out(ptr + size - 1)) return CUDA_ERROR_INVALID_VALUE;
+  const auto inside = [&](const Region& r) { return r.kind == Region::Kind::mapped && r.base >= ptr && r.base < ptr + size; };
+  for (const Region& region : session.map().extract(inside)) {
     RemoteCall<wire::ReleaseMemory> call(thread, Opcode::releaseMemory, ContextNeed::optional);
     auto in = call.in();
-    in.setAddress(region->base);
-    in.setBytes(region->bytes);
+    in.setAddress(region.base);
+    in.setBytes(region.bytes);
     if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
-    at += region->bytes;
   }
   return CUDA_SUCCESS;
 }
@@ -115,7 +116,11 @@ CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const
     encode(item, list[i]);
   }
   in.setCount(count);
-  return call.wait();
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  const bool given = std::any_of(desc, desc + count, [](const CUmemAccessDesc& d) { return d.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE; });
+  session.map().update_within(ptr, size, [&](Region& region) { region.accessible = given; });
+  return result;
 }
 
 CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {

@@ -20,7 +20,7 @@ CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
-PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "device", "extent", "aligned", "ordinal", "known"}
+PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "missing", "device", "extent", "aligned", "ordinal", "known"}
 NARROW_KEYS = {"to", "undo"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
@@ -46,6 +46,7 @@ class Argument:
     count: str = ""
     count_inout: str = ""
     optional: bool = False
+    missing: str = "CUDA_ERROR_INVALID_VALUE"  # the error where the program gives no place for an output
     device: str = ""
     extent: str = ""
     aligned: int = 1

@@ -133,7 +133,7 @@ CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint
   const auto found = handles_.find(handle);
   if (found == handles_.end() || !in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Charge>& allocation = found->second.first;
-  if (offset > allocation->bytes() || bytes > allocation->bytes() - offset) return CUDA_ERROR_INVALID_VALUE;
+  if (offset != 0 || bytes != allocation->bytes()) return CUDA_ERROR_NOT_SUPPORTED;  // as NVIDIA's driver: whole allocations
   const CUresult result = driver_.cuMemMap(address, bytes, offset, handle, 0);
   if (result != CUDA_SUCCESS) return result;
   mappings_[address] = {bytes, allocation, false};

@@ -116,7 +116,7 @@ FAULTS = {
     "a key of a parameter is misspelt": (
         "spec/box.toml", "ordinal = true", "ordinals = true",
         "box.toml: cuBoxCreate, parameter dev (CUdevice): [unknown-key] 'ordinals' means nothing here; known are aligned, count, "
-        "count_inout, creates, destroys, device, dir, extent, known, optional, ordinal"),
+        "count_inout, creates, destroys, device, dir, extent, known, missing, optional, ordinal"),
     "a pointer has no direction": (
         "spec/box.toml", 'params.colour = { dir = "out" }\n', "",
         'box.toml: cuBoxGetColour, parameter colour (CUcolour *): [direction] a pointer to non-const may go either way: add dir = "in", '

@@ -46,6 +46,7 @@ struct Kernel {
 
 struct Module {
   std::vector<std::unique_ptr<Kernel>> kernels;
+  bool none = false;    // a library of what is no image
   bool binary = false;  // not a text: it is taken to have every kernel that is asked for, without parameters
 };
 
@@ -270,6 +271,7 @@ std::string text_of(const void* image) {
 
 CUresult load(const void* image, Module*& out) {
   const std::string text = text_of(image);
+  if (text.empty()) return CUDA_ERROR_INVALID_IMAGE;
   const bool binary = !text.starts_with(".version");
   if (binary) {
     out = make<Module>();
@@ -1038,8 +1040,15 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule
 CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* options, void** values, unsigned count, CUlibraryOption*,
                            void**, unsigned) {
   CUmodule module{};
-  const CUresult result = behaviour::cuModuleLoadDataEx(&module, image, count, options, values);
+  CUresult result = behaviour::cuModuleLoadDataEx(&module, image, count, options, values);
   *out = reinterpret_cast<CUlibrary>(module);
+  if (result == CUDA_ERROR_INVALID_IMAGE) {  // which shows when something is looked for
+    const Lock lock(state().mutex);
+    Module* const none = make<Module>();
+    none->none = true;
+    *out = reinterpret_cast<CUlibrary>(none);
+    result = CUDA_SUCCESS;
+  }
   return result;
 }
 CUresult cuLibraryUnload(CUlibrary library) {
@@ -1047,6 +1056,11 @@ CUresult cuLibraryUnload(CUlibrary library) {
   return unload(library);
 }
 CUresult cuLibraryGetKernel(CUkernel* out, CUlibrary library, const char* name) {
+  {
+    const Lock lock(state().mutex);
+    const Module* const module = live<Module>(library);
+    if (module && module->none) return CUDA_ERROR_INVALID_IMAGE;
+  }
   return behaviour::cuModuleGetFunction(reinterpret_cast<CUfunction*>(out), reinterpret_cast<CUmodule>(library), name);
 }
 CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {

@@ -230,6 +230,9 @@ void expect_near(const std::vector<T>& got, const std::vector<T>& wanted, double
   if (shown != 0) throw Failed();
 }
 
+/// Says that the case cannot be run here, and why; to be followed by a return.
+inline void skip(const char* why) { std::printf("skipped: %s\n", why); }
+
 struct Case {
   const char* name;
   void (*run)();
@@ -314,6 +317,7 @@ using kernels::expect_same;
 using kernels::Kernels;
 using kernels::random_values;
 using kernels::report;
+using kernels::skip;
 
 int main(int count, char** names) { return kernels::main_of_cases(count, names); }
 

@@ -70,7 +70,7 @@ int devices() {
 CASE(reserved_range) {
   Kernels kernels;
   constexpr CUdeviceptr base = 0x100000000000;
-  constexpr size_t window = size_t{16} << 40;
+  constexpr size_t window = size_t{4} << 40;
   CUmemAllocationProp properties = properties_of_device(0);
   size_t granularity;
   OK(cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -79,7 +79,7 @@ CASE(reserved_range) {
   OK(cuMemAddressReserve(&reserved, window, 0, base, 0));
   HOLDS(reserved == base);
   size_t bytes = 4 * mebibyte;
-  CUdeviceptr places[] = {base, base + bytes, base + (size_t{7} << 40), base + window - bytes};
+  CUdeviceptr places[] = {base, base + bytes, base + (size_t{3} << 40), base + window - bytes};
   CUmemGenericAllocationHandle handles[4];
   for (int i = 0; i < 4; ++i) {
     OK(cuMemCreate(&handles[i], bytes, &properties, 0));
@@ -374,10 +374,7 @@ CASE(pointer_attributes) {
 }
 
 CASE(two_devices) {
-  if (devices() < 2) {
-    std::printf("skipped: there is one device\n");
-    return;
-  }
+  if (devices() < 2) return skip("there is one device");
   std::vector<int> values = random_values<int>(5000, -100, 100), doubled = values, got(5000);
   for (int& value : doubled) value *= 2;
   Kernels kernels;
@@ -406,10 +403,7 @@ CASE(two_devices) {
 }
 
 CASE(no_access_to_peers) {
-  if (devices() < 2) {
-    std::printf("skipped: there is one device\n");
-    return;
-  }
+  if (devices() < 2) return skip("there is one device");
   Buffer<int> here(100);
   CUcontext first, second;
   OK(cuCtxGetCurrent(&first));
@@ -555,7 +549,6 @@ CASE(legacy_launch) {
   OK(cuModuleGetFunction(&function, module, "numbers"));
   Buffer<float> out(64);
   CUdeviceptr address = out.address();
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunch(function));
   OK(cuFuncSetBlockShape(function, 16, 1, 1));
   OK(cuFuncSetSharedSize(function, 0));
   OK(cuParamSetSize(function, 12));

@@ -232,9 +232,9 @@ CASE(edges_of_graphs) {
   HOLDS(count == 1 && from[0] == b);
   CUgraphExec executable;
   cuuint64_t flags;
-  OK(cuGraphInstantiate(&executable, graph, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY));
+  OK(cuGraphInstantiate(&executable, graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
   OK(cuGraphExecGetFlags(executable, &flags));
-  HOLDS(flags == CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+  HOLDS(flags == CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
   OK(cuGraphExecDestroy(executable));
   OK(cuGraphDestroy(graph));
 }

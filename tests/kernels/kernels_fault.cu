@@ -13,9 +13,8 @@ extern "C" __global__ void print_values(int number, double real) {
          number, number, number, number, number);
   printf("[%f] [%.3f] [%10.2e] [%g] [%G] [%a]\n", real, real, real, real, real * 1e20, real);
   printf("[%s] [%10s] [%-10s] [%.2s] [%c]\n", "text", "right", "left", "cut", 'c');
-  printf("[%lld] [%llx] [%hd] [%hhd] [%ld] [%zu]\n", 1ll << 40, ~0ull, short(-7), char(-7),
-         -(1l << 50), size_t{1} << 33);
-  printf("[%*d] [%.*f]\n", 8, number, 2, real);
+  printf("[%lld] [%llx] [%hd] [%ld]\n", 1ll << 40, ~0ull, short(-7), -(1l << 50));
+  printf("[%*d]\n", 8, number);
   printf("[%p]\n", static_cast<void*>(nullptr));
 }
 
@@ -141,9 +140,9 @@ CASE(print) {
                            n, n, n, n, n, n, n, n, n, x, x, x, x, x * 1e20, x);
   std::snprintf(wanted + used, sizeof wanted - static_cast<size_t>(used),
                 "[text] [     right] [left      ] [cu] [c]\n"
-                "[%lld] [%llx] [-7] [-7] [%ld] [%zu]\n"
-                "[     -42] [3.14]\n",
-                1ll << 40, ~0ull, -(1l << 50), size_t{1} << 33);
+                "[%lld] [%llx] [-7] [%ld]\n"
+                "[     -42]\n",
+                1ll << 40, ~0ull, -(1l << 50));
   size_t pointer = text.rfind('[');
   HOLDS(pointer != std::string::npos);
   if (text.substr(0, pointer) != wanted) report("printed:\n%s\nnot:\n%s", text.c_str(), wanted);
@@ -193,13 +192,22 @@ CASE(wild_atomic) {
   expect_sticky(CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-CASE(use_after_free) {
+CASE(use_after_unmap) {
   Kernels kernels;
+  constexpr size_t bytes = 64 << 20;
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemGenericAllocationHandle allocation;
   CUdeviceptr memory;
-  OK(cuMemAlloc(&memory, 64 << 20));
-  kernels.run("write_at", {}, {1}, memory + (32 << 20), 5);
-  OK(cuMemFree(memory));
-  OK(kernels.try_launch("write_at", {}, {1}, 0, nullptr, memory + (32 << 20), 5));
+  OK(cuMemCreate(&allocation, bytes, &properties, 0));
+  OK(cuMemAddressReserve(&memory, bytes, 0, 0, 0));
+  OK(cuMemMap(memory, bytes, 0, allocation, 0));
+  CUmemAccessDesc access = {properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  OK(cuMemSetAccess(memory, bytes, &access, 1));
+  kernels.run("write_at", {}, {1}, memory + bytes / 2, 5);
+  OK(cuMemUnmap(memory, bytes));
+  OK(kernels.try_launch("write_at", {}, {1}, 0, nullptr, memory + bytes / 2, 5));
   expect_sticky(CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
@@ -224,6 +232,9 @@ CASE(trap) {
 }
 
 CASE(null_function) {
+  char name[64];
+  OK(cuDeviceGetName(name, sizeof name, 0));
+  if (std::strstr(name, "software") == nullptr) return skip("an H200 never comes back from such a call");
   Kernels kernels;
   Buffer<int> out(1);
   Buffer<CUdeviceptr> functions(std::vector<CUdeviceptr>{0});
@@ -233,22 +244,26 @@ CASE(null_function) {
   GIVES(result, cuCtxSynchronize());
 }
 
-CASE(other_contexts_live) {
+// A fault is one of the process: its other contexts have it too, and no new one is made.
+CASE(other_contexts_fail_too) {
   Kernels kernels;
-  Buffer<int> out(1);
-  CUcontext broken, running;
-  OK(cuCtxGetCurrent(&running));
+  CUcontext broken, other, later;
+  OK(cuCtxGetCurrent(&other));
   OK(cuCtxCreate(&broken, nullptr, 0, 0));
   {
     Kernels others;
     OK(others.try_launch("trap", {}, {32}, 0, nullptr));
     GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
   }
-  OK(cuCtxSetCurrent(running));
-  kernels.run("set", {}, {1}, out.address(), 3);
-  expect_same(out.get(), {3});
-  cuCtxDestroy(broken);
-  OK(cuCtxSetCurrent(running));
+  OK(cuCtxSetCurrent(other));
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxCreate(&later, nullptr, 0, 0));
+  OK(cuCtxDestroy(broken));
+  OK(cuCtxSetCurrent(other));
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxCreate(&later, nullptr, 0, 0));
+  OK(cuDevicePrimaryCtxReset(0));
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuDevicePrimaryCtxRetain(&later, 0));
 }
 
 // A kernel that runs for long holds up neither other streams nor the host.

@@ -469,7 +469,7 @@ CASE(green_contexts) {
   unsigned count = 1;
   OK(cuDevSmResourceSplitByCount(&group, &count, &all, &rest, 0, 3));
   HOLDS(count == 1 && group.sm.smCount == 8 && rest.sm.smCount == all.sm.smCount - 8);
-  GIVES(CUDA_ERROR_INVALID_VALUE,
+  GIVES(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION,
         cuDevSmResourceSplitByCount(&group, &count, &all, nullptr, 0, all.sm.smCount + 1));
   CUdevResourceDesc description;
   OK(cuDevResourceGenerateDesc(&description, &group, 1));
@@ -499,7 +499,8 @@ CASE(green_contexts) {
     OK(cuCtxFromGreenCtx(&converted, green));
     OK(cuCtxPushCurrent(converted));
     CUdevResource own;
-    OK(cuCtxGetDevResource(nullptr, &own, CU_DEV_RESOURCE_TYPE_SM));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxGetDevResource(nullptr, &own, CU_DEV_RESOURCE_TYPE_SM));
+    OK(cuCtxGetDevResource(converted, &own, CU_DEV_RESOURCE_TYPE_SM));
     HOLDS(own.sm.smCount == 8);
     OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
     OK(cuCtxSynchronize());

@@ -217,9 +217,9 @@ class Texture {
   CUtexObject object_ = 0;
 };
 
-CUDA_TEXTURE_DESC description_of(CUaddress_mode address, CUfilter_mode filter, bool normalized) {
+CUDA_TEXTURE_DESC description_of(CUaddress_mode address, CUfilter_mode filter, bool normalized, unsigned dimensions = 3) {
   CUDA_TEXTURE_DESC description = {};
-  for (CUaddress_mode& mode : description.addressMode) mode = address;
+  for (unsigned d = 0; d < dimensions; ++d) description.addressMode[d] = address;
   description.filterMode = filter;
   if (normalized) description.flags |= CU_TRSF_NORMALIZED_COORDINATES;
   return description;
@@ -287,7 +287,8 @@ void check_sampling(const char* kernel, unsigned dimensions, int coordinates) {
         for (bool normalized : {false, true}) {
           bool repeats = mode == CU_TR_ADDRESS_MODE_WRAP || mode == CU_TR_ADDRESS_MODE_MIRROR;
           if (repeats && !normalized) continue;
-          Texture texture(array.resource(), description_of(mode, filter, normalized));
+          // In dimensions that the image does not have the mode is left alone: an H200 mixes a border there with the elements.
+          Texture texture(array.resource(), description_of(mode, filter, normalized, dimensions));
           std::vector<float> at = random_values<float>(static_cast<size_t>(count * coordinates),
                                                        normalized ? -1.5f : -6.0f,
                                                        normalized ? 2.5f : 18.0f);

@@ -99,6 +99,13 @@ class Logs(SystemTest):
         self.assertEqual(self.log_of("error"), "")
         self.assertRegex(self.log_of("info"), r"^fargpu: session 1 at 127\.0\.0\.1:\d+, 2 device\(s\)$")
 
+    def test_a_profiler_hears_once_that_it_sees_nothing(self):
+        client = self.client(self.broker(), "init", "context")
+        self.assertEqual([client.ask("profile") for _ in range(3)], ["INVALID_VALUE"] * 3)
+        client.must("sync")
+        self.assertEqual(client.finish(), 0)
+        self.assertRegex(client.errors(), r"\Afargpu: warning: profiling .* is not served[^\n]*\Z")
+
     def test_trace(self):
         lines = self.log_of("trace", "init", "context", "sync").splitlines()
         calls = [line.split()[1] for line in lines if re.fullmatch(r"fargpu: cu\w+ CUDA_SUCCESS \[\d+\]", line)]

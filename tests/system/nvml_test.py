@@ -37,6 +37,10 @@ print(json.dumps(answers))
 """
 
 
+def environment(broker):
+    return {"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES, "LD_PRELOAD": paths.SANITIZER_RUNTIME or None}
+
+
 class Nvml(SystemTest):
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -52,7 +56,7 @@ class Nvml(SystemTest):
 
     def ask(self, broker, *questions, code=0):
         done = run([sys.executable, "-c", PROGRAM, json.dumps(questions)],
-                   env={"FARGPU_POOL": broker.pool, "LD_LIBRARY_PATH": paths.LIBRARIES, "LD_PRELOAD": paths.SANITIZER_RUNTIME or None})
+                   env=environment(broker))
         self.assertEqual(done.code, code, done.out + done.err)
         return json.loads(done.out)
 
@@ -215,7 +219,7 @@ print(json.dumps({"name": name.value.decode(), "uuid": uuid.value.decode(), "tot
         self.say({"field82": 66, "nvmlDeviceGetTemperature0": 41})
 
         def ask():
-            done = run([sys.executable, "-c", program], env={"FARGPU_POOL": host.pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+            done = run([sys.executable, "-c", program], env=environment(host))
             self.assertEqual(done.code, 0, done.out + done.err)
             return json.loads(done.out)
 
@@ -254,7 +258,7 @@ text = ctypes.create_string_buffer(80)
 # Only NVIDIA's driver tells its release.
 assert nvml.nvmlSystemGetDriverVersion(text, 80) == 3 and nvml.nvmlSystemGetNVMLVersion(text, 80) == 3
 """
-        done = run([sys.executable, "-c", program], env={"FARGPU_POOL": self.host().pool, "LD_LIBRARY_PATH": paths.LIBRARIES})
+        done = run([sys.executable, "-c", program], env=environment(self.host()))
         self.assertEqual(done.code, 0, done.out + done.err)
 
     def test_nothing_can_be_changed(self):

@@ -195,7 +195,7 @@ TEST_CASE("volumes, layers and pictures within device memory keep their shape") 
   CHECK(std::memcmp(packed.data(), &voxels[4 * 8 * 16], packed.size()) == 0);
   out.dstHeight = 3;  // slices would overlap
   CHECK(cuMemcpy3D_v2(&out) == CUDA_ERROR_INVALID_VALUE);
-  in.srcLOD = 1;
+  in.dstLOD = 1;
   CHECK(cuMemcpy3D_v2(&in) == CUDA_ERROR_INVALID_VALUE);
   for (const CUarray array : {volume, layers}) CHECK(cuArrayDestroy(array) == CUDA_SUCCESS);
 }

@@ -148,7 +148,8 @@ TEST_CASE("a green context can be current; what is made in it outlives it, but f
   CHECK(cuCtxGetDevice(&device) == CUDA_SUCCESS);
   CHECK(device == 0);
   CUdevResource resource{};
-  CHECK(cuCtxGetDevResource(nullptr, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS);
+  CHECK(cuCtxGetDevResource(nullptr, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxGetDevResource(converted, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS);
   CHECK(resource.sm.smCount == 16);
   CHECK(cuCtxDestroy_v2(converted) == CUDA_ERROR_INVALID_CONTEXT);
   CUdeviceptr memory = 0;

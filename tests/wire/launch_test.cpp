@@ -93,7 +93,9 @@ TEST_CASE("launches that make no sense are refused in the caller") {
         CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuLaunchKernel(k.fill, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
   void* extra[] = {CU_LAUNCH_PARAM_END};
-  CHECK(cuLaunchKernel(k.fill, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, extra) == CUDA_ERROR_INVALID_VALUE);
+  std::size_t bytes = 16;
+  void* block[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, arguments, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  CHECK(cuLaunchKernel(k.fill, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, block) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuLaunchKernel(k.fill, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuLaunchKernelEx(nullptr, k.fill, arguments, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(k.driver->launches().empty());

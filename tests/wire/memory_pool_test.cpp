@@ -179,7 +179,9 @@ TEST_CASE("bad arguments to pools") {
   CUmemoryPool pool = nullptr;
   const auto nothing = reinterpret_cast<CUmemoryPool>(&pool);
   CHECK(cuMemAllocAsync(nullptr, 10, nullptr) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(cuMemAllocAsync(&block, 0, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  block = 1;
+  CHECK(cuMemAllocAsync(&block, 0, nullptr) == CUDA_SUCCESS);
+  CHECK(block == 0);
   CHECK(cuMemAllocAsync(&block, ~std::size_t{0}, nullptr) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(cuMemAllocFromPoolAsync(&block, 10, nothing, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuDeviceGetDefaultMemPool(&pool, 99) == CUDA_ERROR_INVALID_DEVICE);
@@ -188,12 +190,14 @@ TEST_CASE("bad arguments to pools") {
   CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_VALUE);
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 5};
-  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_DEVICE);
+  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_VALUE);
   properties.location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
   CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_NOT_SUPPORTED);
   CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_SUCCESS);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_ERROR_INVALID_DEVICE);
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
   CHECK(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_ERROR_NOT_SUPPORTED);
 }
 

@@ -52,7 +52,7 @@ TEST_CASE("access of one device to another's memory holds for present and later 
 
   CHECK(cuCtxEnablePeerAccess(two.other, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuCtxEnablePeerAccess(nullptr, 0) == CUDA_ERROR_INVALID_CONTEXT);
-  CHECK(cuCtxEnablePeerAccess(two.context, 0) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxEnablePeerAccess(two.context, 0) == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   CHECK(cuCtxDisablePeerAccess(two.other) == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
   REQUIRE(cuCtxEnablePeerAccess(two.other, 0) == CUDA_SUCCESS);
   CHECK(two.accesses_set() == 1);  // what is there: one piece of device 1
@@ -150,7 +150,7 @@ TEST_CASE("boxes are copied between devices") {
 
 TEST_CASE("copies between contexts name contexts that there are") {
   Two two;
-  CHECK(cuMemcpyPeer(two.there, nullptr, two.here, two.context, 4) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemcpyPeer(two.there, nullptr, two.here, two.context, 4) == CUDA_SUCCESS);  // null is the current one
   CHECK(cuMemcpyPeerAsync(two.there, two.other, two.here, reinterpret_cast<CUcontext>(8), 4, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(cuMemcpyPeer(two.there, two.other, 8, two.context, 4) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemcpy3DPeer(nullptr) == CUDA_ERROR_INVALID_VALUE);
@@ -160,5 +160,6 @@ TEST_CASE("copies between contexts name contexts that there are") {
   copy.srcDevice = two.here;
   copy.dstDevice = two.there;
   copy.srcContext = two.context;
+  copy.dstContext = reinterpret_cast<CUcontext>(8);
   CHECK(cuMemcpy3DPeerAsync(&copy, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
 }

@@ -59,6 +59,11 @@ CUdeviceptr map(CUmemGenericAllocationHandle handle, std::size_t bytes) {
   CUdeviceptr address = 0;
   REQUIRE(cuMemAddressReserve(&address, bytes, 0, 0, 0) == CUDA_SUCCESS);
   REQUIRE(cuMemMap(address, bytes, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(cuMemsetD32_v2(address, 0, 1) == CUDA_ERROR_INVALID_VALUE);  // nothing may use it yet
+  CUmemAccessDesc access{};
+  access.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  REQUIRE(cuMemSetAccess(address, bytes, &access, 1) == CUDA_SUCCESS);
   return address;
 }
 
@@ -202,8 +207,8 @@ TEST_CASE("allocations go from hand to hand as files") {
   CHECK(cuMemExportToShareableHandle(&again, 12345, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
   CHECK(cuMemExportToShareableHandle(&again, memory, CU_MEM_HANDLE_TYPE_FABRIC, 0) == CUDA_ERROR_NOT_SUPPORTED);
   const int other = ::memfd_create("something-else", MFD_CLOEXEC);
-  CHECK(import_of(other, imported) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(import_of(-1, imported) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(import_of(other, imported) == CUDA_ERROR_UNKNOWN);
+  CHECK(import_of(-1, imported) == CUDA_ERROR_UNKNOWN);
   ::close(other);
   ::close(file);
 }
@@ -262,7 +267,7 @@ TEST_CASE("pools go from hand to hand as files, and what lies in them by words o
   void* const os_handle = reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
   REQUIRE(cuMemPoolImportFromShareableHandle(&imported, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
   CUmemGenericAllocationHandle allocation{};
-  CHECK(cuMemImportFromShareableHandle(&allocation, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemImportFromShareableHandle(&allocation, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_ERROR_UNKNOWN);
   ::close(file);
   CUdeviceptr address = 0;
   CHECK(cuMemAllocFromPoolAsync(&address, 64, imported, nullptr) == CUDA_ERROR_INVALID_VALUE);

@@ -118,7 +118,7 @@ TEST_CASE("events: an unrecorded one is complete, times need two records, destro
   float milliseconds = 0;
   CHECK(cuEventElapsedTime_v2(&milliseconds, begin, end) == CUDA_SUCCESS);
   CHECK(milliseconds == 1.5F);
-  CHECK(cuEventElapsedTime_v2(nullptr, begin, end) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuEventElapsedTime_v2(nullptr, begin, end) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuEventDestroy_v2(begin) == CUDA_SUCCESS);
   CHECK(cuEventDestroy_v2(begin) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuEventRecord(begin, nullptr) == CUDA_ERROR_INVALID_HANDLE);

@@ -22,6 +22,7 @@ CUresult create_context(CUcontext* result, unsigned flags, CUdevice device) {
   return entry([&] {
     require(result != nullptr);
     check_flags(flags);
+    Driver::get().device(device).check();
     auto context = std::make_shared<Context>(Driver::get().device(device), /*is_primary=*/false);
     context->flags = flags;
     context->revive();
@@ -37,6 +38,7 @@ CUresult create_context(CUcontext* result, unsigned flags, CUdevice device) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
   return entry([&] {
     require(result != nullptr);
+    Driver::get().device(device).check();
     const auto& context = Driver::get().device(device).primary_context();
     std::lock_guard lock(context->primary_mutex);
     context->revive();
@@ -112,6 +114,7 @@ CUresult cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* parameters, unsign
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
   return entry([&] {
+    require(handle != nullptr);
     auto context = ContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
     require(!context->is_primary() && !context->is_green(), CUDA_ERROR_INVALID_CONTEXT);
     ContextTable::instance().remove(handle);
@@ -306,7 +309,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
     auto context = usable_context();
     auto peer = ContextTable::instance().get(peer_handle, CUDA_ERROR_INVALID_CONTEXT);
     require(peer->is_alive(), CUDA_ERROR_INVALID_CONTEXT);
-    require(peer != context, CUDA_ERROR_INVALID_CONTEXT);
+    require(peer != context, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     std::lock_guard lock(context->peers_mutex);
     require(!context->peers.contains(peer_handle), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     if (&peer->device() != &context->device())

@@ -137,9 +137,10 @@ CUresult copy_described_async(const Descriptor* descriptor, CUstream stream, boo
   });
 }
 
+/// Null is the current one.
 void check_contexts(CUcontext to, CUcontext from) {
-  ContextTable::instance().get(to, CUDA_ERROR_INVALID_CONTEXT);
-  ContextTable::instance().get(from, CUDA_ERROR_INVALID_CONTEXT);
+  for (CUcontext context : {to, from})
+    if (context != nullptr) ContextTable::instance().get(context, CUDA_ERROR_INVALID_CONTEXT);
 }
 
 CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,

@@ -140,6 +140,8 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
           return;
         }
     }
+    require(wanted.find(':') != std::string::npos &&
+            wanted.find_first_not_of("0123456789ABCDEF:.") == std::string::npos);
     throw Failure(CUDA_ERROR_INVALID_DEVICE);
   });
 }

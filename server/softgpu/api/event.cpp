@@ -101,7 +101,7 @@ CUresult cuEventSynchronize(CUevent handle) {
 
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUevent end_handle) {
   return entry([&] {
-    require(milliseconds != nullptr);
+    require(milliseconds != nullptr, CUDA_ERROR_INVALID_HANDLE);
     auto start = usable_event(start_handle), end = usable_event(end_handle);
     require(start->has_timing() && end->has_timing(), CUDA_ERROR_INVALID_HANDLE);
     auto first = start->last(), last = end->last();

@@ -38,9 +38,7 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource* resource, CUdevR
 
 CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevResourceType type) {
   return entry([&] {
-    auto context = handle == nullptr
-                       ? current_context()
-                       : ContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
+    auto context = ContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
     give(resource, type, all_of(*context));
   });
 }
@@ -62,7 +60,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int* count,
     require(count != nullptr && input != nullptr && (flags & ~flags_known) == 0);
     Multiprocessors whole = from_resource(*input);
     require(whole.split == 0, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
-    require(smallest <= whole.count);
+    require(smallest <= whole.count, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
     bool is_fine = flags & CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING;
     unsigned alignment = is_fine ? 2 : input->sm.smCoscheduledAlignment;
     unsigned part = std::max(smallest, is_fine ? 2 : input->sm.minSmPartitionSize);

@@ -23,8 +23,10 @@ CUresult launch(CUfunction function, int width, int height, CUstream stream) {
   LegacyLaunch legacy;
   CUresult result = entry([&] {
     require(width > 0 && height > 0);
-    find_function(function)->change_legacy([&](LegacyLaunch& set) { legacy = set; });
-    require(legacy.block[0] != 0);
+    auto called = find_function(function);
+    called->change_legacy([&](LegacyLaunch& set) { legacy = set; });
+    // What nobody set is zero.
+    legacy.parameter_bytes = std::max(legacy.parameter_bytes, called->kernel().parameter_bytes);
   });
   if (result != CUDA_SUCCESS) return result;
   size_t bytes = legacy.parameter_bytes;

@@ -95,6 +95,8 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags) {
     require((flags & ~known) == 0);
     auto context = usable_context();
     refuse_while_capturing();
+    *address = nullptr;
+    if (bytes == 0) return;
     *address = addresses().allocate_host(context->device().ordinal(), context->id(), bytes, flags);
   });
 }
@@ -113,6 +115,7 @@ CUresult cuMemFreeHost(void* address) {
   return entry([&] {
     auto context = usable_context();
     refuse_while_capturing();
+    if (address == nullptr) return;
     auto range = addresses().find(reinterpret_cast<DeviceAddress>(address));
     require(range != nullptr && range->host == address &&
             range->kind == MemoryKind::host_allocated);
@@ -139,6 +142,7 @@ CUresult cuMemHostUnregister(void* address) {
     usable_context();
     refuse_while_capturing();
     auto range = addresses().find(reinterpret_cast<DeviceAddress>(address));
+    require(range == nullptr || range->kind != MemoryKind::host_allocated);
     require(
         range != nullptr && range->host == address && range->kind == MemoryKind::host_registered,
         CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);

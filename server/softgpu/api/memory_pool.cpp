@@ -29,9 +29,11 @@ CUdeviceptr capture_allocation(const std::shared_ptr<Stream>& stream, const Memo
 CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool_handle, CUstream handle,
                   bool per_thread) {
   return entry([&] {
-    require(address != nullptr && bytes != 0);
+    require(address != nullptr);
     auto stream = find_stream(handle, per_thread);
     stream->context()->check();
+    *address = 0;
+    if (bytes == 0) return;  // unlike cuMemAlloc, which refuses it
     int device = stream->context()->device().ordinal();
     auto pool = find_pool(pool_handle != nullptr ? pool_handle : current_pool(device));
     if (stream_is_captured(*stream)) {
@@ -53,6 +55,7 @@ CUresult free_in_order(CUdeviceptr address, CUstream handle, bool per_thread) {
       return submit(stream, std::make_unique<MemoryFreeOperation>(address));
     }
     if (free_graph_allocation(address)) return;
+    if (address == 0) return;
     auto range = addresses().find(address);
     require(range != nullptr && range->base == address && range->kind == MemoryKind::device);
     stream->enqueue(std::make_shared<FunctionTask>(FunctionTask::Place::service, [range, address] {
@@ -94,7 +97,8 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
     require(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                 properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE,
             CUDA_ERROR_NOT_SUPPORTED);
-    int device = Driver::get().device(properties->location.id).ordinal();
+    int device = properties->location.id;
+    require(device >= 0 && device < Driver::get().device_count());
     *pool =
         MemoryPoolTable::instance().add(std::make_shared<MemoryPool>(device, properties->maxSize));
   });
@@ -207,8 +211,9 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* descript
     for (size_t i = 0; i < count; ++i) {
       require(descriptors[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE);
       int device = Driver::get().device(descriptors[i].location.id).ordinal();
+      require(descriptors[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ, CUDA_ERROR_NOT_SUPPORTED);
       if (device == pool->device()) {
-        require(descriptors[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        require(descriptors[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE, CUDA_ERROR_INVALID_DEVICE);
         continue;
       }
       bool wants_access = descriptors[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

@@ -137,7 +137,14 @@ CUresult load_library(CUlibrary* result, const CUjit_option* options, void** val
       require(library_options[i] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE ||
               library_options[i] == CU_LIBRARY_BINARY_IS_PRESERVED);
     JitOptions jit(option_count, options, values);
-    auto library = Library::make(load_program(data(), jit));
+    const void* image = data();
+    require(image != nullptr);
+    std::shared_ptr<Library> library;
+    try {
+      library = Library::make(load_program(image, jit));
+    } catch (const Failure& failure) {  // as with NVIDIA's driver, which reads a library when it is first used
+      library = Library::make_broken(failure.code());
+    }
     *result = reinterpret_cast<CUlibrary>(library.get());
   });
 }

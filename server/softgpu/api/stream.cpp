@@ -381,9 +381,9 @@ CUresult begin_to_graph(CUstream handle, CUgraph graph_handle, const CUgraphNode
 
 CUresult end(CUstream handle, CUgraph* graph, bool per_thread) {
   return entry([&] {
-    require(graph != nullptr);
-    *graph = nullptr;
+    if (graph != nullptr) *graph = nullptr;
     std::shared_ptr<Graph> captured = end_capture(find_stream(handle, per_thread));
+    if (graph == nullptr) return;
     // A graph of the program's own is in the table already.
     if (GraphTable::instance().find(captured->handle()) == nullptr)
       GraphTable::instance().add(captured);

@@ -226,7 +226,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
     auto file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
     // Which device it belongs to is not in the file; all devices of this kind are alike.
     auto memory = PhysicalMemory::import(Driver::get().device(0).account(), file);
-    require(memory != nullptr);
+    require(memory != nullptr, CUDA_ERROR_UNKNOWN);
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};

@@ -326,11 +326,10 @@ bool AddressSpace::is_reserved(DeviceAddress address, uint64_t bytes) const {
 
 void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device,
                        std::shared_ptr<PhysicalMemory> physical, uint64_t offset) {
-  require(bytes != 0 && bytes % large_page_bytes == 0 && address % large_page_bytes == 0 &&
-          offset % large_page_bytes == 0);
-  require(offset <= physical->bytes() && bytes <= physical->bytes() - offset);
+  require(bytes != 0 && address % large_page_bytes == 0);
   std::lock_guard lock(mutex_);
   require(is_reserved(address, bytes));
+  require(offset == 0 && bytes == physical->bytes(), CUDA_ERROR_NOT_SUPPORTED);
   auto next = ranges_.lower_bound(address);
   require((next == ranges_.end() || next->first >= address + bytes) &&
           range_at(address) == nullptr);
@@ -346,15 +345,14 @@ void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device,
 
 std::vector<std::shared_ptr<PhysicalMemory>> AddressSpace::unmap(DeviceAddress address,
                                                                  uint64_t bytes) {
-  require(bytes != 0 && bytes % large_page_bytes == 0 && address % large_page_bytes == 0);
+  require(bytes != 0);
   std::lock_guard lock(mutex_);
   require(is_reserved(address, bytes));
-  // Whole mappings only; between them there may be gaps.
+  // Whole mappings only; there may be gaps, or nothing else.
   auto begin = ranges_.lower_bound(address), end = ranges_.lower_bound(address + bytes);
   auto is_inside = [&](const MemoryRange& range) {
     return range.kind == MemoryKind::mapped && range.base + range.bytes <= address + bytes;
   };
-  require(begin != end);
   for (auto it = begin; it != end; ++it) require(is_inside(*it->second));
   auto before = range_at(address);
   require(before == nullptr || before->base == address);
@@ -496,6 +494,12 @@ bool AddressSpace::is_plain_host(DeviceAddress address) const {
   return address - found->first >= found->second.bytes;
 }
 
+bool AddressSpace::any_access(DeviceAddress base) const {
+  for (auto it = accesses_.lower_bound({base, 0}); it != accesses_.end() && it->first.first == base; ++it)
+    if (it->second != Access::none) return true;
+  return false;
+}
+
 std::optional<std::vector<MemorySpan>> AddressSpace::spans(DeviceAddress address,
                                                            uint64_t bytes) const {
   if (is_plain_host(address))
@@ -508,6 +512,7 @@ std::optional<std::vector<MemorySpan>> AddressSpace::spans(DeviceAddress address
     if (range == nullptr) return std::nullopt;
     // Allocations that happen to be neighbours are still separate; mappings are not.
     if (done != 0 && range->kind != MemoryKind::mapped) return std::nullopt;
+    if (range->kind == MemoryKind::mapped && !any_access(range->base)) return std::nullopt;
     uint64_t offset = address + done - range->base;
     uint64_t piece = std::min(bytes - done, range->bytes - offset);
     result.push_back({range->host + offset, piece, range});

@@ -159,6 +159,9 @@ class AddressSpace {
   std::map<DeviceAddress, std::shared_ptr<MemoryRange>> ranges_;
   std::map<DeviceAddress, std::unique_ptr<Slab>> slabs_;
   std::map<DeviceAddress, Reservation> reservations_;
+  /// Whether any device may use the mapping; under the lock.
+  bool any_access(DeviceAddress base) const;
+
   std::map<std::pair<DeviceAddress, int>, Access> accesses_;  // of mapped ranges, by device
   std::set<std::pair<int, int>> peers_;                       // device, whose memory it may use
   std::map<DeviceAddress, uint64_t> arena_pieces_;  // what the host gave us, with its size

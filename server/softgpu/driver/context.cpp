@@ -66,7 +66,6 @@ void Context::revive() {
   std::lock_guard lock(submission_mutex_);
   if (is_alive_) return;
   legacy_stream_ = std::make_shared<Stream>(shared_from_this(), Stream::Kind::legacy, 0, 0);
-  error_ = CUDA_SUCCESS;
   stack_bytes_ = 1024;
   for (auto& limit : other_limits_) limit = 0;
   other_limits_[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
@@ -108,16 +107,10 @@ void Context::destroy() {
 
 // ---- errors ----
 
-void Context::check() const {
-  if (home_ != nullptr) return home_->check();
-  CUresult error = error_;
-  if (error != CUDA_SUCCESS) throw Failure(error);
-}
+void Context::check() const { device_.check(); }
 
 void Context::fail(CUresult error, std::string_view message) {
-  if (home_ != nullptr) return home_->fail(error, message);
-  CUresult none = CUDA_SUCCESS;
-  if (error_.compare_exchange_strong(none, error)) log_line(message);
+  if (device_.fail(error)) log_line(message);
 }
 
 void Context::fail(const Fault& fault) {

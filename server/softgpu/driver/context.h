@@ -49,9 +49,9 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
 
   // ---- errors ----
 
-  /// Throws the error that a kernel left behind, which stays until the context ends.
+  /// Throws the error that a kernel of the device left behind.
   void check() const;
-  bool has_failed() const { return home_ != nullptr ? home_->has_failed() : error_ != CUDA_SUCCESS; }
+  bool has_failed() const { return device_.has_failed(); }
   void fail(CUresult error, std::string_view message);
   void fail(const Fault& fault);
 
@@ -112,7 +112,6 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   const uint64_t id_;
   const bool is_primary_;
   std::atomic<bool> is_alive_{false};
-  std::atomic<CUresult> error_{CUDA_SUCCESS};
 
   /// Makes a task wait for what must come before it in the stream; under the lock.
   void order_behind(Stream& stream, Task& task);

@@ -50,7 +50,7 @@ struct EndDescriptor {
 
 CopyEnd make_end(const EndDescriptor& from, uint64_t width_bytes, uint64_t height, uint64_t depth) {
   CopyEnd end = {.x_bytes = from.x_bytes, .y = from.y, .z = from.z, .array = nullptr};
-  require(from.lod == 0);
+  require(from.lod == 0 || from.type != CU_MEMORYTYPE_ARRAY);
   switch (from.type) {
     case CU_MEMORYTYPE_HOST:
       end.address = reinterpret_cast<DeviceAddress>(from.host);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "driver/context.h"
+#include "driver/failure.h"
 
 namespace fargpu::softgpu {
 
@@ -33,6 +34,15 @@ std::string Device::pci_bus_id() const {
   char text[16];
   std::snprintf(text, sizeof text, "0000:%02X:00.0", hardware_number_ + 1);
   return text;
+}
+
+void Device::check() const {
+  if (CUresult error = error_; error != CUDA_SUCCESS) throw Failure(error);
+}
+
+bool Device::fail(CUresult error) {
+  CUresult none = CUDA_SUCCESS;
+  return error_.compare_exchange_strong(none, error);
 }
 
 uint64_t Device::begin_grid() {

@@ -37,6 +37,14 @@ class Device {
   const std::shared_ptr<Context>& primary_context() const { return primary_context_; }
   void make_primary_context();
 
+  // ---- errors that kernels leave behind: of all contexts of the process, and none can be made any more, as on NVIDIA's ----
+
+  /// Throws the error.
+  void check() const;
+  bool has_failed() const { return error_ != CUDA_SUCCESS; }
+  /// The first error stays until the process ends; false if there was one.
+  bool fail(CUresult error);
+
   // ---- memory that kernels may still be using ----
 
   uint64_t begin_grid();
@@ -61,6 +69,7 @@ class Device {
   const int multiprocessor_count_;
   std::shared_ptr<MemoryAccount> account_;
   std::shared_ptr<Context> primary_context_;
+  std::atomic<CUresult> error_{CUDA_SUCCESS};
 
   std::mutex grids_mutex_;
   uint64_t next_grid_id_ = 1;

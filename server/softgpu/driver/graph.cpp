@@ -229,7 +229,8 @@ std::shared_ptr<Task> MemoryFreeOperation::make_task(const std::shared_ptr<Conte
 
 // ---- executable graphs ----
 
-GraphExec::GraphExec(Graph& graph, uint64_t flags) : flags_(flags) {
+// NVIDIA's driver does not tell of node priorities later.
+GraphExec::GraphExec(Graph& graph, uint64_t flags) : flags_(flags & ~uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY}) {
   std::unordered_map<const GraphNode*, size_t> position;
   for (GraphNode* node : graph.in_order()) {
     Step step;

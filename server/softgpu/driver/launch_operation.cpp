@@ -78,14 +78,14 @@ void KernelOperation::check_cluster(const FunctionSettings& settings) const {
     return;
   }
   const ThreadDimensions& cluster = shape_.cluster;
-  require(cluster.x != 0 && cluster.y != 0 && cluster.z != 0);
+  require(cluster.x != 0 && cluster.y != 0 && cluster.z != 0, CUDA_ERROR_INVALID_CLUSTER_SIZE);
   uint64_t most =
       settings.non_portable_cluster_allowed ? cluster_blocks_max : cluster_blocks_portable;
   if (kernel.max_cluster_rank != 0) most = std::min<uint64_t>(most, kernel.max_cluster_rank);
   require(cluster.count() <= most, CUDA_ERROR_INVALID_CLUSTER_SIZE);
   bool divides = shape_.grid.x % cluster.x == 0 && shape_.grid.y % cluster.y == 0 &&
                  shape_.grid.z % cluster.z == 0;
-  require(divides, CUDA_ERROR_INVALID_VALUE);
+  require(divides, CUDA_ERROR_INVALID_CLUSTER_SIZE);
   if (kernel.required_cluster)
     require(cluster.x == kernel.required_cluster->x && cluster.y == kernel.required_cluster->y &&
                 cluster.z == kernel.required_cluster->z,
@@ -95,6 +95,7 @@ void KernelOperation::check_cluster(const FunctionSettings& settings) const {
 void KernelOperation::copy_arguments(void** arguments, void** extra) {
   const Routine& kernel = function_->kernel();
   argument_bytes_.resize(kernel.parameter_bytes);
+  if (arguments != nullptr && extra != nullptr && *extra == CU_LAUNCH_PARAM_END) extra = nullptr;
   require(arguments == nullptr || extra == nullptr);
   if (arguments != nullptr) {
     for (size_t i = 0; i < kernel.parameters.size(); ++i) {

@@ -249,13 +249,22 @@ std::shared_ptr<Library> Library::make(std::shared_ptr<const Program> program) {
   return library;
 }
 
+std::shared_ptr<Library> Library::make_broken(CUresult error) {
+  auto library = std::make_shared<Library>();
+  library->error_ = error;
+  LibraryTable::instance().add(library);
+  return library;
+}
+
 std::shared_ptr<Kernel> Library::kernel(const std::string& name) const {
+  require(error_ == CUDA_SUCCESS, error_);
   for (const auto& kernel : kernels_)
     if (kernel->routine().name == name) return kernel;
   throw Failure(CUDA_ERROR_NOT_FOUND);
 }
 
 std::shared_ptr<Module> Library::module_in(const std::shared_ptr<Context>& context) {
+  require(error_ == CUDA_SUCCESS, error_);
   std::lock_guard lock(mutex_);
   std::shared_ptr<Module>& module = modules_[context.get()];
   if (module != nullptr) return module;

@@ -86,7 +86,7 @@ class Module : public std::enable_shared_from_this<Module> {
 
 /// What the calls of CUDA 1 to 3 set for a function's next launch.
 struct LegacyLaunch {
-  std::array<unsigned, 3> block{};  // zeros until it is set
+  std::array<unsigned, 3> block{1, 1, 1};
   unsigned shared_bytes = 0;
   unsigned parameter_bytes = 0;
   std::vector<std::byte> parameters;
@@ -122,8 +122,9 @@ class Function {
 class Library : public std::enable_shared_from_this<Library> {
  public:
   static std::shared_ptr<Library> make(std::shared_ptr<const Program> program);
+  /// A library of no program: whatever is looked for in it gives the error.
+  static std::shared_ptr<Library> make_broken(CUresult error);
 
-  const std::shared_ptr<const Program>& program() const { return program_; }
   const std::vector<std::shared_ptr<Kernel>>& kernels() const { return kernels_; }
   std::shared_ptr<Kernel> kernel(const std::string& name) const;
   /// The module for a context, loaded now if it was not before.
@@ -136,6 +137,7 @@ class Library : public std::enable_shared_from_this<Library> {
 
  private:
   std::shared_ptr<const Program> program_;
+  CUresult error_ = CUDA_SUCCESS;
   std::vector<std::shared_ptr<Kernel>> kernels_;
   std::mutex mutex_;
   std::map<const Context*, std::shared_ptr<Module>> modules_;

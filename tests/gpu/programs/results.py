@@ -36,6 +36,7 @@ class Results:
             self.entries[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
         self.entries[name]["seconds"] = round(time.time() - begin, 2)
         print(f"{name}: {self.entries[name]}", flush=True)
+        self.write()  # so that what a later case breaks is not lost
 
     def write(self):
         with open(sys.argv[1], "w") as file:

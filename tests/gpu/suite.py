@@ -1,0 +1,250 @@
+"""Running programs on the local driver and through fargpu, and comparing what comes of them."""
+
+import concurrent.futures
+import ctypes.util
+import glob
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = os.path.join(HERE, "programs")
+JOBS = 8  # processes at once, where a group has many small ones
+
+
+def driver_library():
+    """The real driver's library, by path."""
+    if os.environ.get("FARGPU_TEST_DRIVER"):
+        return os.environ["FARGPU_TEST_DRIVER"]
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":") + ["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64"]
+    for folder in folders:
+        path = os.path.join(folder, "libcuda.so.1")
+        if folder and os.path.exists(path) and "compat" not in path:
+            return os.path.realpath(path)
+    found = ctypes.util.find_library("cuda")
+    if found:
+        return found
+    sys.exit("no CUDA driver library on this machine")
+
+
+class Suite:
+    def __init__(self, options):
+        self.stage, self.out = os.path.abspath(options.stage), os.path.abspath(options.out)
+        os.makedirs(self.out, exist_ok=True)
+        self.driver = driver_library()
+        self.rows = []
+        self.broker = None
+        self.began = time.time()
+
+    # --- running ----------------------------------------------------------------------------------------------
+
+    def start_broker(self):
+        log = open(os.path.join(self.out, "fargpud.log"), "w")
+        self.broker = subprocess.Popen(
+            [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder", self.out + "/images",
+             "--log-level", "debug"], stderr=log, stdout=log)
+        for _ in range(600):
+            match = re.search(r"listening address=127.0.0.1 port=(\d+)", open(log.name).read())
+            if match:
+                self.pool = "127.0.0.1:" + match[1]
+                return
+            if self.broker.poll() is not None:
+                break
+            time.sleep(0.05)
+        sys.exit("fargpud did not start:\n" + open(log.name).read())
+
+    def stop_broker(self):
+        self.broker.send_signal(signal.SIGTERM)
+        try:
+            self.broker.wait(20)
+        except subprocess.TimeoutExpired:
+            self.broker.kill()
+
+    def hidden(self, command):
+        """The command in a mount namespace without the driver's libraries and device files."""
+        folder = os.path.dirname(self.driver)
+        if folder.startswith("/usr/local/nvidia"):
+            hide = ["mount -t tmpfs none /usr/local/nvidia"]
+        else:
+            names = [n for p in ("libcuda*", "libnvidia*", "libnv*ptx*") for n in glob.glob(os.path.join(folder, p))]
+            hide = [f"mount --bind /dev/null {n}" for n in names if os.path.isfile(n)]
+        for device in glob.glob("/dev/nvidia*"):
+            hide.append(f"mount -t tmpfs none {device}" if os.path.isdir(device) else f"mount --bind /dev/null {device}")
+        return ["unshare", "-m", "--propagation", "private", "bash", "-c", "; ".join([*hide, 'exec "$@"']), "bash"] + command
+
+    def environment(self, extra=None):
+        env = dict(os.environ, PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        env.update(extra or {})
+        return env
+
+    def call(self, label, command, timeout, extra=None, cwd=None):
+        """Runs to the end; returns (exit code, seconds, output). The output is kept in a file too. What a program leaves behind, or all of it
+        when it is late, is ended."""
+        begin = time.time()
+        path = os.path.join(self.out, label + ".log")
+        with open(path, "w") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment(extra), cwd=cwd,
+                                       start_new_session=True)
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                code = "timeout"
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        with open(path, errors="replace") as log:
+            return code, time.time() - begin, log.read()
+
+    def caches(self, folder):
+        """Where torch.compile and Triton keep what they compile. What autotuning finds is kept there too, so that runs that share a folder
+        run the same kernels."""
+        folder = os.path.join(self.out, "caches", folder)
+        return {"TORCHINDUCTOR_CACHE_DIR": folder + "/inductor", "TRITON_CACHE_DIR": folder + "/triton"}
+
+    def library_path(self):
+        """Where programs that are linked with the toolkit's libraries find them: in the toolkit, else where Python's packages have them."""
+        folders = ["/usr/local/cuda/lib64"]
+        for place in sys.path:
+            folders += sorted(glob.glob(os.path.join(place, "nvidia", "*", "lib")))
+        return ":".join([*(folder for folder in folders if os.path.isdir(folder)), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+
+    def local(self, label, command, timeout=200, extra=None, cwd=None):
+        return self.call(label + ".local", command, timeout, extra, cwd)
+
+    def remote(self, label, command, timeout=200, extra=None, cwd=None):
+        full = self.hidden([self.stage + "/bin/fargpu", "run", "--no-check", "--"] + command)
+        return self.call(label + ".remote", full, timeout, dict({"FARGPU_POOL": self.pool}, **(extra or {})), cwd)
+
+    def cases_of(self, folder, pattern, extra=None):
+        """[(label, command)] of programs that name their cases when they are called without arguments."""
+        cases = []
+        for path in sorted(glob.glob(os.path.join(self.stage, folder, pattern))):
+            _, _, text = self.call("cases." + os.path.basename(path), [path], 60, extra)
+            cases += [(f"{os.path.basename(path)}.{name}", [path, name]) for name in text.split()]
+        return cases
+
+    def same_cases(self, name, cases, timeout, extra=None):
+        """Each case's exit code and output are equal. Where they are not, the local run is repeated: what does not repeat itself need only
+        end alike."""
+        def answer(case):
+            label, command = case
+            runs = [self.local, self.remote]
+            found = [f"exit {code}: {text}" for code, _, text in (run(label, command, timeout, extra) for run in runs)]
+            if found[0] != found[1]:
+                code, _, text = self.local(label + ".again", command, timeout, extra)
+                varies = f"exit {code}: {text}" != found[0]
+                if varies and [text.split(":")[0] for text in found] == [f"exit {code}"] * 2:
+                    varying.append(label)
+                    found[1] = found[0]
+            return found
+
+        varying = []
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            answers = dict(zip((label for label, _ in cases), pool.map(answer, cases)))
+        self.same_answers(name, answers)
+        failed = [label for label, (local, _) in answers.items() if not local.startswith("exit 0")]
+        note = f"; vary locally: {' '.join(varying)}" if varying else ""
+        self.row(f"{name} on the local driver", not failed, f"{len(answers) - len(failed)} of {len(answers)} pass; not {' '.join(failed)}{note}")
+
+    # --- comparing --------------------------------------------------------------------------------------------
+
+    def row(self, name, good, note=""):
+        self.rows.append((name, "ok" if good else "FAILED", note))
+        print(f"{'ok    ' if good else 'FAILED'} {name}  {note}", flush=True)
+
+    def same_output(self, name, command, timeout=60):
+        """Exit code and output are equal."""
+        lcode, lseconds, ltext = self.local(name, command, timeout)
+        rcode, rseconds, rtext = self.remote(name, command, timeout)
+        good = lcode == rcode == 0 and ltext == rtext
+        note = f"{lseconds:.1f} s, {rseconds:.1f} s"
+        if not good:
+            note = f"exit {lcode}, {rcode}; {rtext[-300:]!r}"
+        self.row(name, good, note)
+
+    def same_answers(self, name, answers, excused=lambda local, remote: False):
+        """Named answers, as pairs {name: (locally, remotely)}, are equal or excused; those that differ are shown."""
+        different = {case: pair for case, pair in sorted(answers.items()) if pair[0] != pair[1] and not excused(*pair)}
+        for case, (local, remote) in different.items():
+            self.row(f"{name}.{case}", False, f"{local[-400:]!r} locally, {remote[-400:]!r} remotely")
+        self.row(name, not different and bool(answers), f"{len(answers) - len(different)} of {len(answers)} equal")
+
+    def same_results(self, name, script, arguments=(), timeout=230, tolerance=1e-2, extra=None, in_turn=False, says=None,
+                     may_fail=lambda case, error: False):
+        """A Python program's results are equal: bit by bit where two local runs agree bit by bit, else within a tolerance.
+
+        Local and remote runs go on at the same time, unless `in_turn`. In `extra` {kind} stands for which run it is. `says` is what the one
+        line matches that fargpu has to say in the remote run. `may_fail` tells which cases may fail remotely, by name and error."""
+        def job(kind):
+            target = os.path.join(self.out, f"{name}.{kind}.json")
+            if os.path.exists(target):
+                os.remove(target)
+            command = ["python3", os.path.join(PROGRAMS, script), target, *arguments]
+            run = self.remote if kind == "remote" else self.local
+            settings = {key: value.replace("{kind}", kind) for key, value in (extra or {}).items()}
+            code, seconds, text = run(f"{name}.{kind}", command, timeout, settings)
+            try:
+                return code, seconds, json.load(open(target))["entries"], text
+            except (OSError, ValueError):
+                return code, seconds, {}, text
+
+        with concurrent.futures.ThreadPoolExecutor(1 if in_turn else 2) as pool:
+            first, remote = pool.map(job, ("first", "remote"))
+        # Again, only where the first run leaves a doubt.
+        differs = any("sha" in a and a.get("sha") != remote[2].get(case, {}).get("sha") for case, a in first[2].items())
+        second = job("second") if differs else first
+        said = re.findall(r"(?m)^fargpu.*", remote[3])
+        note = f"{first[1]:.0f} s local, {remote[1]:.0f} s remote" + "".join(f"; says: {line[:200]}" for line in said[:3])
+        if says is not None:
+            self.row(f"{name} in words", len(said) == 1 and re.search(says, said[0]) is not None, "; ".join(said[:5]))
+        if remote[0] != 0:
+            self.row(name, False, f"exit {remote[0]} (local {first[0]}); {remote[3][-400:]!r}")
+        if first[0] != 0:
+            self.row(name, False, f"local run: exit {first[0]}; {first[3][-300:]!r}")
+        equal = close = bad = 0
+        failing = []
+        failing = []
+        for case, a in first[2].items():
+            b, r = second[2].get(case, {}), remote[2].get(case)
+            if "error" in a:
+                failing.append(case)
+            if "error" in a:
+                failing.append(case)
+            if r is None:
+                self.row(f"{name}.{case}", False, "no remote result")
+                bad += 1
+            elif "error" in a or "error" in r:
+                same = a.get("error") == r.get("error") or may_fail(case, r.get("error"))
+                bad += not same
+                if not same:
+                    self.row(f"{name}.{case}", False, f"local: {a.get('error')}; remote: {r.get('error')}")
+            elif a["sha"] == r["sha"]:
+                equal += 1
+            elif a["sha"] != b.get("sha") and a.get("shape") == r.get("shape") and math.isclose(
+                    a.get("sum", 0), r.get("sum", 0), rel_tol=tolerance, abs_tol=tolerance * max(1.0, a.get("max", 0))):
+                close += 1
+            else:
+                bad += 1
+                self.row(f"{name}.{case}", False, f"local {a}, again {b}, remote {r}")
+        if failing:
+            note += f"; {len(failing)} fail locally: {' '.join(failing)}"
+        if failing:
+            note += f"; {len(failing)} fail locally: {' '.join(failing)}"
+        self.row(name, remote[0] == 0 and first[0] == 0 and bad == 0 and equal + close > 0,
+                 f"{equal} bit-equal, {close} close (local runs differ too), {bad} different; {note}")
+
+    def table(self):
+        width = max((len(r[0]) for r in self.rows), default=4)
+        print(f"\n{'program':<{width}}  result  note   (whole run: {time.time() - self.began:.0f} s)")
+        for name, result, note in self.rows:
+            print(f"{name:<{width}}  {result:<6}  {note[:600]}")
+        bad = sum(r[1] != "ok" for r in self.rows)
+        print(f"\n{len(self.rows) - bad} passed, {bad} failed")
+        return bad
