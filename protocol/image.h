@@ -24,4 +24,7 @@ inline constexpr std::size_t unbounded = ~std::size_t{0};
 /// say; of a file only `readable` bytes are looked at, in which a wrapper has no meaning, and the image must lie within them.
 std::optional<Image> find_image(const void* pointer, std::size_t readable = unbounded);
 
+/// Whether a reader that takes these bytes for what they begin like stays within them. Text does, if a null follows.
+bool keeps_within(std::span<const std::byte> image);
+
 }  // namespace fargpu

@@ -57,7 +57,7 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
     call.out<wire::LinkReply>().setKnown(false);
     return CUDA_SUCCESS;
   }
-  if ((in.getType() == CU_JIT_INPUT_CUBIN || in.getType() == CU_JIT_INPUT_FATBINARY) && !find_image(input.data(), input.size()))
+  if ((in.getType() == CU_JIT_INPUT_CUBIN || in.getType() == CU_JIT_INPUT_FATBINARY) && !keeps_within(input))
     return CUDA_ERROR_INVALID_IMAGE;
   return run(session, call, link, [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
     return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()), input.size(),

@@ -127,7 +127,7 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
     }
     load->image = &load->wrapper;
     session.keep(load);  // the driver may look at the wrapper again
-  } else if (!find_image(image.data(), image.size())) {
+  } else if (!keeps_within(image)) {
     return CUDA_ERROR_INVALID_IMAGE;
   }
   return session.aside_reply(
