@@ -23,6 +23,7 @@ struct CallId {
   std::uint16_t opcode = 0;
   bool wants_reply = false;
   bool never_held = false;
+  bool answered = false;  ///< before it is executed: what comes of it nobody hears
 };
 
 /// The answer of a service: a CUresult now, or the promise that Session::finish will be called for the call's id.
@@ -49,6 +50,7 @@ class Call {
         reader_(message) {}
 
   const CallId& id() const { return id_; }
+  void set_answered() { id_.answered = true; }
   std::span<std::byte> bulk() const { return bulk_; }
   std::span<const std::byte> message() const { return message_; }
 

@@ -330,11 +330,16 @@ void Session::park(const Service& service, Call& call, const std::vector<std::ui
       launches ? call.in<wire::CuGraphLaunch>().getHGraph() : 0);
 }
 
+// Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it destroys no longer
+// than until work has been submitted.
 void Session::execute_after_all(const Service& service, Call& call) {
   auto parked = copy_frame(host_budget_, call);
   if (!parked) return finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
-  order_.after_all([this, &service, parked] {
+  const bool answered = call.id().wants_reply && call.id().never_held;
+  if (answered) finish(call.id(), CUDA_SUCCESS);
+  order_.after_all([this, &service, parked, answered] {
     Call again(parked->header, parked->message, parked->bulk);
+    if (answered) again.set_answered();
     execute(service, again);
   });
 }
@@ -342,10 +347,22 @@ void Session::execute_after_all(const Service& service, Call& call) {
 std::optional<Outcome> Session::behind_launches(Call& call, std::uint64_t exec) {
   const std::uint64_t launch = order_.launch_of(exec);
   if (launch == 0) return std::nullopt;
-  if (call.id().never_held) return CUDA_ERROR_NOT_SUPPORTED;
+  return call.id().never_held ? Outcome(CUDA_ERROR_NOT_SUPPORTED) : park_behind({launch}, call);
+}
+
+std::optional<Outcome> Session::behind_context(Call& call, ContextState& context) {
+  const auto all = with_greens(context);
+  const auto items = order_.items([&](const StreamState* stream) {
+    return !call.id().never_held || (stream && std::find(all.begin(), all.end(), stream->context) != all.end());
+  });
+  if (items.empty()) return std::nullopt;
+  return park_behind(items, call);
+}
+
+Outcome Session::park_behind(const std::vector<std::uint64_t>& items, Call& call) {
   auto parked = copy_frame(host_budget_, call);
   if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
-  order_.enqueue({launch}, nullptr, {}, [this, parked] {
+  order_.enqueue(items, nullptr, {}, [this, parked] {
     Call again(parked->header, parked->message, parked->bulk);
     execute(*service_of(again.id().opcode), again);
   });
@@ -366,6 +383,7 @@ void Session::execute(const Service& service, Call& call) {
 }
 
 void Session::finish(const CallId& call, CUresult result, std::span<const std::byte> reply) {
+  if (call.answered) return;
   if (call.wants_reply) {
     output_.reply(call, result, reply);
   } else if (result != CUDA_SUCCESS) {

@@ -174,6 +174,9 @@ class Session final : FrameHandler {
   /// An executable graph is about to be changed: launches of it that are held back come first. The answer of a call that must wait for
   /// them, or cannot; nothing if there are none.
   std::optional<Outcome> behind_launches(Call& call, std::uint64_t exec);
+  /// The same for a context that is about to go, and everything that is held back; or, for a client that cannot wait for others, on the
+  /// context's own streams.
+  std::optional<Outcome> behind_context(Call& call, ContextState& context);
 
   /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
   void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {});
@@ -255,6 +258,7 @@ class Session final : FrameHandler {
   void park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
             std::uint64_t recorded_event);
   void execute_after_all(const Service& service, Call& call);
+  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call);
   bool enter_context(const Service& service, const Call& call);
   ContextState* primary_of(int device);
   std::vector<ContextState*> with_greens(ContextState& context);

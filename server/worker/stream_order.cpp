@@ -88,6 +88,15 @@ std::uint64_t StreamOrder::launch_of(std::uint64_t exec) const {
   return found == launches_.end() || (running_ != 0 && found->second >= running_) ? 0 : found->second;
 }
 
+std::vector<std::uint64_t> StreamOrder::items(const std::function<bool(const StreamState*)>& which) const {
+  std::vector<std::uint64_t> items;
+  for (const auto& [id, item] : items_) {
+    if (running_ != 0 && id >= running_) break;
+    if (which(item.stream)) items.push_back(id);
+  }
+  return items;
+}
+
 std::uint64_t StreamOrder::hold(StreamState& stream) {
   if (running_ != 0 && items_.at(running_).stream == &stream) {
     items_.at(running_).holding = true;

@@ -49,6 +49,9 @@ class StreamOrder {
   /// The last launch of an executable graph that is held back and comes before what is done now; 0 if there is none.
   std::uint64_t launch_of(std::uint64_t exec) const;
 
+  /// What is held back and comes before what is done now, by its stream, which may be null.
+  std::vector<std::uint64_t> items(const std::function<bool(const StreamState*)>& which) const;
+
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
   std::uint64_t hold(StreamState& stream);
   /// An item of its own, on no stream, for others to wait for until release().

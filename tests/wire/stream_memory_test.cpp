@@ -344,3 +344,33 @@ TEST_CASE("a context whose stream waits for a value that nobody will write can b
   CHECK(cuCtxSetCurrent(s.context) == CUDA_SUCCESS);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
+
+TEST_CASE("what is destroyed while a stream waits for a value goes when that is over, and nobody waits") {
+  Streams s;
+  CUmodule module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemGenericAllocationHandle allocation = 0;
+  REQUIRE(cuMemCreate(&allocation, 2u << 20, &properties, 0) == CUDA_SUCCESS);
+  const OneMemset one(s);
+  CUcontext context = nullptr;  // not the one whose stream waits
+  REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(s.context) == CUDA_SUCCESS);
+  const unsigned unloaded = s.driver->calls("cuModuleUnload");
+  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(s.memory, 9, 1, s.stream) == CUDA_SUCCESS);
+  CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(allocation) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroyNode(one.node) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  CHECK(s.driver->calls("cuModuleUnload") == unloaded);
+  s.flag() = 1;
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  CHECK(s.driver->calls("cuModuleUnload") == unloaded + 1);
+  CHECK(s.word(s.memory) == 9);
+  std::size_t nodes = 1;
+  CHECK(cuGraphGetNodes(one.graph, nullptr, &nodes) == CUDA_SUCCESS);
+  CHECK(nodes == 0);
+}
