@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -12,13 +13,17 @@ namespace fargpu::server {
 /// logs. What has a bound of its own is not counted: frames on their way out, staging rings. Threads: any.
 class HostBudget {
  public:
-  /// `bytes_max`: 0 for none.
-  explicit HostBudget(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  /// `bytes_max`: 0 for none. `refused` is called by the first who does not get what he wants.
+  explicit HostBudget(std::uint64_t bytes_max, std::function<void()> refused = [] {})
+      : bytes_max_(bytes_max), refused_(std::move(refused)) {}
 
   bool take(std::uint64_t bytes) {
     std::uint64_t taken = taken_.load();
     do {
-      if (bytes_max_ != 0 && (bytes > bytes_max_ || taken > bytes_max_ - bytes)) return false;
+      if (bytes_max_ != 0 && (bytes > bytes_max_ || taken > bytes_max_ - bytes)) {
+        if (!told_.exchange(true)) refused_();
+        return false;
+      }
     } while (!taken_.compare_exchange_weak(taken, taken + bytes));
     return true;
   }
@@ -27,7 +32,9 @@ class HostBudget {
 
  private:
   const std::uint64_t bytes_max_;
+  const std::function<void()> refused_;
   std::atomic<std::uint64_t> taken_{0};
+  std::atomic<bool> told_{false};
 };
 
 /// Bytes that are counted until this goes.

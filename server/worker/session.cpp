@@ -25,7 +25,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       options_(std::move(options)),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel),
-      host_budget_(options_.host_bytes_max),
+      host_budget_(options_.host_bytes_max, [this] { tell_full(); }),
       ledger_(options_.memory_limits),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
@@ -176,6 +176,17 @@ void Session::tell_prints() {
   };
   options_.printed->output.collect(send_as(1));
   options_.printed->errors.collect(send_as(2));
+}
+
+// To the person who runs the program: the driver's error does not say which memory it is.
+void Session::tell_full() {
+  const std::string text = "fargpu: warning: the session may take " + std::to_string(options_.host_bytes_max) +
+                           " bytes of the GPU host's memory (host_bytes_max of its fargpud) and wants more: CUDA_ERROR_OUT_OF_MEMORY\n";
+  output_.control([&](wire::Control::Builder control) {
+    auto printed = control.initPrinted();
+    printed.setDescriptor(2);
+    printed.setText(capnp::Data::Reader(reinterpret_cast<const capnp::byte*>(text.data()), text.size()));
+  });
 }
 
 bool Session::tell_usage(bool now) {

@@ -268,6 +268,7 @@ class Session final : FrameHandler {
   void drop_staging(ContextState& context);
   void flush_prints(CUevent passed);
   void tell_prints();
+  void tell_full();
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
   void rest();

@@ -19,6 +19,16 @@ TEST_CASE("a budget of the host's memory is not exceeded by a byte, whatever is 
   CHECK(HostBudget(0).take(~std::uint64_t{0}));
 }
 
+TEST_CASE("the first refusal is told") {
+  int told = 0;
+  HostBudget budget(10, [&] { ++told; });
+  CHECK(budget.take(10));
+  CHECK(told == 0);
+  CHECK_FALSE(budget.take(1));
+  CHECK_FALSE(budget.take(1));
+  CHECK(told == 1);
+}
+
 TEST_CASE("a charge ends with what it is for, once, wherever it went") {
   HostBudget budget(100);
   {

@@ -94,6 +94,11 @@ class HandMadeClient {
       read(std::as_writable_bytes(std::span(&header, 1)));
       std::vector<std::byte> rest(header.message_bytes + padded(header.bulk_bytes));
       read(rest);
+      if (header.kind == FrameKind::control) {
+        MessageReader reader({rest.data(), header.message_bytes});
+        const auto control = reader.root<wire::Control>();
+        if (control.isPrinted()) printed_.append(control.getPrinted().getText().asChars().begin(), control.getPrinted().getText().size());
+      }
       if (header.kind == FrameKind::reply) return static_cast<CUresult>(header.detail);
     }
   }
@@ -105,6 +110,8 @@ class HandMadeClient {
     REQUIRE(reply() == CUDA_SUCCESS);
     context_ = Handle(HandleKind::context, 1, 1).id();
   }
+  /// What the program would have found on its standard output and error by now.
+  const std::string& printed() const { return printed_; }
   /// The next graph of those that are created, and a node of it.
   std::uint64_t create_graph() {
     send_call<wire::CuGraphCreate>(Opcode::cuGraphCreate, [](auto) {});
@@ -140,6 +147,7 @@ class HandMadeClient {
   std::uint32_t sequence_ = 1;
   std::uint32_t context_ = 0;
   std::uint32_t graphs_ = 0;
+  std::string printed_;
 };
 
 }  // namespace fargpu::test
