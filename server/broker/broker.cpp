@@ -335,8 +335,12 @@ void Broker::listen() {
       EventLog::info("listening", {{"address", bound.address().to_string()}, {"port", bound.port()}});
       accept(acceptor);
     } catch (const asio::system_error& failed) {
-      throw SettingsError("listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" +
-                          failed.code().message() + "); is another fargpud running?");
+      const bool taken = failed.code() == asio::error::address_in_use;
+      const bool privileged = failed.code() == asio::error::access_denied;
+      throw SettingsError("listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" + failed.code().message() +
+                          "); " + (taken        ? "is another fargpud running?"
+                                   : privileged ? "ports below 1024 are for root"
+                                                : "name an address that this machine has"));
     }
   }
 }

@@ -192,7 +192,7 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error);
+    exit_code = app.exit(error) == 0 ? 0 : 2;
     return Wish::done;
   }
 
