@@ -17,6 +17,8 @@ constexpr const char* cuda_variables[] = {
     "CUDA_MODULE_DATA_LOADING", "CUDA_BINARY_LOADER_THREAD_COUNT",
 };
 
+constexpr long spin_us_max = 1'000'000;
+
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -37,7 +39,7 @@ Config read() {
   if (const std::string wanted = variable("FARGPU_DRIVER_VERSION"); !wanted.empty()) {
     int version = 0;
     if (!parse_number(wanted, version) || version < 11000 || version > toolkit_version) {
-      c.driver_version_error = "FARGPU_DRIVER_VERSION is '" + wanted + "'; give a CUDA version from 11000 to " +
+      c.number_error = "FARGPU_DRIVER_VERSION is '" + wanted + "'; give a CUDA version from 11000 to " +
                                std::to_string(toolkit_version) + ", for example 12080";
     } else {
       c.driver_version = version;
@@ -50,7 +52,10 @@ Config read() {
   }
   // Polling pays where another processor makes progress meanwhile.
   long spin_us = std::thread::hardware_concurrency() >= 4 ? 50 : 0;
-  if (const std::string wanted = variable("FARGPU_SPIN_US"); !wanted.empty()) parse_number(wanted, spin_us);
+  if (const std::string wanted = variable("FARGPU_SPIN_US"); !wanted.empty()) {
+    if (!parse_number(wanted, spin_us) || spin_us < 0 || spin_us > spin_us_max)
+      c.number_error = "FARGPU_SPIN_US is '" + wanted + "'; give microseconds from 0 to " + std::to_string(spin_us_max);
+  }
   c.spin = std::chrono::microseconds(spin_us);
   c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";
   for (const char* name : cuda_variables)
@@ -60,7 +65,7 @@ Config read() {
 
 }  // namespace
 
-std::vector<PoolHost> parse_pool(const std::string& text, std::string& error) {
+std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, const char* source) {
   std::vector<PoolHost> hosts;
   std::size_t begin = 0;
   while (begin <= text.size()) {
@@ -69,7 +74,7 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error) {
     begin = comma + 1;
     if (item.starts_with("tcp://")) item.erase(0, 6);
     const auto complain = [&](const std::string& why) {
-      error = "FARGPU_POOL is '" + text + "': " + why + "; write host[:port][,host[:port]...]";
+      error = std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...]";
       hosts.clear();
     };
     if (item.find("://") != std::string::npos) {

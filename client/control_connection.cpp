@@ -95,8 +95,8 @@ std::unique_ptr<Channel> connect_to(const PoolHost& host) {
   }
   if (outcome) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
-                                                     "); is fargpud running there and FARGPU_POOL right? "
-                                                     "`fargpu doctor` tells more");
+                                                     "); is fargpud running there and FARGPU_POOL right?" +
+                                                     std::string(doctor_hint));
   }
   return make_socket_channel(socket.release(), address);
 }

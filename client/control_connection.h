@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "config.h"
 #include "control.capnp.h"
@@ -19,6 +20,9 @@ struct DialError : std::runtime_error {
   DialError(CUresult result, const std::string& text) : std::runtime_error(text), result(result) {}
   CUresult result;
 };
+
+/// What ends a message that `fargpu doctor` can say more about.
+constexpr std::string_view doctor_hint = " `fargpu doctor` tells more";
 
 /// Opens a connection to a host; throws DialError (SYSTEM_NOT_READY) after limits::connect_timeout.
 std::unique_ptr<Channel> connect_to(const PoolHost& host);

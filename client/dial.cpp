@@ -91,7 +91,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
 }
 
 std::unique_ptr<Session> dial(const Config& config) {
-  if (!config.driver_version_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.driver_version_error);
+  if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
   require_pool(config);
   std::unique_ptr<DialError> first;
   for (const PoolHost& host : config.hosts) {

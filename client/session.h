@@ -23,7 +23,6 @@
 #include "graphs.h"
 #include "handle_map.h"
 #include "host_memory.h"
-#include "image.h"
 #include "links.h"
 #include "managed_memory.h"
 #include "peer_access.h"

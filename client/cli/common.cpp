@@ -13,7 +13,7 @@ std::vector<PoolHost> pool_hosts(const std::string& pool) {
   }
   if (text == "none") throw std::runtime_error("FARGPU_POOL=none: no GPU is to be used");
   std::string error;
-  std::vector<PoolHost> hosts = parse_pool(text, error);
+  std::vector<PoolHost> hosts = parse_pool(text, error, pool.empty() ? "FARGPU_POOL" : "--pool");
   if (!error.empty()) throw std::runtime_error(error);
   return hosts;
 }

@@ -67,7 +67,9 @@ void check_host(Report& report, const PoolHost& host) {
   try {
     broker = std::make_unique<ControlConnection>(host);
   } catch (const DialError& error) {
-    report.bad(error.what(), error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+    std::string_view what = error.what();
+    if (what.ends_with(doctor_hint)) what.remove_suffix(doctor_hint.size());
+    report.bad(std::string(what), error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
                                  ? "install the same version of fargpu on both machines"
                                  : "start fargpud there, open the port in its firewall, or correct FARGPU_POOL");
     return;
@@ -117,7 +119,7 @@ int doctor(const DoctorOptions& options) {
   std::cout << "this machine\n";
   check_library(report);
   check_memory(report);
-  if (!config().driver_version_error.empty()) report.bad(config().driver_version_error, "unset or correct it");
+  if (!config().number_error.empty()) report.bad(config().number_error, "unset or correct it");
   std::vector<PoolHost> hosts;
   try {
     hosts = pool_hosts(options.pool);

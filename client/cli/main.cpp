@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <iostream>
 
 #include "commands.h"
@@ -40,6 +41,15 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const auto commands = app.get_subcommands(nullptr);
+    const std::string word = argc > 1 ? argv[1] : "";
+    const auto is_word = [&](const CLI::App* command) { return command->get_name() == word; };
+    if (!word.empty() && word[0] != '-' && std::none_of(commands.begin(), commands.end(), is_word)) {
+      std::cerr << "fargpu: there is no command '" << word << "'; commands are";
+      for (const CLI::App* command : commands) std::cerr << " " << command->get_name();
+      std::cerr << "; `fargpu run -- " << word << "` runs a program\n";
+      return cli::exit_own_error;
+    }
     const int code = app.exit(error);
     return code == 0 ? 0 : cli::exit_own_error;
   }

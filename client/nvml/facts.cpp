@@ -118,7 +118,8 @@ NVML_EXPORT Return nvmlDeviceGetP2PStatus(DeviceHandle one, DeviceHandle other, 
   enum Index : unsigned { read = 0, write = 1, nvlink = 2, atomics = 3, pcie = 4 };  // nvmlGpuP2PCapsIndex_t
   constexpr unsigned ok = 0, not_supported = 5;                                     // nvmlGpuP2PStatus_t
   return with_two(one, other, [&](const Host& host, unsigned first, unsigned second) {
-    if (first == second || index > pcie) return NVML_ERROR_INVALID_ARGUMENT;
+    if (index > pcie) return NVML_ERROR_INVALID_ARGUMENT;
+    if (first == second) return give(ok, status);  // NCCL asks this too
     const auto found = host.peers.find({first, second});
     if (found == host.peers.end() || index == nvlink || index == pcie) return give(not_supported, status);
     const auto& [can_access, attributes] = found->second;

@@ -2,16 +2,35 @@
 
 #include <asio.hpp>
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 
 #include "broker.h"
 #include "event_log.h"
 #include "settings.h"
 
+namespace {
+
+using namespace fargpu::server;
+
+// Without it everything works, but code is sent again by each session.
+void check_image_folder(const Settings& settings) {
+  if (settings.image_folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(settings.image_folder, error);
+  if (!error && ::access(settings.image_folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
+  if (error)
+    EventLog::warning("no image folder", {{"folder", settings.image_folder}, {"reason", error.message()},
+                                          {"meaning", "each session sends its GPU code again; set --image-folder"}});
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  using namespace fargpu::server;
   Settings settings;
   try {
     int exit_code = 0;
@@ -27,6 +46,7 @@ int main(int argc, char** argv) {
     }
     EventLog::start(settings.log_level, settings.log_format);
     ::signal(SIGPIPE, SIG_IGN);
+    check_image_folder(settings);
     asio::io_context io;
     Broker broker(io, settings);
     asio::signal_set signals(io, SIGTERM, SIGINT);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "graph_plan.h"
 #include "handles.h"
 #include "host_blocks.h"
+#include "host_budget.h"
 #include "image_store.h"
 #include "links.h"
 #include "opcodes.h"
@@ -57,6 +59,7 @@ struct SessionOptions {
   std::chrono::nanoseconds spin{0};             ///< how long to poll before sleeping, while somebody waits
   PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
+  std::uint64_t host_bytes_max = 0;  ///< of this host's memory for what the client makes it keep; 0 for no bound
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   /// Hears of memory and calls, now and then.
@@ -83,6 +86,7 @@ class Session final : FrameHandler {
   DeviceMemory& memory() { return memory_; }
   Ledger& ledger() { return ledger_; }
   Sharing& sharing() { return sharing_; }
+  HostBudget& host_budget() { return host_budget_; }
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
@@ -167,6 +171,13 @@ class Session final : FrameHandler {
   CUresult open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened);
   CUresult close_context(ContextState& context);
 
+  /// An executable graph is about to be changed: launches of it that are held back come first. The answer of a call that must wait for
+  /// them, or cannot; nothing if there are none.
+  std::optional<Outcome> behind_launches(Call& call, std::uint64_t exec);
+  /// The same for a context that is about to go, and everything that is held back; or, for a client that cannot wait for others, on the
+  /// context's own streams.
+  std::optional<Outcome> behind_context(Call& call, ContextState& context);
+
   /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
   void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {});
 
@@ -206,7 +217,8 @@ class Session final : FrameHandler {
     std::uint64_t part = 0;
     std::uint64_t bytes = 0;
   };
-  void start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
+  /// False if there is no room for them.
+  [[nodiscard]] bool start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
   /// Nothing needs this part of the client any more; 0 is none.
   void release_part(std::uint64_t part);
   /// Sends the staging memory of a part to the client.
@@ -246,6 +258,7 @@ class Session final : FrameHandler {
   void park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
             std::uint64_t recorded_event);
   void execute_after_all(const Service& service, Call& call);
+  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call);
   bool enter_context(const Service& service, const Call& call);
   ContextState* primary_of(int device);
   std::vector<ContextState*> with_greens(ContextState& context);
@@ -255,6 +268,7 @@ class Session final : FrameHandler {
   void drop_staging(ContextState& context);
   void flush_prints(CUevent passed);
   void tell_prints();
+  void tell_full();
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
   void rest();
@@ -268,19 +282,20 @@ class Session final : FrameHandler {
   Waker waker_;
   FrameReader reader_;
   Output output_;
+  HostBudget host_budget_;
   Ledger ledger_;
   DeviceMemory memory_;
   Sharing sharing_;
   HostBlocks host_blocks_;
   ImageStore images_;
-  std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses
+  std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;  // owner and address
   std::unordered_map<std::uint64_t, std::shared_ptr<Charge>> charges_;  // by handle
   Handles handles_;
   Completions completions_;
   StreamOrder order_;
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
-  GraphParts graph_parts_{waker_};
+  GraphParts graph_parts_{waker_, host_budget_};
   GraphMemory graph_memory_{handles_};
   Resources resources_;
   Links links_;
@@ -304,6 +319,7 @@ class Session final : FrameHandler {
   struct Pull {
     std::vector<std::byte> bytes;
     std::size_t wanted = 0;
+    HostCharge charge;
     std::function<void(std::vector<std::byte>)> done;
   };
   std::map<std::uint64_t, Pull> pulls_;

@@ -27,7 +27,17 @@ class Doctor(SystemTest):
     def test_wrong_port(self):
         with socket.socket() as unused:  # bound, so that nobody else takes it, and deaf
             unused.bind(("127.0.0.1", 0))
-            self.findings("127.0.0.1:{}".format(unused.getsockname()[1]), "Connection refused", "start fargpud there")
+            report = self.findings("127.0.0.1:{}".format(unused.getsockname()[1]), "Connection refused", "start fargpud there")
+            self.assertNotIn("tells more", report)  # than the doctor
+
+    def test_numbers_that_are_none(self):
+        self.findings(self.broker().pool, "FARGPU_SPIN_US is 'soon'; give microseconds", env={"FARGPU_SPIN_US": "soon"})
+
+    def test_commands_that_are_none(self):
+        done = fargpu("nvidia-smi")
+        self.assertEqual(done.code, 125)
+        self.assertIn("there is no command 'nvidia-smi'; commands are run ls smi doctor", done.err)
+        self.assertIn("--pool is '::'", fargpu("ls", "--pool", "::").err)
 
     def test_name_without_address(self):
         self.findings("no-such-host.invalid", "no address for host 'no-such-host.invalid'", "correct FARGPU_POOL")

@@ -111,6 +111,21 @@ class Nvml(SystemTest):
         self.say({"nvmlDeviceGetTemperature0": 55})
         wait_until(lambda: self.ask(host, question) == [[0, 55]], "the new temperature", seconds=10)
 
+    def test_a_host_whose_nvml_hangs(self):
+        """Nothing is known of the devices then, and nobody but those who ask waits, and they not for long."""
+        host = self.host()
+        self.say({"hang": 1, "nvmlDeviceGetTemperature0": 41})
+        question = ["nvmlDeviceGetTemperature", "c_uint", self.device(), 0]
+        self.assertEqual(self.ask(host, question), [[NOT_SUPPORTED]])
+        client = self.client(host, "init", "context", "alloc a 1048576", "write a 17")
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+        self.say({"nvmlDeviceGetTemperature0": 41})
+        wait_until(lambda: self.ask(host, question) == [[0, 41]], "a temperature again")
+        self.say({"hang": 1})
+        host.terminate()  # which waits for nobody
+        client.finish()
+        self.assertEqual(host.wait(), 0)
+
     def test_what_the_host_does_not_know(self):
         d = self.device()
         questions = [["nvmlDeviceGetTemperature", "c_uint", d, 0], ["nvmlDeviceGetUtilizationRates", "c_ulonglong", d],
@@ -124,18 +139,18 @@ class Nvml(SystemTest):
         self.say({"topology": 20})
         d, other = self.device(), self.device(1)
         answers = dict(zip(("count", "architecture", "cores", "bus", "mig", "mig count", "units", "display", "events", "p2p", "topology",
-                            "itself", "graphics"), self.ask(
+                            "graphics"), self.ask(
             self.host(), ["nvmlDeviceGetCount_v2", "c_uint"], ["nvmlDeviceGetArchitecture", "c_uint", d],
             ["nvmlDeviceGetNumGpuCores", "c_uint", d], ["nvmlDeviceGetMemoryBusWidth", "c_uint", d],
             ["nvmlDeviceIsMigDeviceHandle", "c_uint", d], ["nvmlDeviceGetMaxMigDeviceCount", "c_uint", d], ["nvmlUnitGetCount", "c_uint"],
             ["nvmlDeviceGetDisplayMode", "c_uint", d], ["nvmlDeviceGetSupportedEventTypes", "c_ulonglong", d],
             ["nvmlDeviceGetP2PStatus", "c_uint", d, other, 0], ["nvmlDeviceGetTopologyCommonAncestor", "c_uint", d, other],
-            ["nvmlDeviceGetP2PStatus", "c_uint", d, d, 0], ["nvmlDeviceGetGraphicsRunningProcesses_v3", "c_uint", d]), strict=True))
+            ["nvmlDeviceGetGraphicsRunningProcesses_v3", "c_uint", d]), strict=True))
         self.assertEqual(answers["count"], [0, 2])
         self.assertEqual(answers["architecture"], [0, 9])
         self.assertEqual((answers["mig"], answers["mig count"], answers["units"], answers["display"]), ([0, 0],) * 4)
         self.assertEqual((answers["events"], answers["graphics"]), ([0, 0], [0, 0]))
-        self.assertEqual((answers["p2p"], answers["topology"], answers["itself"]), ([0, 0], [0, 20], [INVALID_ARGUMENT]))
+        self.assertEqual((answers["p2p"], answers["topology"]), ([0, 0], [0, 20]))
         more = self.ask(
             self.host(), ["nvmlDeviceGetDisplayActive", "c_uint", d], ["nvmlGetExcludedDeviceCount", "c_uint"],
             ["nvmlGetBlacklistDeviceCount", "c_uint"], ["nvmlDeviceGetGraphicsRunningProcesses", "c_uint", d],
@@ -146,7 +161,8 @@ class Nvml(SystemTest):
         # Devices reach each other, with atomic accesses too; over which wires is not known.
         self.assertEqual(self.ask(self.host(), *(["nvmlDeviceGetP2PStatus", "c_uint", d, other, index] for index in range(6))),
                          [[0, 0], [0, 0], [0, 5], [0, 0], [0, 5], [INVALID_ARGUMENT]])
-        self.assertEqual(self.ask(self.host(), ["nvmlDeviceOnSameBoard", "c_int", d, d]), [[0, 1]])
+        self.assertEqual(self.ask(self.host(), ["nvmlDeviceOnSameBoard", "c_int", d, d], ["nvmlDeviceGetP2PStatus", "c_uint", d, d, 0]),
+                         [[0, 1], [0, 0]])
         # The fake driver's devices are on no bus, and nobody knows of a board.
         self.assertEqual(self.ask(self.host(), ["nvmlDeviceGetBusType", "c_uint", d]), [[NOT_SUPPORTED]])
         self.assertEqual(answers["cores"][0], 0)

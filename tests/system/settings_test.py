@@ -46,6 +46,12 @@ class Settings(SystemTest):
         self.assertIn("sessions_max is 'x' (environment variable FARGPUD_SESSIONS_MAX)",
                       self.refused(env={"FARGPUD_SESSIONS_MAX": "x"}).err)
         self.assertIn("'nowhere' is not host:port", self.refused("--listen", "nowhere").err)
+        self.assertIn("name an address that this machine has", self.refused("--listen", "192.0.2.7:8470", "--insecure").err)
+        self.assertEqual(self.refused("--no-such-flag").code, 2)
+
+    def test_an_image_folder_that_cannot_be(self):
+        warned = self.broker("--image-folder", "/proc/nowhere").log("no image folder")
+        self.assertEqual(warned["folder"], "/proc/nowhere")
 
     def test_only_the_loopback_without_a_word(self):
         for address in ("0.0.0.0:0", "[::]:0", "192.0.2.7:0", "127.0.0.1:0,0.0.0.0:0"):

@@ -49,11 +49,19 @@ TEST_CASE("deliveries arrive while a thread waits for the worker to take changes
   while (lone.worker().wait({.readable = true}, std::chrono::seconds(10)).readable == false) {
   }
   lone.push([&](wire::Control::Builder control) { control.initDeliver().setAddress(other.address()); }, Bytes(64, std::byte{9}));
-  const auto last = [&] { return std::atomic_ref(other.bytes[63]).load(); };
-  for (const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-       last() != 9 && std::chrono::steady_clock::now() < deadline;)
+  // What follows it has been read once it has arrived.
+  Thread& thread = Thread::current();
+  lone.push([&](wire::Control::Builder control) {
+    auto error = control.initLateError();
+    error.setThread(thread.id());
+    error.setResult(CUDA_ERROR_UNKNOWN);
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  CUresult behind = CUDA_SUCCESS;
+  while ((behind = thread.take_late_error()) == CUDA_SUCCESS && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  CHECK(last() == 9);
+  REQUIRE(behind == CUDA_ERROR_UNKNOWN);
+  CHECK(other.bytes[63] == 9);
   CHECK_FALSE(sent);
   lone.next_call();
   sender.join();

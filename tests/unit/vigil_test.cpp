@@ -16,7 +16,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// One whose thread has ended when this goes.
 struct Watched {
   explicit Watched(std::chrono::milliseconds silence)
       : vigil(*new Vigil(silence, {.heard = [this] { return heard.load(); },
@@ -30,16 +29,22 @@ struct Watched {
   Vigil& vigil;  // its thread is detached, as is all that a session has
 };
 
+// Kept for good: a thread may still be looking at it.
+Watched& watch(std::chrono::milliseconds silence) {
+  static auto& all = *new std::vector<std::unique_ptr<Watched>>;
+  return *all.emplace_back(std::make_unique<Watched>(silence));
+}
+
 }  // namespace
 
 TEST_CASE("a host that says nothing gets heartbeats, and is given up") {
-  auto& watched = *new Watched(120ms);
+  auto& watched = watch(120ms);
   CHECK(watched.silent.get_future().wait_for(10s) == std::future_status::ready);
   CHECK(watched.beats > 0);
 }
 
 TEST_CASE("a host that says something is not given up") {
-  auto& watched = *new Watched(400ms);
+  auto& watched = watch(400ms);
   const auto end = Vigil::Clock::now() + 1s;
   auto silent = watched.silent.get_future();
   while (Vigil::Clock::now() < end) {
@@ -50,7 +55,7 @@ TEST_CASE("a host that says something is not given up") {
 }
 
 TEST_CASE("a process that was not stopped has no excuse") {
-  auto& watched = *new Watched(10s);
+  auto& watched = watch(10s);
   CHECK(watched.vigil.absence() == 0s);
   watched.vigil.end();
 }
