@@ -24,7 +24,7 @@ void check_image_folder(const Settings& settings) {
   std::filesystem::create_directories(settings.image_folder, error);
   if (!error && ::access(settings.image_folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
   if (error)
-    EventLog::warning("no image folder", {{"folder", settings.image_folder}, {"reason", error.message()},
+    EventLog::warn("no image folder", {{"folder", settings.image_folder}, {"reason", error.message()},
                                           {"meaning", "each session sends its GPU code again; set --image-folder"}});
 }
 
