@@ -25,7 +25,7 @@ void check_image_folder(const Settings& settings) {
   if (!error && ::access(settings.image_folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
   if (error)
     EventLog::warn("no image folder", {{"folder", settings.image_folder}, {"reason", error.message()},
-                                          {"meaning", "each session sends its GPU code again; set --image-folder"}});
+                                       {"meaning", "each session sends its GPU code again; set --image-folder"}});
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ class Settings(SystemTest):
         self.assertEqual(self.refused("--no-such-flag").code, 2)
 
     def test_an_image_folder_that_cannot_be(self):
-        warned = self.broker(image_folder="/proc/nowhere").log("no image folder")
+        warned = self.broker("--image-folder", "/proc/nowhere").log("no image folder")
         self.assertEqual(warned["folder"], "/proc/nowhere")
 
     def test_only_the_loopback_without_a_word(self):
