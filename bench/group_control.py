@@ -69,6 +69,7 @@ def waiting(bench, wait):
     """Calls that wait for an answer, against a ping-pong whose ends wait in the same way."""
     machine, add = bench.machine, bench.results.add
     client, worker, spin = WAITS[wait]
+    note = "fewer than four processors, for which spinning ends compete" if spin and os.cpu_count() < 4 else ""
     with contextlib.ExitStack() as stack:
         local = stack.enter_context(machine.asked(program(bench)))
         for transport in machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)):
@@ -96,10 +97,10 @@ def waiting(bench, wait):
 
             if bench.wants("L3"):
                 found, detail = turns("trivial")
-                add("L3", transport.name, case=wait, rounds=ratios(found["remote"], found["ping"], "seconds"), detail=detail)
+                add("L3", transport.name, case=wait, rounds=ratios(found["remote"], found["ping"], "seconds"), detail=detail, note=note)
             if bench.wants("L5"):
                 found, detail = turns("launch_sync")
-                add("L5", transport.name, case=wait, detail=detail, rounds=[
+                add("L5", transport.name, case=wait, detail=detail, note=note, rounds=[
                     (t - n) / p for t, n, p in zip(*(field(found[who], "seconds") for who in ("remote", "local", "ping")))])
 
 
