@@ -47,7 +47,7 @@ def workload(bench, row, case, name, command=None):
                 remote[t.name].answer(200)
                 ready[t.name] = t
             except Failed as error:
-                add(row, t.name, None, case, note=f"failed: {error}")
+                add(row, t.name, None, case, note=f"failed: {' '.join(str(error).split())}")
         counters = [counter.result() for counter in counted]
         if not ready:
             return

@@ -52,7 +52,7 @@ class Bench:
         except (Failed, ZeroDivisionError, statistics.StatisticsError) as error:
             for row, on, *case in places:
                 if self.wants(row) and f"{row} {case[0] if case else ''} {on}" not in set(self.results.found) - before:
-                    self.results.add(row, on, None, *case, note=f"failed: {error}")
+                    self.results.add(row, on, None, *case, note=f"failed: {' '.join(str(error).split())}")
 
 
 def in_turn(rounds, parts):
