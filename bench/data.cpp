@@ -20,7 +20,7 @@ struct Unmap {
 
 class Buffers {
  public:
-  explicit Buffers(std::size_t size) : size(size), pageable_(map(size), Unmap{size}) {
+  explicit Buffers(std::size_t size) : size(size), pageable_(map(size), Unmap{size}), back_(map(size), Unmap{size}) {
     OK(cuMemAlloc(&device, size));
     void* memory = nullptr;
     OK(cuMemAllocHost(&memory, size));
@@ -31,6 +31,7 @@ class Buffers {
       std::memcpy(pageable_.get() + i, &value, 8);
     }
     std::memcpy(pinned_, pageable_.get(), size);
+    std::memset(back_.get(), 1, size);
   }
   ~Buffers() {
     cuMemFreeHost(pinned_);
@@ -45,9 +46,8 @@ class Buffers {
 
   /// That the device holds what the host holds.
   void compare(const std::byte* host) const {
-    std::vector<std::byte> back(size);
-    OK(cuMemcpyDtoH(back.data(), device, size));
-    if (std::memcmp(back.data(), host, size) != 0) throw std::runtime_error("other bytes came back than were sent");
+    OK(cuMemcpyDtoH(back_.get(), device, size));
+    if (std::memcmp(back_.get(), host, size) != 0) throw std::runtime_error("other bytes came back than were sent");
   }
 
   const std::size_t size;
@@ -60,7 +60,7 @@ class Buffers {
     return static_cast<std::byte*>(memory);
   }
 
-  std::unique_ptr<std::byte, Unmap> pageable_;
+  std::unique_ptr<std::byte, Unmap> pageable_, back_;
   std::byte* pinned_ = nullptr;
 };
 

@@ -3,12 +3,13 @@
 import concurrent.futures
 import contextlib
 import os
+import statistics
 
 from machine import HERE, Failed, per_unit
 from rounds import in_turn, middle, ratios
 
 # Calls, tokens or replays a step, by which round trips are counted (as in programs/workloads.py).
-STEP_CALLS = {"W5": 32, "W7.copies": 1000, "W7.synchronise": 1000}
+STEP_CALLS = {"W5": 32, "W7.copies": 100, "W7.synchronise": 100}
 NAMES = ["W1", "W2", "W3", "W4", "W5", "W6.compile", "W6.graph", "W7.copies", "W7.synchronise", "W8"]
 FEW, MANY = 2, 6  # steps of the two runs that count round trips
 COMPARED = 8  # values of both sides
@@ -46,7 +47,7 @@ def workload(bench, row, case, name, command=None):
                 remote[t.name].answer(200)
                 ready[t.name] = t
             except Failed as error:
-                add(row, t.name, None, case, note=f"failed: {error}")
+                add(row, t.name, None, case, note=f"failed: {' '.join(str(error).split())}")
         counters = [counter.result() for counter in counted]
         if not ready:
             return
@@ -79,13 +80,14 @@ def workload(bench, row, case, name, command=None):
             over = [(a["seconds"] - b["seconds"]) / rtt for a, b in zip(found[on], found["local"])]
             times = ratios(found[on], found["local"], "seconds")
             rounds = {"ratio": times, "RTTs": over, "round trips": [trips / STEP_CALLS.get(name, 1)]}[unit]
-            equal = "equal" if remote[on].ask("values", count=COMPARED)["values"] == compared else "different"
+            both = list(zip(remote[on].ask("values", count=COMPARED)["values"], compared))
+            equal = "equal" if all(a == b for a, b in both) else "different"
             add(row, on, case=case, rounds=rounds, detail={
-                "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"), "T / N": f"{sorted(times)[len(times) // 2]:.3f}",
-                "p99 N": middle(found["local"], "step_p99"), "p99 T": middle(found[on], "step_p99"), "round trip": rtt, "beyond N": f"{sorted(over)[len(over) // 2]:.3g} RTTs",
+                "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"), "T / N": f"{statistics.median(times):.3f}",
+                "p99 N": middle(found["local"], "step_p99"), "p99 T": middle(found[on], "step_p99"), "round trip": rtt, "beyond N": f"{statistics.median(over):.3g} RTTs",
                 "a step's round trips": float(trips), "sent bytes": float(sent), "received bytes": float(received),
-                "client CPU": middle(found[on], "cpu"), "server CPU": sorted(server[on])[len(server[on]) // 2], "local CPU": middle(found["local"], "cpu"),
-                "values": equal, "steps a round": counts[on]})
+                "client CPU": middle(found[on], "cpu"), "server CPU": statistics.median(server[on]), "local CPU": middle(found["local"], "cpu"),
+                f"first {len(both)} values": equal, "steps a round": counts[on]})
 
 
 def count(machine, command, pool, extra, name, steps):

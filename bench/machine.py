@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -138,7 +139,7 @@ class Machine:
         self.bench = os.path.join(self.stage, "bench")
         os.makedirs(self.out, exist_ok=True)
         self.driver = driver_library()
-        self.running, self.brokers, self.counter = [], {}, 0
+        self.running, self.brokers, self.counter = [], {}, itertools.count(1)
         self.proxies = {}
         self.sockets = None
 
@@ -153,8 +154,7 @@ class Machine:
                 process.wait()
 
     def log(self, label):
-        self.counter += 1
-        return os.path.join(self.out, f"{self.counter:03}.{label}.log")
+        return os.path.join(self.out, f"{next(self.counter):03}.{label}.log")
 
     # --- servers ----------------------------------------------------------------------------------------------
 

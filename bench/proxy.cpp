@@ -41,15 +41,18 @@ class Direction : public std::enable_shared_from_this<Direction> {
       paused_ = true;
       return;
     }
-    buffer_.resize(piece_bytes);
-    from_->async_read_some(asio::buffer(buffer_), [self = shared_from_this()](asio::error_code error, std::size_t bytes) {
+    if (spare_.empty()) spare_.emplace_back(piece_bytes);
+    reading_ = std::move(spare_.back());
+    spare_.pop_back();
+    from_->async_read_some(asio::buffer(reading_), [self = shared_from_this()](asio::error_code error, std::size_t bytes) {
       self->arrived(error ? 0 : bytes);
     });
   }
 
  private:
   struct Piece {
-    std::vector<char> bytes;  // empty: the end
+    std::vector<char> buffer;
+    std::size_t bytes = 0;  // of it; 0: the end
     Clock::time_point due;
   };
 
@@ -58,7 +61,7 @@ class Direction : public std::enable_shared_from_this<Direction> {
     free_at_ = std::max(free_at_, now);
     if (line_.bytes_per_second > 0)
       free_at_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / line_.bytes_per_second));
-    pieces_.push_back({std::vector<char>(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(bytes)), free_at_ + line_.delay});
+    pieces_.push_back({std::move(reading_), bytes, free_at_ + line_.delay});
     held_ += bytes;
     if (!writing_) forward();
     if (bytes) read();
@@ -73,13 +76,13 @@ class Direction : public std::enable_shared_from_this<Direction> {
   }
 
   void write() {
-    if (pieces_.front().bytes.empty()) {
+    if (pieces_.front().bytes == 0) {
       asio::error_code ignored;
       to_->shutdown(tcp::socket::shutdown_send, ignored);
       pieces_.clear();
       return;
     }
-    asio::async_write(*to_, asio::buffer(pieces_.front().bytes), [self = shared_from_this()](asio::error_code error, std::size_t) {
+    asio::async_write(*to_, asio::buffer(pieces_.front().buffer, pieces_.front().bytes), [self = shared_from_this()](asio::error_code error, std::size_t) {
       self->written(error);
     });
   }
@@ -91,7 +94,8 @@ class Direction : public std::enable_shared_from_this<Direction> {
       pieces_.clear();
       return;
     }
-    held_ -= pieces_.front().bytes.size();
+    held_ -= pieces_.front().bytes;
+    spare_.push_back(std::move(pieces_.front().buffer));
     pieces_.pop_front();
     writing_ = false;
     forward();
@@ -104,8 +108,9 @@ class Direction : public std::enable_shared_from_this<Direction> {
   const std::shared_ptr<tcp::socket> from_, to_;
   const Line line_;
   asio::steady_timer timer_;
-  std::vector<char> buffer_;
+  std::vector<char> reading_;
   std::deque<Piece> pieces_;
+  std::vector<std::vector<char>> spare_;  // memory that is used again, as new memory costs more than copying
   std::size_t held_ = 0;
   Clock::time_point free_at_{};
   bool writing_ = false, paused_ = false;

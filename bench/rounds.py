@@ -18,6 +18,7 @@ class Sizes:
     calls: int = 2000
     idle_seconds: float = 10
     bytes: int = 256 << 20
+    proxied_bytes: int = 64 << 20
     copies: int = 3
     overlaps: int = 3
     step_seconds: float = 1.0  # of steps of a program, as the local driver takes them
@@ -25,7 +26,7 @@ class Sizes:
     image_bytes: int = 4 << 20
 
 
-TINY = Sizes(batches=2, launches=400, thread_launches=20, calls=20, idle_seconds=0.3, bytes=1 << 20, copies=2, overlaps=1, step_seconds=0.02, steps_max=3,
+TINY = Sizes(batches=2, launches=400, thread_launches=20, calls=20, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20, copies=2, overlaps=1, step_seconds=0.02, steps_max=3,
              image_bytes=64 << 10)
 
 
@@ -51,7 +52,7 @@ class Bench:
         except (Failed, ZeroDivisionError, statistics.StatisticsError) as error:
             for row, on, *case in places:
                 if self.wants(row) and f"{row} {case[0] if case else ''} {on}" not in set(self.results.found) - before:
-                    self.results.add(row, on, None, *case, note=f"failed: {error}")
+                    self.results.add(row, on, None, *case, note=f"failed: {' '.join(str(error).split())}")
 
 
 def in_turn(rounds, parts):

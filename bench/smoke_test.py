@@ -9,7 +9,7 @@ import unittest
 
 import group_programs
 from goals import HERE, Goals
-from machine import Machine
+from machine import Machine, Transport
 from results import Results
 from rounds import TINY, Bench
 
@@ -70,9 +70,19 @@ class Smoke(unittest.TestCase):
         self.assertEqual(set(found), {"tcp", "tcp+1"})
         for result in found.values():
             self.assertEqual(result.detail["a step's round trips"], 1.0)
-            self.assertEqual(result.detail["values"], "equal")
+            self.assertEqual(result.detail["first 8 values"], "equal")
         self.assertEqual(found["tcp+1"].unit, "RTTs")
         self.assertTrue(0.5 < found["tcp+1"].value < 50, found["tcp+1"])
+
+    def test_the_proxy_delays_and_paces(self):
+        machine = Machine(BUILD, self.folder.name)
+        self.addCleanup(machine.close)
+        sockets = machine.socket_server()
+        for proxy, least_ping, least_stream in ((machine.proxy(sockets, 0.01), 0.01, 0.01), (machine.proxy(sockets, 0.01, 10), 0.01, 0.11)):
+            with machine.plain(Transport("", 0, "", tuple(proxy.split(":")))) as plain:
+                self.assertGreaterEqual(plain.ask("pingpong", count=5, bytes=64, spin=0)["seconds"], least_ping)
+                for direction in ("htod", "dtoh"):
+                    self.assertGreaterEqual(plain.ask("stream", count=1, streams=1, bytes=1000000, direction=direction)["copy"], least_stream)
 
     def test_what_there_is_not(self):
         done = self.bench("L99")

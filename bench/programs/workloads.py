@@ -14,7 +14,7 @@ import torch
 
 import models
 
-STEP_CALLS = {"copies": 1000, "synchronise": 1000, "generate": 32, "pinned": 32, "graph": 32}  # calls, tokens or replays a step
+STEP_CALLS = {"copies": 100, "synchronise": 100, "generate": 32, "pinned": 32, "graph": 32}  # calls, tokens or replays a step
 
 
 def training(model, loss_of, optimizer, read, clip=False):

@@ -119,6 +119,7 @@ int run(const Options& options) {
     attach_message.assign(reinterpret_cast<const std::byte*>(bytes.begin()), reinterpret_cast<const std::byte*>(bytes.end()));
     channel = make_socket_channel(packet->descriptor, message.getSession().getPeer().cStr());
   }
+  ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps between looks at the GPU would take 50 us longer
   attach.devices = devices;
   attach.printed = &printed;
   attach.image_folder = options.image_folder;
