@@ -3,18 +3,19 @@
 #include <signal.h>
 #include <ucontext.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <exception>
 
 #include "log.h"
-#include "managed_memory.h"
+#include "paged_memory.h"
+#include "process.h"
+#include "watched.h"
 
 namespace fargpu::client {
 namespace {
 
-std::atomic<ManagedMemory*> watched{nullptr};
+Watched watched;
 struct sigaction before;
 
 // Whether the access was a write. Where the processor does not say, a page becomes readable first, and a second fault tells.
@@ -42,11 +43,13 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 void on_fault(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   bool ours = false;
-  if (info->si_code == SEGV_ACCERR) {
+  // What a forked child has not got it cannot get.
+  if (info->si_code == SEGV_ACCERR && process().life() != Life::forked) {
+    const auto address = reinterpret_cast<std::uint64_t>(info->si_addr);
     try {
-      ours = watched.load()->fault(reinterpret_cast<std::uint64_t>(info->si_addr), was_write(context));
+      ours = watched.any([&](PagedMemory& memory) { return memory.fault(address, was_write(context)); });
     } catch (const std::exception& error) {
-      log::error("the program reads managed memory that cannot be had: {}", error.what());
+      log::error("the program uses memory whose contents cannot be had: {}", error.what());
     }
   }
   errno = saved_errno;
@@ -55,8 +58,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 
 }  // namespace
 
-void watch_faults(ManagedMemory& memory) {
-  watched = &memory;
+void watch_faults(PagedMemory& memory, std::size_t kind) {
+  watched.add(memory, kind);
   struct sigaction now;
   ::sigaction(SIGSEGV, nullptr, &now);
   if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) return;

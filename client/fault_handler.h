@@ -1,12 +1,15 @@
 #pragma once
-// Faults of the program on pages of managed memory.
+// Faults of the program on pages that are not here at present.
+
+#include <cstddef>
 
 namespace fargpu::client {
 
-class ManagedMemory;
+class PagedMemory;
 
-/// From now on faults on its pages are its own. Others go to whatever handled SIGSEGV before. Called again, it takes its place anew
-/// from a handler that was installed meanwhile, and passes faults on to that one. The memory must live as long as the process.
-void watch_faults(ManagedMemory& memory);
+/// From now on faults on its pages are its own, and on those of the other kind. Others go to whatever handled
+/// SIGSEGV before. Called again, it takes its place anew from a handler that was installed meanwhile, and passes faults on to that one.
+/// `kind`: see Watched. The memory must live as long as the process.
+void watch_faults(PagedMemory& memory, std::size_t kind);
 
 }  // namespace fargpu::client

@@ -16,6 +16,8 @@ namespace fargpu::client {
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
+// Up to here comparing is cheap, and sees at once what running kernels and the program write.
+constexpr std::uint64_t compared_bytes_max = 1u << 20;
 
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
@@ -23,7 +25,7 @@ std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(addre
 }  // namespace
 
 HostMemory::HostMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
-    : session_(session), window_(window_base, window_bytes) {}
+    : session_(session), window_(window_base, window_bytes), pages_(session, {window_base, window_bytes}) {}
 
 CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer) {
   if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -58,7 +60,8 @@ CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
   }
   region.buffer_id = session_.map().next_buffer_id();
   session_.map().add(region);
-  if (!for_kernels || region.bytes > limits::coherent_block_bytes_max) return CUDA_SUCCESS;
+  // Large ones wait for more than a flag to say so, for copies from and to blocks that kernels use are slower.
+  if (!for_kernels || region.bytes > compared_bytes_max) return CUDA_SUCCESS;
   std::uint64_t device_address;
   const CUresult result = map(thread, region.base, device_address);
   if (result != CUDA_SUCCESS) {
@@ -102,9 +105,8 @@ CUresult HostMemory::remove(Thread& thread, void* pointer) {
 CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& device_address) {
   const auto region = session_.map().find(address);
   if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
-  if (region->bytes > limits::coherent_block_bytes_max) {
-    refuse_use("kernel access to a host block larger than 1 MiB");
-    return CUDA_ERROR_NOT_SUPPORTED;
+  if (!mapped(address)) {
+    if (const CUresult bad = settle_deliveries(thread, *region); bad != CUDA_SUCCESS) return bad;
   }
   const std::lock_guard order(order_);
   std::unique_lock lock(mutex_);
@@ -125,11 +127,19 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::optional);
     auto in = call.in();
     in.setAddress(block->base);
-    in.setBytes(block->bytes);
+    const bool paged = block->owned && block->bytes > compared_bytes_max;
+    in.setBytes(paged ? round_up(block->bytes) : block->bytes);
     in.setMapped(true);
     in.setDevice(seen_at);
+    in.setPaged(paged);
+    std::vector<std::byte> shadow;
+    if (!paged) shadow.resize(block->bytes);  // zero, as the worker's memory begins
     lock.unlock();
-    const CUresult result = call.wait();
+    CUresult result = call.wait();
+    if (result == CUDA_SUCCESS && paged && !pages_.adopt(session_.home(*region->context), block->base, round_up(block->bytes))) {
+      close(thread, *block);
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     lock.lock();
     if (result != CUDA_SUCCESS) {
       if (block->window_bytes) window_.give(seen_at, block->window_bytes);
@@ -138,8 +148,10 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     }
     block->opened = true;
     block->device_address = seen_at;
-    block->shadow.assign(block->bytes, std::byte{0});  // as the worker's memory begins
+    block->paged = paged;
+    block->shadow = std::move(shadow);
     mapped_.fetch_add(1);
+    if (!paged) compared_.fetch_add(1);
     session_.map().update(block->base, [&](Region& r) { r.device_address = seen_at; });
     if (!block->owned) {
       session_.map().add({.kind = Region::Kind::alias, .base = seen_at, .bytes = block->bytes, .device = region->device,
@@ -150,6 +162,18 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   return CUDA_SUCCESS;
 }
 
+// What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see.
+CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
+  {
+    const std::lock_guard lock(mutex_);
+    const bool expected = std::any_of(expected_.begin(), expected_.end(), [&](const auto& range) {
+      return range.first < region.base + region.bytes && region.base < range.second;
+    });
+    if (!expected) return CUDA_SUCCESS;
+  }
+  return session_.settle(thread, *region.context);
+}
+
 CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call) {
   const auto region = session_.map().find(address);
   if (region && region->managed()) session_.managed().before_work(thread);
@@ -158,7 +182,7 @@ CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBas
   if (region->on_host()) {
     if (const CUresult result = map(thread, address, address); result != CUDA_SUCCESS) return result;
   }
-  send_changes(thread);
+  before_work(thread);
   return CUDA_SUCCESS;
 }
 
@@ -169,30 +193,39 @@ bool HostMemory::mapped(std::uint64_t address) const {
   return block && block->device_address != 0;
 }
 
+bool HostMemory::paged(std::uint64_t address) const {
+  if (!any_mapped()) return false;
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(address, 1);
+  return block && block->paged;
+}
+
 void HostMemory::send_changes(Thread& thread) {
-  if (!any_mapped()) return;
+  if (compared_.load(std::memory_order_relaxed) == 0) return;
   const std::lock_guard order(order_);
   for (std::uint64_t after = 0;;) {
     std::vector<Change> changes;
     {
       const std::lock_guard lock(mutex_);
-      Block* const block = next_mapped(after);
+      Block* const block = next_compared(after);
       if (!block) return;
       after = block->base;
       changes = take_changes(*block);
     }
     for (const Change& change : changes) {
-      RemoteCall<wire::WriteHostBlock> call(thread, Opcode::writeHostBlock, ContextNeed::none);
-      call.in().setAddress(change.address);
-      call.bulk(change.bytes);
-      call.tell();
+      for (std::size_t offset = 0; offset < change.bytes.size(); offset += limits::bulk_bytes_max) {
+        RemoteCall<wire::WriteHostBlock> call(thread, Opcode::writeHostBlock, ContextNeed::none);
+        call.in().setAddress(change.address + offset);
+        call.bulk(std::span(change.bytes).subspan(offset, std::min(limits::bulk_bytes_max, change.bytes.size() - offset)));
+        call.tell();
+      }
     }
   }
 }
 
-HostMemory::Block* HostMemory::next_mapped(std::uint64_t after) const {
+HostMemory::Block* HostMemory::next_compared(std::uint64_t after) const {
   for (auto it = blocks_.upper_bound(after); it != blocks_.end(); ++it)
-    if (it->second->device_address != 0) return it->second.get();
+    if (it->second->device_address != 0 && !it->second->paged) return it->second.get();
   return nullptr;
 }
 
@@ -242,13 +275,13 @@ HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) 
 bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
   const std::lock_guard lock(mutex_);
   const Block* const block = find(address, bytes);
-  return block && block->opened;
+  return block && block->opened && !block->paged;
 }
 
 // The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.
 void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
-  if (Block* const block = find(address, bytes.size()); block && block->opened) {
+  if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged) {
     store_words(at(address), bytes);
     if (block->device_address != 0) std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
   }
@@ -285,6 +318,12 @@ void HostMemory::open(Thread& thread, const Block& block) {
   call.tell();
 }
 
+void HostMemory::close(Thread& thread, const Block& block) {
+  RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
+  call.in().setAddress(block.base);
+  call.tell();
+}
+
 void HostMemory::drop(Thread& thread, std::uint64_t base) {
   const std::lock_guard order(order_);
   std::unique_ptr<Block> block;
@@ -298,13 +337,11 @@ void HostMemory::drop(Thread& thread, std::uint64_t base) {
       return range.first >= block->base && range.first < block->base + block->bytes;
     });
     if (block->device_address != 0) mapped_.fetch_sub(1);
+    if (block->device_address != 0 && !block->paged) compared_.fetch_sub(1);
   }
   session_.stream_waits().forget(block->base, block->bytes);
-  if (block->opened) {
-    RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
-    call.in().setAddress(block->base);
-    call.tell();
-  }
+  if (block->paged) pages_.forsake(block->base);
+  if (block->opened) close(thread, *block);
   if (block->window_bytes != 0) session_.map().remove(block->device_address);
   // The addresses stay reserved, so that nothing else of the program comes to lie there.
   if (block->owned)

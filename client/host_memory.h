@@ -1,8 +1,9 @@
 #pragma once
 // Pinned and registered host memory. The program's bytes stay in this process; the worker keeps a copy of a block only while it
 // must remember what a copy out wrote there (semantics: a copy from pinned memory reads what the memory holds when the stream
-// gets there), or when kernels use the block ("mapped"), in which case both sides exchange what changed at launches and
-// synchronisations.
+// gets there), or when kernels use the block ("mapped"). Of small mapped blocks, and of all that the program registered, both sides
+// compare what they have with what the other is known to have, at launches and synchronisations, and exchange what changed; large
+// blocks of the host window are paged (HostPages).
 
 #include <cuda.h>
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "address_ranges.h"
+#include "host_pages.h"
 #include "memory_map.h"
 
 namespace fargpu::client {
@@ -42,11 +44,25 @@ class HostMemory {
   /// one the GPU knows, and the call is marked as one whose outcome the host sees.
   CUresult reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call);
 
-  /// Before work that may read mapped blocks, and before waits for work that may be waiting for them: sends what the program changed.
+  /// Before work that may use mapped blocks: sends what the program changed.
+  void before_work(Thread& thread) {
+    send_changes(thread);
+    pages_.before_work(thread);
+  }
+  /// Before waits for work that may be waiting for what the program writes.
+  void before_wait(Thread& thread) {
+    send_changes(thread);
+    pages_.after_wait(thread);
+  }
+  void after_wait(Thread& thread) { pages_.after_wait(thread); }
+  /// The same of blocks that are compared.
   void send_changes(Thread& thread);
   /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
   bool mapped(std::uint64_t address) const;
   bool any_mapped() const { return mapped_.load(std::memory_order_relaxed) > 0; }
+  /// Whether the block that holds this address is paged: work names it by its address like memory of the device.
+  bool paged(std::uint64_t address) const;
+  HostPages& pages() { return pages_; }
 
   /// A copy out to [address, address + bytes) is about to be asked for: from now on the worker's copy is newer.
   void expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes);
@@ -76,19 +92,22 @@ class HostMemory {
     bool opened = false;            // the worker has a copy
     std::uint64_t device_address = 0;  // mapped: where kernels see it
     std::uint64_t window_bytes = 0;    // taken from the window for it
-    std::vector<std::byte> shadow;  // mapped: what the worker is known to hold
+    bool paged = false;
+    std::vector<std::byte> shadow;  // mapped and not paged: what the worker is known to hold
   };
 
   CUresult hold(Thread& thread, Region region, bool for_kernels);
+  CUresult settle_deliveries(Thread& thread, const Region& region);
   struct Change {
     std::uint64_t address = 0;
     std::vector<std::byte> bytes;
   };
 
   Block* find(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
-  Block* next_mapped(std::uint64_t after) const;                  // under mutex_
+  Block* next_compared(std::uint64_t after) const;                // under mutex_
   std::vector<Change> take_changes(Block& block);                 // under mutex_
   void open(Thread& thread, const Block& block);                  // under order_
+  void close(Thread& thread, const Block& block);                 // under order_
   void drop(Thread& thread, std::uint64_t base);
 
   Session& session_;
@@ -101,6 +120,8 @@ class HostMemory {
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> expected_;  // [begin, end) still to be delivered
   std::atomic<unsigned> mapped_{0};
+  std::atomic<unsigned> compared_{0};  // of these, those that are not paged
+  HostPages pages_;
 };
 
 }  // namespace fargpu::client

@@ -5,16 +5,13 @@
 
 #include <cuda.h>
 
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
-#include "windows.h"
+#include "paged_memory.h"
 
 namespace fargpu::client {
 
@@ -32,20 +29,11 @@ struct ManagedAdvice {
   std::vector<CUmemLocation> accessed_by;
 };
 
-/// Contents move in granules. One is *shared* while both sides hold the same bytes (the program may read it), *ours* while the
-/// program may have written it, *theirs* while the GPU may have. Before work that may use managed memory everything of ours is sent
-/// and becomes theirs; a page of theirs is fetched when the program touches it, which a fault tells.
-/// The pages are those of one memory file, mapped twice: where the program sees them, with changing protection, and where bytes
-/// come and go without another thread seeing half of them. Blocks of variables are whole granules: variables of several modules may
-/// share one, and what lies between them never travels.
-/// Threads: any, also within a fault.
-class ManagedMemory {
+/// Allocations, and blocks of variables, which are whole granules: variables of several modules may share one, and what lies between
+/// them never travels.
+class ManagedMemory final : public PagedMemory {
  public:
-  static constexpr std::uint64_t granule_bytes = 64u << 10;
-
   ManagedMemory(Session& session, const Window& window, const Window& driver_band);
-  ManagedMemory(const ManagedMemory&) = delete;
-  ManagedMemory& operator=(const ManagedMemory&) = delete;
 
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address);
   /// An allocation of ours is gone; its pages go too.
@@ -56,64 +44,26 @@ class ManagedMemory {
   /// It is gone.
   void forsake(std::uint64_t address, std::uint64_t bytes);
 
-  /// Work that may use managed memory is about to be submitted.
-  void before_work(Thread& thread) {
-    if (touched_.load(std::memory_order_relaxed)) hand_over(thread);
-  }
-  /// The program has waited for work: what it saw while that was running may be old.
-  void after_wait(Thread& thread) {
-    if (touched_while_busy_.load(std::memory_order_relaxed)) hand_over(thread);
-  }
-
-  /// The program touched an address that it may not use at present. False if that is none of ours.
-  bool fault(std::uint64_t address, bool writing);
-  /// Makes what is managed of [address, address + bytes) usable, as if the program had touched every page.
-  void touch(std::uint64_t address, std::uint64_t bytes, bool writing);
-
   /// Changes what is known of [address, address + bytes); false unless all of it is managed.
   bool advise(std::uint64_t address, std::uint64_t bytes, const std::function<void(ManagedAdvice&)>& change);
   /// What is known of each part of it; false unless all of it is managed.
   bool visit(std::uint64_t address, std::uint64_t bytes, const std::function<void(const ManagedAdvice&)>& visit) const;
 
  private:
-  enum class State : std::uint8_t { fresh, shared, ours, theirs };
-  struct Block {
-    std::uint64_t base = 0;
-    std::uint64_t bytes = 0;  // whole pages
-    Context* context = nullptr;
-    std::byte* alias = nullptr;
+  struct Block : PagedMemory::Block {
     std::map<std::uint64_t, std::uint64_t> parts;  // offsets and lengths of what the GPU has; all of it, or variables
-    std::vector<State> states;
-    std::map<std::size_t, std::vector<std::byte>> twins;  // contents from before the program wrote while the GPU was busy
-    std::size_t next_fetch = 0;   // the granule behind the last fetch
-    std::size_t fetch_ahead = 1;  // granules to fetch at once; grows while the program goes on in order
     std::map<std::uint64_t, ManagedAdvice> advice;  // from this offset on
   };
 
-  void hand_over(Thread& thread);
-  void send(Thread& thread, Block& block);
-  void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes);
-  void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes);
-  void fetch(Thread& thread, Block& block, std::size_t granule);
-  void open(Block& block, std::size_t granule, bool writing);  // under mutex_
-  void protect(const Block& block, std::size_t first, std::size_t end, int access) const;
-  std::uint64_t offset_of(std::size_t granule, const Block& block) const;
-  Block* find(std::uint64_t address) const;  // under mutex_
+  void send_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
+  void fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
+  Block* find(std::uint64_t address) const { return static_cast<Block*>(PagedMemory::find(address)); }
   std::map<std::uint64_t, ManagedAdvice>::iterator split(Block& block, std::uint64_t offset);
   Stream& stream_of(Thread& thread, Context& context);
-  void prepare();
   std::unique_ptr<Block> make_block(Context& context, std::uint64_t base, std::uint64_t bytes, State state, int access);
-  void drop(const Block& block);
-  off_t place_in_file(std::uint64_t address) const;
 
-  Session& session_;
   const Window window_;
   const Window driver_band_;
-  mutable std::mutex mutex_;
-  int file_ = -1;  // as long as the window and the band behind it; only what is touched takes memory
-  std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
-  std::atomic<bool> touched_{false};             // something is not theirs
-  std::atomic<bool> touched_while_busy_{false};
 };
 
 }  // namespace fargpu::client

@@ -54,7 +54,9 @@ CUresult Process::initialise() {
       return outcome_ = CUDA_ERROR_NO_DEVICE;
     }
     // Only now is there something that a child must not touch and an exit must end.
-    pthread_atfork(nullptr, nullptr, [] { process().in_forked_child(); });
+    // The child's copy of pinned memory is to be whole: no thread is at it while the process forks.
+    pthread_atfork([] { process().session()->host_memory().pages().lock_for_fork(); },
+                   [] { process().session()->host_memory().pages().unlock_after_fork(); }, [] { process().in_forked_child(); });
     std::atexit([] { process().at_exit(); });
     life_.store(Life::ready, std::memory_order_release);
     return outcome_ = CUDA_SUCCESS;
@@ -119,7 +121,12 @@ void Process::at_exit() noexcept {
 
 // The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is up to exec
 // (they are all close-on-exec) or exit.
-void Process::in_forked_child() noexcept { life_.store(Life::forked); }
+void Process::in_forked_child() noexcept {
+  life_.store(Life::forked);
+  HostPages& pages = session()->host_memory().pages();
+  pages.become_private();
+  pages.unlock_after_fork();
+}
 
 void release_default_streams(Thread& thread) noexcept {
   if (process().life() != Life::ready) return;

@@ -218,7 +218,7 @@ CUresult Session::settle(Thread& thread, Context& context) {
   streams_.for_each([&](Handle, Stream& stream) {
     if (std::find(all.begin(), all.end(), stream.context) != all.end()) count(stream);
   });
-  host_memory_.send_changes(thread);
+  host_memory_.before_wait(thread);
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) {
     for (Context* const one : all) raise(one->completed, call.number());
@@ -234,7 +234,7 @@ CUresult Session::settle(Thread& thread, Stream& stream) {
   call.in_context(stream.context);
   call.in().setHStream(stream.wire());
   const std::uint64_t items = stream.items.load();
-  host_memory_.send_changes(thread);
+  host_memory_.before_wait(thread);
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) {
     stream.complete(call.number(), items);
@@ -426,7 +426,9 @@ void Session::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint
 
 void Session::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
   while (!rest.empty()) {
-    const auto part = rest.first(std::min(rest.size(), limits::bulk_bytes_max));
+    // A copy: pages may have to come from the worker first, for which nothing could be sent while this is.
+    const auto first = rest.begin(), end = first + static_cast<std::ptrdiff_t>(std::min(rest.size(), limits::bulk_bytes_max));
+    const std::vector<std::byte> part(first, end);
     tell_worker([&](wire::Control::Builder control) { control.initPulled().setPull(pull); }, part);
     rest = rest.subspan(part.size());
   }

@@ -136,13 +136,14 @@ class Session final : PushHandler {
 
   /// Work is about to be submitted that may use memory of the host: what the program changed there goes first.
   void before_work(Thread& thread) {
-    host_memory_.send_changes(thread);
+    host_memory_.before_work(thread);
     managed_.before_work(thread);
   }
   /// The program has waited for work.
   void after_wait(Thread& thread) {
     device_memory_.synchronized(thread);
     managed_.after_wait(thread);
+    host_memory_.after_wait(thread);
   }
 
   /// A stream that the program does not know; null if there are too many.

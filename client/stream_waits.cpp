@@ -37,6 +37,7 @@ bool StreamWaits::due(std::uint64_t number, CUresult stream_result) {
 
 template <class Which>
 void StreamWaits::end_those(Which&& which) {
+  const std::lock_guard looking(looking_);
   const std::lock_guard lock(mutex_);
   for (Waits* const waits : {&expected_, &due_})
     for (auto& [number, wait] : *waits)
@@ -54,24 +55,35 @@ void StreamWaits::forget(const Context& context) {
   end_those([&](const Wait& wait) { return wait.context == &context; });
 }
 
+std::vector<std::uint64_t> StreamWaits::take_over() {
+  const std::lock_guard looking(looking_);
+  std::unique_lock lock(mutex_);
+  const Waits due = due_;
+  lock.unlock();
+  std::vector<std::uint64_t> over;
+  for (const auto& [number, wait] : due)
+    if (!wait.operation.waits() || wait.operation.satisfied()) over.push_back(number);
+  lock.lock();
+  for (const std::uint64_t number : over) due_.erase(number);
+  return over;
+}
+
 // Looks often at first, for values that come at once, and then every half millisecond.
 void StreamWaits::watch() {
   using namespace std::chrono_literals;
   constexpr std::chrono::microseconds first = 10us, last = 500us;
   auto pause = first;
-  std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return !due_.empty(); });
-    std::vector<std::uint64_t> over;
-    std::erase_if(due_, [&](const auto& item) {
-      const MemoryOperation& wait = item.second.operation;
-      const bool ends = !wait.waits() || wait.satisfied();
-      if (ends) over.push_back(item.first);
-      return ends;
-    });
+    const std::vector<std::uint64_t> over = take_over();
+    std::unique_lock lock(mutex_);
     if (over.empty()) {
-      changed_.wait_for(lock, pause);
-      pause = std::min(2 * pause, last);
+      if (due_.empty()) {
+        changed_.wait(lock, [&] { return !due_.empty(); });
+        pause = first;
+      } else {
+        changed_.wait_for(lock, pause);
+        pause = std::min(2 * pause, last);
+      }
       continue;
     }
     pause = first;
@@ -81,7 +93,6 @@ void StreamWaits::watch() {
       open_.fetch_sub(1);
       here_.fetch_sub(1);
     }
-    lock.lock();
   }
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "memory_operation.h"
 
@@ -53,9 +54,13 @@ class StreamWaits {
 
   template <class Which>
   void end_those(Which&& which);
+  std::vector<std::uint64_t> take_over();
   void watch();
 
   const std::function<void(std::uint64_t)> done_;
+  // Held while looking at the program's memory, which may have to come from the worker first: the receiving thread never takes it.
+  // Before mutex_.
+  std::mutex looking_;
   std::mutex mutex_;
   std::condition_variable changed_;
   Waits expected_;

@@ -11,15 +11,20 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <mutex>
+#include <vector>
 
 #include "log.h"
-#include "managed_memory.h"
+#include "paged_memory.h"
+#include "process.h"
+#include "watched.h"
 
 namespace fargpu::client {
 
@@ -33,7 +38,7 @@ constexpr std::uint64_t let_pass = 0x6661726770750001;
 
 constexpr int stopped_by_filter = 1;  // the kernel's SYS_SECCOMP, which the C library does not name
 
-std::atomic<ManagedMemory*> watched{nullptr};
+Watched watched;
 struct sigaction before;
 
 struct Stopped {
@@ -102,15 +107,20 @@ void on_stopped(int signal, siginfo_t* info, void* context) {
   }
   const int saved_errno = errno;
   try {
-    watched.load()->touch(call.arguments[1], call.arguments[2], writes_memory(call.number));
+    if (process().life() != Life::forked) {
+      watched.any([&](PagedMemory& memory) {
+        memory.touch(call.arguments[1], call.arguments[2], writes_memory(call.number));
+        return false;
+      });
+    }
   } catch (const std::exception& error) {
-    log::error("a system call uses managed memory that cannot be had: {}", error.what());  // and fails with EFAULT
+    log::error("a system call uses memory whose contents cannot be had: {}", error.what());  // and fails with EFAULT
   }
   registers[REG_RAX] = make(call);
   errno = saved_errno;
 }
 
-bool install(const std::array<Window, 2>& windows) {
+bool install(const std::array<Window, 2>& windows, bool first_filter) {
   constexpr auto low = [](std::size_t offset) { return static_cast<std::uint32_t>(offset); };
   constexpr auto high = [](std::size_t offset) { return static_cast<std::uint32_t>(offset + 4); };
   constexpr std::size_t buffer = offsetof(seccomp_data, args[1]), mark = offsetof(seccomp_data, args[5]);
@@ -146,34 +156,40 @@ bool install(const std::array<Window, 2>& windows) {
   ours.sa_sigaction = on_stopped;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
   ::sigemptyset(&ours.sa_mask);
-  ::sigaction(SIGSYS, &ours, &before);
+  if (first_filter) ::sigaction(SIGSYS, &ours, &before);
   sock_fprog filter{.len = program.size(), .filter = program.data()};
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
       ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0)
     return true;
   const int error = errno;
-  ::sigaction(SIGSYS, &before, nullptr);
+  if (first_filter) ::sigaction(SIGSYS, &before, nullptr);
   errno = error;
   return false;
 }
 
 }  // namespace
 
-void watch_system_calls(ManagedMemory& memory, const std::array<Window, 2>& windows) {
-  // A later session of the process has the same windows, or none of its calls are stopped.
-  if (watched.exchange(&memory) != nullptr) return;
-  if (!install(windows))
-    log::warn("system calls on managed memory that the GPU has used fail with EFAULT here, because seccomp is not available ({}); "
+void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<Window, 2>& windows) {
+  if (!watched.add(memory, kind)) return;
+  // A filter stays for good: a later session of the process has the same windows.
+  static std::mutex mutex;
+  static std::vector<std::uint64_t> installed;
+  const std::lock_guard lock(mutex);
+  if (std::find(installed.begin(), installed.end(), windows[0].base) != installed.end()) return;
+  const bool done = install(windows, installed.empty());
+  installed.push_back(windows[0].base);
+  if (!done)
+    log::warn("system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT here, because seccomp is not available ({}); "
               "touch the memory before, or copy",
               std::strerror(errno));
 }
 
 #else
 
-void watch_system_calls(ManagedMemory&, const std::array<Window, 2>&) {
+void watch_system_calls(PagedMemory&, std::size_t, const std::array<Window, 2>&) {
   static std::atomic<bool> said{false};
   if (!said.exchange(true))
-    log::warn("system calls on managed memory that the GPU has used fail with EFAULT on this processor; touch the memory before, or copy");
+    log::warn("system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT on this processor; touch the memory before, or copy");
 }
 
 #endif

@@ -25,7 +25,7 @@ inline constexpr std::uint32_t stream_pending_max = 768;
 /// Number of items after which the client asks to be told of their completion.
 inline constexpr std::uint32_t stream_fence_interval = 256;
 
-inline constexpr std::size_t coherent_block_bytes_max = 1u << 20;  ///< host block kept coherent by copying both ways
+inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped host block, in one answer
 
 inline constexpr std::size_t shares_max = 256;  ///< things that one session shares with others at a time
 

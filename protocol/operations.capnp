@@ -277,6 +277,7 @@ struct OpenHostBlock {
   bytes @1 :UInt64;
   mapped @2 :Bool;
   device @3 :UInt64;              # mapped: address at which kernels see it
+  paged @4 :Bool;                 # mapped: the client asks for what kernels write (ReadHostBlock); else it is delivered when it has changed
 }
 
 struct CloseHostBlock {
@@ -287,6 +288,12 @@ struct CloseHostBlock {
 struct WriteHostBlock {
   # Followed by bulk bytes: new contents of a mapped block, before the launch that may read them. Deferred.
   address @0 :UInt64;
+}
+
+struct ReadHostBlock {
+  # What a mapped block contains at this moment; the bytes come in data frames before the reply. Barrier.
+  address @0 :UInt64;
+  bytes @1 :UInt64;               # at most limits::host_read_bytes_max
 }
 
 # --- images -------------------------------------------------------------------------------------------------------------

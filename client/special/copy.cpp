@@ -74,6 +74,11 @@ class Copier {
     const std::uint64_t extent = copy_.extent(rows);
     const auto region = session_.map().find(rows.address);
     if (region && region->managed()) session_.managed().before_work(thread_);
+    if (region && region->kind == Region::Kind::alias) session_.host_memory().before_work(thread_);
+    if (region && session_.host_memory().paged(rows.address)) {
+      session_.host_memory().before_work(thread_);
+      return region->contains(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
+    }
     if (region && region->on_device())
       return session_.map().covered(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     if (region) return region->contains(rows.address, extent) ? std::optional(Place::pinned) : std::nullopt;
@@ -81,6 +86,13 @@ class Copier {
     if (rows.known || rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
       return std::nullopt;
     return Place::pageable;
+  }
+
+  // The host sees the outcome in memory that the worker has.
+  bool seen_by_host(const Rows& rows) const {
+    if (rows.in_array) return false;
+    const auto region = session_.map().find(rows.address);
+    return region && (region->managed() || region->kind == Region::Kind::alias || session_.host_memory().paged(rows.address));
   }
 
   // On a stream that is captured the copy becomes a node of the graph, and is done when that is launched.
@@ -131,7 +143,11 @@ class Copier {
     write_side(copy_.source, in.initSource());
     if (copy_.target_context) in.setTargetContext(copy_.target_context->handle.value());
     if (copy_.source_context) in.setSourceContext(copy_.source_context->handle.value());
-    return call.post(stream_);
+    const bool to_host = seen_by_host(copy_.target);
+    if (to_host) call.host_visible();
+    const CUresult result = call.post(stream_);
+    const bool waits = copy_.synchronous && (to_host || seen_by_host(copy_.source));
+    return result == CUDA_SUCCESS && waits ? session_.settle(thread_, stream_) : result;
   }
 
   // Applies `step(target, source, width, height)` to parts of at most this many bytes, one slice deep.
@@ -182,6 +198,7 @@ class Copier {
     write_shape(width, height, 1, in.initShape());
     write_side(target, in.initTarget());
     in.setComplete(copy_.synchronous);
+    if (seen_by_host(target)) call.host_visible();
     fill(in.getSource());
     call.bulk(bulk);
     return call.post(stream_);

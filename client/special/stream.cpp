@@ -120,7 +120,7 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
   RemoteCall<Request> call(thread, opcode, ContextNeed::none);
   call.in_context(found->context);
   call.in().setHEvent(handle_of(event).value());
-  session.host_memory().send_changes(thread);
+  session.host_memory().before_wait(thread);
   const std::uint64_t record = found->recorded;
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
@@ -168,10 +168,12 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   RemoteCall<wire::CuStreamQuery> call(thread, Opcode::cuStreamQuery, ContextNeed::none);
   call.in_context(use->context);
   call.in().setHStream(use.wire());
-  session.host_memory().send_changes(thread);
+  session.host_memory().before_wait(thread);
   const std::uint64_t items = use->items.load();
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) use->complete(call.number(), items);
+  if (result != CUDA_SUCCESS) return result;
+  use->complete(call.number(), items);
+  session.after_wait(thread);
   return result;
 }
 
@@ -379,7 +381,10 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
 }
 
 CUresult cuEventQuery(Thread& thread, CUevent event) {
-  return ask_event<wire::CuEventQuery, Opcode::cuEventQuery>(thread, event, [](Event&, std::uint64_t) { return CUDA_SUCCESS; });
+  return ask_event<wire::CuEventQuery, Opcode::cuEventQuery>(thread, event, [&](Event&, std::uint64_t) {
+    thread.session().after_wait(thread);
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "protocol/changed_runs.h"
-#include "protocol/limits.h"
 
 namespace fargpu::server {
 namespace {
@@ -34,16 +33,17 @@ CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint3
   return result;
 }
 
-CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address,
+CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, bool paged,
                                  std::uint32_t context) {
   const std::uint64_t offset = device_address - window_base_;
-  if (bytes == 0 || bytes > limits::coherent_block_bytes_max || device_address % page_bytes != 0 || offset > window_bytes_ ||
+  if (bytes == 0 || bytes > window_bytes_ || address + bytes < address || device_address % page_bytes != 0 || offset > window_bytes_ ||
       round_up(bytes) > window_bytes_ - offset)
     return CUDA_ERROR_INVALID_VALUE;
   for (const auto& [base, size] : device_ranges_)
     if (base < device_address + round_up(bytes) && device_address < base + round_up(size)) return CUDA_ERROR_INVALID_VALUE;
-  auto charge = HostCharge::take(budget_, 2 * round_up(bytes));  // with the shadow
+  auto charge = HostCharge::take(budget_, paged ? round_up(bytes) : 2 * round_up(bytes));  // with the shadow
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::vector<std::byte> shadow(paged ? 0 : bytes);
   // A copy that only remembered is replaced: its contents come with the client's first write.
   if (blocks_.contains(address)) {
     if (blocks_[address].mapped) return CUDA_ERROR_INVALID_VALUE;
@@ -59,10 +59,10 @@ CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std
     ::mmap(wish, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return result;
   }
-  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, true, std::vector<std::byte>(bytes), std::move(*charge)};
+  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, true, std::move(shadow), std::move(*charge)};
   device_ranges_[device_address] = bytes;
   memory_.add_foreign(device_address, bytes);
-  ++mapped_;
+  if (!paged) ++compared_;
   return result;
 }
 
@@ -95,7 +95,7 @@ void HostBlocks::drop(Block& block) {
     driver_.cuMemFreeHost(block.memory);
     return;
   }
-  --mapped_;
+  if (!block.shadow.empty()) --compared_;
   device_ranges_.erase(reinterpret_cast<std::uint64_t>(block.memory));
   memory_.remove_foreign(reinterpret_cast<std::uint64_t>(block.memory));
   driver_.cuMemHostUnregister(block.memory);
@@ -122,13 +122,13 @@ bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes) 
   Block& block = found->second;
   const std::uint64_t offset = address - found->first;
   std::memcpy(block.memory + offset, bytes.data(), bytes.size());
-  std::memcpy(block.shadow.data() + offset, bytes.data(), bytes.size());
+  if (!block.shadow.empty()) std::memcpy(block.shadow.data() + offset, bytes.data(), bytes.size());
   return true;
 }
 
 void HostBlocks::delivered(std::uint64_t address, std::uint64_t bytes) {
   auto* const found = locate(address, bytes);
-  if (!found || !found->second.mapped) return;
+  if (!found || found->second.shadow.empty()) return;
   Block& block = found->second;
   const std::uint64_t offset = address - found->first;
   std::memcpy(block.shadow.data() + offset, block.memory + offset, bytes);
@@ -136,7 +136,7 @@ void HostBlocks::delivered(std::uint64_t address, std::uint64_t bytes) {
 
 void HostBlocks::changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver) {
   for (auto& [address, block] : blocks_) {
-    if (!block.mapped) continue;
+    if (block.shadow.empty()) continue;
     const std::span<const std::byte> now(block.memory, block.bytes);
     for_changed_runs(now, block.shadow, [&, base = address, &block = block](std::size_t offset, std::size_t bytes) {
       std::memcpy(block.shadow.data() + offset, now.data() + offset, bytes);

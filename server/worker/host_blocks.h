@@ -25,7 +25,8 @@ class HostBlocks {
   ~HostBlocks();
 
   CUresult open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context);
-  CUresult open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, std::uint32_t context);
+  /// `paged`: the client asks for what it wants to see; else it is told of changes.
+  CUresult open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, bool paged, std::uint32_t context);
   CUresult close(std::uint64_t address);
   /// The context is about to go; its blocks go first.
   void context_closes(std::uint32_t context);
@@ -38,9 +39,9 @@ class HostBlocks {
   bool write(std::uint64_t address, std::span<const std::byte> bytes);
   /// The client has been sent what lies here.
   void delivered(std::uint64_t address, std::uint64_t bytes);
-  /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks since the client last heard.
+  /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client last heard.
   void changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver);
-  bool any_mapped() const { return mapped_ > 0; }
+  bool any_compared() const { return compared_ > 0; }
 
  private:
   struct Block {
@@ -48,7 +49,7 @@ class HostBlocks {
     std::byte* memory = nullptr;
     std::uint32_t context = 0;
     bool mapped = false;
-    std::vector<std::byte> shadow;  // mapped: what the client is known to hold
+    std::vector<std::byte> shadow;  // mapped and not paged: what the client is known to hold
     HostCharge charge;
   };
   void drop(Block& block);
@@ -61,7 +62,7 @@ class HostBlocks {
   const std::uint64_t window_bytes_;
   std::map<std::uint64_t, Block> blocks_;
   std::map<std::uint64_t, std::uint64_t> device_ranges_;  // where kernels may use host memory
-  unsigned mapped_ = 0;
+  unsigned compared_ = 0;  // mapped blocks that are not paged
 };
 
 }  // namespace fargpu::server

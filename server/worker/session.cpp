@@ -783,10 +783,13 @@ void Session::when_all_passed(Completions::Done done) {
 }
 
 void Session::deliver_changes() {
-  if (!host_blocks_.any_mapped()) return;
+  if (!host_blocks_.any_compared()) return;
   host_blocks_.changes([&](std::uint64_t address, std::span<const std::byte> bytes) {
-    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
-    deliver(address, *copy, [copy] {});
+    for (std::size_t offset = 0; offset < bytes.size(); offset += limits::bulk_bytes_max) {
+      const auto part = bytes.subspan(offset, std::min(limits::bulk_bytes_max, bytes.size() - offset));
+      auto copy = std::make_shared<std::vector<std::byte>>(part.begin(), part.end());
+      deliver(address + offset, *copy, [copy] {});
+    }
   });
 }
 

@@ -33,25 +33,34 @@ TEST_CASE("a run holds the words that differ and none that do not") {
   const Bytes before = pattern(64);
   Bytes now = before;
   change(now, 17);
-  CHECK(runs_of(now, before) == Runs{{16, 8}});
+  CHECK(runs_of(now, before) == Runs{{16, 4}});
   change(now, 31);
   CHECK(runs_of(now, before) == Runs{{16, 16}});
   change(now, 40);
-  CHECK(runs_of(now, before) == Runs{{16, 16}, {40, 8}});
+  CHECK(runs_of(now, before) == Runs{{16, 16}, {40, 4}});
   change(now, 0);
   change(now, 63);
-  CHECK(runs_of(now, before) == Runs{{0, 8}, {16, 16}, {40, 8}, {56, 8}});
+  CHECK(runs_of(now, before) == Runs{{0, 4}, {16, 16}, {40, 4}, {60, 4}});
+  change(now, 45);
+  CHECK(runs_of(now, before) == Runs{{0, 4}, {16, 16}, {40, 8}, {60, 4}});
+}
+
+TEST_CASE("long stretches without a change are passed over") {
+  const Bytes before = pattern(20000);
+  Bytes now = before;
+  for (const std::size_t at : {0, 4095, 4096, 12500, 19999}) change(now, at);
+  CHECK(runs_of(now, before) == Runs{{0, 4}, {4092, 8}, {12500, 4}, {19996, 4}});
 }
 
 TEST_CASE("the last word may be shorter") {
   const Bytes before = pattern(21);
   Bytes now = before;
   change(now, 20);
-  CHECK(runs_of(now, before) == Runs{{16, 5}});
+  CHECK(runs_of(now, before) == Runs{{20, 1}});
   change(now, 8);
   CHECK(runs_of(now, before) == Runs{{8, 13}});
   change(now, 7);
-  CHECK(runs_of(now, before) == Runs{{0, 21}});
+  CHECK(runs_of(now, before) == Runs{{4, 17}});
   Bytes one{std::byte{1}};
   CHECK(runs_of(one, {std::byte{2}}) == Runs{{0, 1}});
 }

@@ -61,6 +61,54 @@ TEST_CASE("a worker refuses what it can refuse, and goes on") {
   CHECK(client.reply() == CUDA_SUCCESS);
 }
 
+TEST_CASE("a worker keeps large host blocks within their bounds") {
+  HandMadeClient client;
+  client.open_context();
+  constexpr std::uint64_t window = 0x2b5d'4000'0000, bytes = 6u << 20;
+  const auto open = [&](std::uint64_t address, std::uint64_t size, std::uint64_t device) {
+    client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [&](auto in) {
+      in.setAddress(address);
+      in.setBytes(size);
+      in.setMapped(true);
+      in.setPaged(true);
+      in.setDevice(device);
+    });
+    return client.reply();
+  };
+  CHECK(open(0x5000, (std::uint64_t{64} << 30) + 1, window) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(open(0x5000, ~std::uint64_t{0}, window) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(open(~std::uint64_t{0} - 4096, bytes, window) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(open(0x5000, bytes, window + (std::uint64_t{64} << 30) - 4096) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(open(0x5000, bytes, window) == CUDA_SUCCESS);
+  CHECK(open(0x10'0000'0000, bytes, window + bytes - 4096) == CUDA_ERROR_INVALID_VALUE);  // kernels see another block there
+  const auto read = [&](std::uint64_t address, std::uint64_t size) {
+    client.send_call<wire::ReadHostBlock>(Opcode::readHostBlock, [&](auto in) {
+      in.setAddress(address);
+      in.setBytes(size);
+    });
+    return client.reply();
+  };
+  const std::vector<std::byte> contents(100, std::byte{7});
+  const auto write = [&](std::uint64_t address) {
+    client.send_call<wire::WriteHostBlock>(Opcode::writeHostBlock, [&](auto in) { in.setAddress(address); }, contents);
+    return client.reply();
+  };
+  CHECK(write(0x5000 + bytes - 100) == CUDA_SUCCESS);
+  CHECK(write(0x5000 + bytes - 99) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(write(0x4fff) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(read(0x5000, bytes) == CUDA_SUCCESS);
+  CHECK(read(0x5000, bytes + 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(read(0x5000 + 1, bytes) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(read(0x5000, ~std::uint64_t{0}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(read(0x4000, 1) == CUDA_ERROR_INVALID_VALUE);
+  client.send_call<wire::CloseHostBlock>(Opcode::closeHostBlock, [](auto in) { in.setAddress(0x5000); });
+  CHECK(client.reply() == CUDA_SUCCESS);
+  CHECK(read(0x5000, 1) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(open(0x5000, bytes, window) == CUDA_SUCCESS);
+  client.send_call<wire::ReadHostBlock>(Opcode::readHostBlock, [&](auto in) { in.setAddress(0x5000); }, {}, false);
+  CHECK(client.worker_end().find("nobody waits") != std::string::npos);
+}
+
 TEST_CASE("a worker looks at no container beyond the end of its image") {
   HandMadeClient client;
   client.open_context();

@@ -78,7 +78,7 @@ Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
 Outcome openHostBlock(Session& session, Call& call, wire::OpenHostBlock::Reader in) {
   HostBlocks& blocks = session.host_blocks();
   if (!in.getMapped()) return blocks.open(in.getAddress(), in.getBytes(), call.id().context);
-  return blocks.open_mapped(in.getAddress(), in.getBytes(), in.getDevice(), call.id().context);
+  return blocks.open_mapped(in.getAddress(), in.getBytes(), in.getDevice(), in.getPaged(), call.id().context);
 }
 
 Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in) {
@@ -87,6 +87,20 @@ Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in)
 
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
   return session.host_blocks().write(in.getAddress(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+Outcome readHostBlock(Session& session, Call& call, wire::ReadHostBlock::Reader in) {
+  if (!call.id().wants_reply) throw ProtocolError("bytes of a host block that nobody waits for");
+  const std::uint64_t bytes = in.getBytes();
+  if (bytes > limits::host_read_bytes_max) return CUDA_ERROR_INVALID_VALUE;
+  const std::span<const std::byte> memory = session.host_blocks().find(in.getAddress(), bytes);
+  if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t offset = 0; offset < bytes; offset += limits::bulk_bytes_max) {
+    const auto part = memory.subspan(offset, std::min<std::size_t>(limits::bulk_bytes_max, bytes - offset));
+    auto copy = std::make_shared<std::vector<std::byte>>(part.begin(), part.end());  // the block may go before they have left
+    session.output().data(call.id(), *copy, [copy] {});
+  }
+  return CUDA_SUCCESS;
 }
 
 }  // namespace fargpu::server::hand

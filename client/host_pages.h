@@ -1,0 +1,36 @@
+#pragma once
+// Pinned memory that kernels use and that is too large to be compared with what the worker has whenever something may have changed.
+
+#include <condition_variable>
+
+#include "paged_memory.h"
+
+namespace fargpu::client {
+
+/// Blocks of the host window. The worker has the memory that kernels use; what the program sees are pages of ours. Unlike managed
+/// memory it may be used by both sides at the same time: what the program touches while the GPU works is renewed now and then.
+class HostPages final : public PagedMemory {
+ public:
+  HostPages(Session& session, const Window& window);
+
+  /// Memory of the program's that the worker has room for by now, page-aligned: it keeps its contents. False if there is no room.
+  bool adopt(Context& context, std::uint64_t base, std::uint64_t bytes);
+  /// It is gone.
+  void forsake(std::uint64_t base);
+
+  /// In a child of a fork: what this process had is the child's own.
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+  void become_private();
+
+ private:
+  void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) override;
+  void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) override;
+  void touched_early() override { renew_.notify_one(); }
+  void keep_renewing();
+
+  std::condition_variable renew_;
+  bool renewing_ = false;
+};
+
+}  // namespace fargpu::client

@@ -1,0 +1,509 @@
+// Host memory that kernels read and write: large blocks, whose pages go back and forth, and memory that the program registered.
+
+#include "harness.h"
+
+#ifdef __CUDACC__
+
+extern "C" __global__ void add(const int* a, const int* b, int* out, int count) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = a[i] + b[i];
+}
+// Every `stride`-th element becomes twice what it was, and one more.
+extern "C" __global__ void step(int* values, long long stride, int count) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) values[i * stride] = 2 * values[i * stride] + 1;
+}
+extern "C" __global__ void nothing() {}
+extern "C" __global__ void set(volatile int* out, int value) { *out = value; }
+// Takes part in a conversation: waits for a number, answers with the next one.
+extern "C" __global__ void answer(volatile int* asked, volatile int* answered, int rounds) {
+  for (int round = 1; round <= rounds; ++round) {
+    while (*asked != round) {
+    }
+    *answered = round;
+    __threadfence_system();
+  }
+}
+
+#else
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+namespace {
+
+constexpr size_t mib = 1 << 20;
+
+/// Numbers in pinned memory that kernels see at the same address.
+class Pinned {
+ public:
+  explicit Pinned(size_t bytes, unsigned flags = 0) : count_(bytes / sizeof(int)) {
+    OK(cuMemHostAlloc(reinterpret_cast<void**>(&values_), bytes, flags));
+  }
+  ~Pinned() { free(); }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  void free() {
+    if (values_) OK(cuMemFreeHost(values_));
+    values_ = nullptr;
+  }
+  /// The address that the driver says kernels see it at.
+  CUdeviceptr mapped() const {
+    CUdeviceptr address;
+    OK(cuMemHostGetDevicePointer(&address, values_, 0));
+    return address;
+  }
+  int* get() const { return values_; }
+  int& operator[](size_t i) const { return values_[i]; }
+  size_t count() const { return count_; }
+  size_t bytes() const { return count_ * sizeof(int); }
+  /// Every element is `value` and its number.
+  void number(int value) {
+    for (size_t i = 0; i < count_; ++i) values_[i] = value + static_cast<int>(i);
+  }
+
+ private:
+  int* values_ = nullptr;
+  size_t count_;
+};
+
+/// Memory of the program's own, registered; not at the beginning of a page.
+class Registered {
+ public:
+  Registered(size_t bytes, int sharing) : bytes_(bytes) {
+    memory_ = mmap(nullptr, bytes + 4096, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
+    HOLDS(memory_ != MAP_FAILED);
+    OK(cuMemHostRegister(get(), bytes_, CU_MEMHOSTREGISTER_DEVICEMAP));
+  }
+  ~Registered() {
+    unregister();
+    munmap(memory_, bytes_ + 4096);
+  }
+  Registered(const Registered&) = delete;
+  Registered& operator=(const Registered&) = delete;
+  void unregister() {
+    if (registered_) OK(cuMemHostUnregister(get()));
+    registered_ = false;
+  }
+  int* get() const { return static_cast<int*>(memory_) + 4; }
+  CUdeviceptr mapped() const {
+    CUdeviceptr address;
+    OK(cuMemHostGetDevicePointer(&address, get(), 0));
+    return address;
+  }
+
+ private:
+  void* memory_;
+  size_t bytes_;
+  bool registered_ = true;
+};
+
+class Stream {
+ public:
+  Stream() { OK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING)); }
+  ~Stream() { cuStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator CUstream() const { return stream_; }
+
+ private:
+  CUstream stream_ = nullptr;
+};
+
+void launch_step(const Kernels& kernels, CUstream stream, CUdeviceptr values, long long stride, int count) {
+  OK(kernels.try_launch("step", {blocks_for(count)}, {block_size}, 0, stream, values, stride, count));
+}
+
+int load(const int& place) { return __atomic_load_n(&place, __ATOMIC_SEQ_CST); }
+void store(int& place, int value) { __atomic_store_n(&place, value, __ATOMIC_SEQ_CST); }
+
+}  // namespace
+
+// Two arrays are read and a third is written.
+CASE(zero_copy) {
+  Kernels kernels;
+  Pinned a(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP), b(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP), out(4 * mib, CU_MEMHOSTALLOC_DEVICEMAP);
+  int count = static_cast<int>(a.count());
+  for (int round = 1; round < 4; ++round) {
+    a.number(round);
+    b.number(10 * round);
+    kernels.run("add", {blocks_for(count)}, {block_size}, a.mapped(), b.mapped(), out.mapped(), count);
+    for (int i = 0; i < count; ++i) HOLDS(out[i] == 11 * round + 2 * i);
+    HOLDS(a[count - 1] == round + count - 1);
+  }
+}
+
+// Under unified addressing the pointer itself goes to the kernel.
+CASE(by_its_own_address) {
+  Kernels kernels;
+  Pinned a(4 * mib), b(5 * mib), out(4 * mib);
+  a.number(1);
+  b.number(2);
+  int count = static_cast<int>(a.count());
+  kernels.run("add", {blocks_for(count)}, {block_size}, a.get(), b.get(), out.get(), count);
+  for (int i = 0; i < count; ++i) HOLDS(out[i] == 3 + 2 * i);
+  HOLDS(out.mapped() == reinterpret_cast<CUdeviceptr>(out.get()));
+}
+
+// Each side changes a part of what lies in the same pages.
+CASE(both_sides_write) {
+  Kernels kernels;
+  Pinned values(64 * mib);
+  constexpr long long stride = 4096;
+  int count = static_cast<int>(values.count() / stride);
+  CUdeviceptr address = values.mapped();
+  std::vector<int> wanted(count, 0);
+  for (int i = 0; i < count; ++i) values[i * stride] = wanted[i] = i;
+  for (int round = 1; round < 5; ++round) {
+    launch_step(kernels, nullptr, address, stride, count);
+    // The kernel may be running: what it does not write is ours to write, and stays.
+    for (int i = 0; i < count; i += 3) values[i * stride + 1] = round;
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < count; ++i) {
+      wanted[i] = 2 * wanted[i] + 1;
+      HOLDS(values[i * stride] == wanted[i]);
+      HOLDS(values[i * stride + 1] == (i % 3 == 0 ? round : 0));
+    }
+  }
+  HOLDS(values[values.count() - 1] == 0);
+}
+
+// Every second number: what changed is many small pieces.
+CASE(scattered_changes) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  values.number(0);
+  CUdeviceptr address = values.mapped();
+  int count = static_cast<int>(values.count() / 4);
+  for (int round = 0; round < 2; ++round) {
+    launch_step(kernels, nullptr, address, 4, count);
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < count; ++i) {
+      HOLDS(values[i * 4ull] == 8 * i + 1);
+      values[i * 4ull] = 4 * i;
+    }
+  }
+}
+
+CASE(registered) {
+  Kernels kernels;
+  for (int sharing : {MAP_PRIVATE, MAP_SHARED}) {
+    for (size_t bytes : {4 * mib, 64 * mib}) {
+      Registered memory(bytes, sharing);
+      int* values = memory.get();
+      int count = static_cast<int>(bytes / 4096 - 1);
+      values[0] = 7;
+      values[bytes / 4 - 1] = 9;
+      CUdeviceptr address = memory.mapped();
+      for (int round = 0, wanted = 7; round < 3; ++round) {
+        launch_step(kernels, nullptr, address, 1024, count);
+        values[1] = round;
+        OK(cuCtxSynchronize());
+        HOLDS(values[0] == (wanted = 2 * wanted + 1));
+        HOLDS(values[1024] == (2 << round) - 1);
+        HOLDS(values[1] == round && values[bytes / 4 - 1] == 9);
+      }
+      // What is still under way has happened when the memory is unregistered.
+      launch_step(kernels, nullptr, address, 1024, count);
+      memory.unregister();
+      HOLDS(values[1024] == 15);
+      GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(&address, values, 0));
+    }
+  }
+}
+
+CASE(copies) {
+  Kernels kernels;
+  Pinned values(8 * mib), plain(8 * mib);
+  Buffer<int> device(values.count());
+  Stream stream;
+  values.number(5);
+  CUdeviceptr address = values.mapped();
+  // Out of it, as the program left it and as kernels did.
+  OK(cuMemcpyHtoD(device.address(), values.get(), values.bytes()));
+  HOLDS(device.get()[values.count() - 1] == 5 + static_cast<int>(values.count()) - 1);
+  launch_step(kernels, stream, address, 1, 1000);
+  OK(cuMemcpyHtoDAsync(device.address(), values.get(), values.bytes(), stream));
+  OK(cuStreamSynchronize(stream));
+  HOLDS(device.get()[10] == 2 * 15 + 1);
+  // Into it.
+  OK(cuMemsetD32(device.address(), 77, device.count()));
+  OK(cuMemcpyDtoH(values.get(), device.address(), values.bytes() / 2));
+  HOLDS(values[0] == 77 && values[values.count() / 2 - 1] == 77);
+  HOLDS(values[values.count() / 2] == 5 + static_cast<int>(values.count() / 2));
+  OK(cuMemsetD32(device.address(), 78, device.count()));
+  OK(cuCtxSynchronize());
+  OK(cuMemcpyDtoHAsync(values.get() + 100, device.address(), 4000, stream));
+  launch_step(kernels, stream, address, 1, 200);
+  OK(cuStreamSynchronize(stream));
+  HOLDS(values[99] == 155 && values[100] == 157 && values[199] == 157 && values[200] == 78 && values[1099] == 78 && values[1100] == 77);
+  // Between it and other memory of the host.
+  std::vector<int> pageable(values.count(), 3);
+  OK(cuMemcpy(address, reinterpret_cast<CUdeviceptr>(pageable.data()), 400));
+  HOLDS(values[99] == 3 && values[100] == 157);
+  OK(cuMemcpy(reinterpret_cast<CUdeviceptr>(pageable.data()), address, values.bytes()));
+  HOLDS(pageable[100] == 157 && pageable[99] == 3);
+  plain.number(0);
+  OK(cuMemcpy(address, reinterpret_cast<CUdeviceptr>(plain.get()), plain.bytes()));
+  HOLDS(values[values.count() - 1] == static_cast<int>(values.count()) - 1);
+  OK(cuMemsetD32(address, 4, 10));
+  HOLDS(values[9] == 4 && values[10] == 10);
+  // Rows.
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+  rows.srcHost = values.get();
+  rows.srcPitch = 400;
+  rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.dstDevice = device.address();
+  rows.dstPitch = 40;
+  rows.WidthInBytes = 40;
+  rows.Height = 50;
+  OK(cuMemcpy2D(&rows));
+  HOLDS(device.get()[10] == 100 && device.get()[499] == 4909);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(values.get() + values.count() - 1, device.address(), 8));
+}
+
+// A copy to the block is under way when a kernel first uses it.
+CASE(copied_to_before) {
+  Kernels kernels;
+  Buffer<int> device(2 * mib);
+  OK(cuMemsetD32(device.address(), 20, device.count()));
+  Pinned values(8 * mib);
+  OK(cuMemcpyDtoHAsync(values.get(), device.address(), values.bytes(), nullptr));
+  launch_step(kernels, nullptr, values.mapped(), 1, 10);
+  OK(cuCtxSynchronize());
+  HOLDS(values[0] == 41 && values[9] == 41 && values[10] == 20 && values[values.count() - 1] == 20);
+}
+
+CASE(several_streams) {
+  Kernels kernels;
+  Pinned values(16 * mib);
+  CUdeviceptr address = values.mapped();
+  constexpr int streams = 4;
+  Stream all[streams];
+  int each = static_cast<int>(values.count() / streams / 16);
+  std::vector<int> wanted(streams, 0);
+  for (int round = 0; round < 10; ++round) {
+    for (int s = 0; s < streams; ++s)
+      launch_step(kernels, all[s], address + s * (values.bytes() / streams), 16, each);
+    int s = round % streams;
+    OK(cuStreamSynchronize(all[s]));
+    HOLDS(load(values[s * (values.count() / streams)]) == (2 << round) - 1);
+  }
+  OK(cuCtxSynchronize());
+  for (int s = 0; s < streams; ++s) HOLDS(values[s * (values.count() / streams) + 16 * (each - 1)] == 1023);
+}
+
+// Threads of the program use it while others launch.
+CASE(several_threads) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  CUdeviceptr address = values.mapped();
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  constexpr int threads = 3, rounds = 60;
+  bool right[threads] = {};
+  std::vector<std::thread> all;
+  for (int t = 0; t < threads; ++t) {
+    all.emplace_back([&, t] {
+      // Its own numbers: one that kernels change, one that only it does, next to those of the others.
+      int wanted = 0, written = 0;
+      bool good = cuCtxSetCurrent(context) == CUDA_SUCCESS;
+      CUstream stream = nullptr;
+      good = good && cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
+      for (int round = 0; round < rounds && good; ++round) {
+        values[8 + t * 2] = ++written;
+        good = kernels.try_launch("set", {}, {1}, 0, stream, address + 4 * (100 + t * 2), ++wanted) == CUDA_SUCCESS &&
+               cuStreamSynchronize(stream) == CUDA_SUCCESS && values[100 + t * 2] == wanted && values[8 + t * 2] == written;
+      }
+      right[t] = good && cuStreamDestroy(stream) == CUDA_SUCCESS;
+    });
+  }
+  for (auto& thread : all) thread.join();
+  for (bool good : right) HOLDS(good);
+}
+
+CASE(graphs) {
+  Kernels kernels;
+  Pinned from(4 * mib), to(4 * mib);
+  Stream stream;
+  CUdeviceptr source = from.mapped(), target = to.mapped();
+  Buffer<int> device(from.count());
+  CUgraph graph;
+  CUgraphExec executable;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  int count = static_cast<int>(from.count());
+  OK(kernels.try_launch("add", {blocks_for(count)}, {block_size}, 0, stream, source, source, target, count));
+  OK(cuMemcpyHtoDAsync(device.address(), to.get(), to.bytes(), stream));
+  OK(cuMemcpyDtoHAsync(to.get(), device.address() + 4, 40, stream));
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+  for (int round = 1; round < 4; ++round) {
+    from.number(round);
+    OK(cuGraphLaunch(executable, stream));
+    OK(cuStreamSynchronize(stream));
+    HOLDS(to[0] == 2 * (round + 1) && to[9] == 2 * (round + 10) && to[10] == 2 * (round + 10));
+    HOLDS(to[count - 1] == 2 * (round + count - 1));
+    HOLDS(device.get()[5] == 2 * (round + 5));
+  }
+  OK(cuGraphExecDestroy(executable));
+  OK(cuGraphDestroy(graph));
+}
+
+CASE(host_functions) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  Stream stream;
+  CUdeviceptr address = values.mapped();
+  for (int round = 0; round < 3; ++round) {
+    values[mib / 2] = 5;
+    launch_step(kernels, stream, address + 2 * mib, 1, 10);
+    OK(cuLaunchHostFunc(stream, [](void* data) { static_cast<int*>(data)[mib / 2] += 100; }, values.get()));
+    launch_step(kernels, stream, address + 2 * mib, 1, 10);
+    OK(cuStreamSynchronize(stream));
+    HOLDS(values[mib / 2] == 2 * 111 + 1);
+  }
+}
+
+// The program and a running kernel talk, without another call.
+CASE(conversation) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  Stream stream;
+  CUdeviceptr address = values.mapped();
+  int &asked = values[1], &answered = values[mib / 2];
+  asked = answered = 0;
+  constexpr int rounds = 5;
+  OK(kernels.try_launch("answer", {}, {1}, 0, stream, address + 4, address + 2 * mib, rounds));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+  for (int round = 1; round <= rounds; ++round) {
+    store(asked, round);
+    while (load(answered) != round) std::this_thread::yield();
+  }
+  OK(cuStreamSynchronize(stream));
+  HOLDS(answered == rounds);
+}
+
+CASE(waits_for_values) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  Stream waits, writes;
+  CUdeviceptr address = values.mapped();
+  Buffer<int> device(1);
+  device.clear();
+  for (int round = 1; round < 3; ++round) {
+    OK(cuStreamWaitValue32(waits, address + 4 * round, 10 * round, CU_STREAM_WAIT_VALUE_EQ));
+    OK(kernels.try_launch("set", {}, {1}, 0, waits, device.address(), round));
+    if (round == 1) values[round] = 10 * round;
+    else OK(kernels.try_launch("set", {}, {1}, 0, writes, address + 4 * round, 10 * round));
+    OK(cuStreamSynchronize(waits));
+    HOLDS(device.get()[0] == round);
+    OK(cuStreamWriteValue32(waits, address + 4 * (10 + round), 7 * round, 0));
+    launch_step(kernels, waits, address + 4 * (10 + round), 1, 1);
+    OK(cuStreamSynchronize(waits));
+    HOLDS(values[10 + round] == 14 * round + 1);
+  }
+}
+
+CASE(system_calls) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  CUdeviceptr address = values.mapped();
+  FILE* file = std::tmpfile();
+  HOLDS(file != nullptr);
+  auto whole = static_cast<ssize_t>(values.bytes());
+  int count = static_cast<int>(values.count());
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < count; ++i) values[i] = i;
+    launch_step(kernels, nullptr, address, 1, count);
+    OK(cuCtxSynchronize());
+    HOLDS(pwrite(fileno(file), values.get(), values.bytes(), 0) == whole);
+    launch_step(kernels, nullptr, address, 1, count);
+    OK(cuCtxSynchronize());
+    HOLDS(pread(fileno(file), values.get(), values.bytes(), 0) == whole);
+    launch_step(kernels, nullptr, address, 1, count);
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < count; ++i) HOLDS(values[i] == 4 * i + 3);
+  }
+  std::fclose(file);
+}
+
+CASE(freed_while_used) {
+  Kernels kernels;
+  Buffer<int> device(mib);
+  device.clear();
+  for (int round = 0; round < 5; ++round) {
+    Pinned values(8 * mib);
+    for (size_t i = 0; i < mib; ++i) values[i] = round;
+    CUdeviceptr address = values.mapped();
+    OK(kernels.try_launch("add", {blocks_for(mib)}, {block_size}, 0, nullptr, address, address, device.address(), static_cast<int>(mib)));
+    launch_step(kernels, nullptr, address, 1, 100);
+    values.free();
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(&address, reinterpret_cast<void*>(address), 0));
+    HOLDS(device.get()[mib - 1] == 2 * round);
+  }
+}
+
+// A child has what the process had when it was forked, and its changes are its own.
+CASE(forked) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  values.number(1);
+  CUdeviceptr address = values.mapped();
+  launch_step(kernels, nullptr, address, 1, 10);
+  OK(cuCtxSynchronize());
+  HOLDS(values[0] == 3 && values[1000] == 1001);
+  values[2] = 50;
+  pid_t child = fork();
+  if (child == 0) {
+    bool right = values[0] == 3 && values[2] == 50 && values[1000] == 1001;
+    values[0] = values[1000] = 99;
+    _exit(right && values[0] == 99 ? 0 : 1);
+  }
+  int status = 1;
+  HOLDS(waitpid(child, &status, 0) == child);
+  HOLDS(status == 0);
+  HOLDS(values[0] == 3 && values[1000] == 1001);
+  launch_step(kernels, nullptr, address, 1, 10);
+  OK(cuCtxSynchronize());
+  HOLDS(values[0] == 7 && values[2] == 101);
+}
+
+// Work costs what is touched, whatever the size of the block.
+CASE(gigabytes) {
+  Kernels kernels;
+  // The fastest of several attempts, in microseconds a launch.
+  auto cost = [&] {
+    double least = 1e9;
+    for (int attempt = 0; attempt < 20; ++attempt) {
+      constexpr int launches = 50;
+      auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < launches; ++i) OK(kernels.try_launch("nothing", {}, {1}, 0, nullptr));
+      least = std::min(least, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / launches);
+      OK(cuCtxSynchronize());
+    }
+    return least;
+  };
+  kernels.run("nothing", {}, {1});
+  double without = cost();
+  Pinned values(3072 * mib);
+  values[5] = 1;
+  values[values.count() - 1] = 2;
+  CUdeviceptr address = values.mapped();
+  for (int round = 0, first = 1, last = 2; round < 3; ++round) {
+    launch_step(kernels, nullptr, address + 20, static_cast<long long>(values.count() - 6), 2);
+    OK(cuCtxSynchronize());
+    HOLDS(values[5] == (first = 2 * first + 1));
+    HOLDS(values[values.count() - 1] == (last = 2 * last + 1));
+  }
+  double with = cost();
+  std::printf("%.1f us a launch, %.1f without the block\n", with, without);
+  HOLDS(with < without + 200);
+}
+
+#endif
