@@ -14,18 +14,21 @@ FrameReader::FrameReader(Channel& channel, FrameHandler& handler, std::uint64_t 
     : channel_(channel), handler_(handler), buffer_(buffer_bytes), frames_(frames_before) {}
 
 bool FrameReader::pump(unsigned frames_max) {
-  bool progress = false;
+  bool progress = false, drained = false;
   while (true) {
     while (step()) {
       progress = true;
       if (--frames_max == 0) return true;
     }
-    if (blocked_) return progress;
-    std::size_t received = 0;
+    // The channel gave less than it was asked for: to ask again at once would only delay the answer to what came.
+    if (blocked_ || drained) return progress;
+    std::size_t received = 0, asked = 0;
     if (!missing_.empty()) {
+      asked = missing_.size();
       received = channel_.receive_some(missing_);
       missing_ = missing_.subspan(received);
     } else if (padding_missing_ > 0) {
+      asked = padding_missing_;
       received = channel_.receive_some(std::span(padding_).first(padding_missing_));
       padding_missing_ -= received;
     } else {
@@ -34,11 +37,13 @@ bool FrameReader::pump(unsigned frames_max) {
         end_ -= begin_;
         begin_ = 0;
       }
+      asked = buffer_.size() - end_;
       received = channel_.receive_some(std::span(buffer_).subspan(end_));
       end_ += received;
     }
     if (received == 0) return progress;
     progress = true;
+    drained = received < asked;
   }
 }
 
