@@ -74,6 +74,9 @@ int run(const RunOptions& options) {
   }
   prepend("LD_LIBRARY_PATH", folder.string());
   ::setenv("TRITON_LIBCUDA_PATH", folder.c_str(), 1);  // Triton looks through the loader's cache otherwise
+  // How the host's devices are wired is not known here, and without wires NCCL goes through memory of the program. Its driver knows
+  // which devices reach each other, and NCCL asks it too.
+  ::setenv("NCCL_P2P_LEVEL", "SYS", 0);
   std::vector<char*> arguments;
   for (const std::string& argument : options.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);

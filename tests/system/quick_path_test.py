@@ -52,6 +52,7 @@ class RunsEnvironment(SystemTest):
         variables = self.variables(pool=pool, env={"LD_LIBRARY_PATH": "/somewhere/lib"})
         self.assertEqual(variables["LD_LIBRARY_PATH"], f"{paths.LIBRARIES}:/somewhere/lib")
         self.assertEqual(variables["TRITON_LIBCUDA_PATH"], str(paths.LIBRARIES))
+        self.assertEqual(variables["NCCL_P2P_LEVEL"], "SYS")
         self.assertEqual(variables["FARGPU_POOL"], pool)
 
     def test_an_empty_search_path_is_not_the_current_folder(self):
