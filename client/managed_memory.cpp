@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
+#include "calls_stream.capnp.h"
 #include "cuda_facts.h"
 #include "fault_handler.h"
 #include "operations.capnp.h"
@@ -95,10 +97,30 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   block->parts.emplace(0, whole);
-  const std::lock_guard lock(mutex_);
-  blocks_.emplace(address, std::move(block));
-  touched_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    blocks_.emplace(address, std::move(block));
+    touched_ = true;
+  }
+  open_to_devices(thread, context.device);
   return CUDA_SUCCESS;
+}
+
+// Where devices cannot reach each other's memory, kernels of the others find nothing there.
+void ManagedMemory::open_to_devices(Thread& thread, int owner) {
+  for (const int device : session_.devices_in_use())
+    if (device != owner && session_.peers().possible(device, owner))
+      session_.peers().set(thread, *session_.device_memory().pools().managed_of(owner), device, true);
+}
+
+void ManagedMemory::context_opened(Thread& thread) {
+  std::set<int> owners;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [base, block] : blocks_)
+      if (window_.contains(base)) owners.insert(block->context->device);
+  }
+  for (const int owner : owners) open_to_devices(thread, owner);
 }
 
 void ManagedMemory::dropped(std::uint64_t address) {
@@ -182,13 +204,27 @@ void ManagedMemory::hand_over(Thread& thread) {
   const std::lock_guard lock(mutex_);
   touched_ = false;
   touched_while_busy_ = false;
+  const bool several = session_.devices_in_use().size() > 1;
   for (auto& [base, block] : blocks_) {
     if (!block->context->active) continue;
-    send(thread, *block);
+    if (send(thread, *block) && several) await_sent(thread, *block->context);
   }
 }
 
-void ManagedMemory::send(Thread& thread, Block& block) {
+// Work in a block's own context comes behind what was sent there; that of other devices does not by itself.
+void ManagedMemory::await_sent(Thread& thread, Context& context) {
+  RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
+  call.in_context(&context);
+  call.in().setHStream(stream_of(thread, context).wire());
+  call.wait();  // should it fail, the context's next call says so
+}
+
+bool ManagedMemory::send(Thread& thread, Block& block) {
+  bool sent = false;
+  const auto send_range = [&](std::uint64_t offset, std::uint64_t bytes) {
+    this->send_range(thread, block, offset, bytes);
+    sent = true;
+  };
   auto& states = block.states;
   for (std::size_t first = 0; first < states.size();) {
     const State state = states[first];
@@ -200,16 +236,16 @@ void ManagedMemory::send(Thread& thread, Block& block) {
     if (twinned) {
       const auto& twin = block.twins[first];
       for_changed_runs(std::span<const std::byte>(block.alias + begin, stop - begin), twin,
-                       [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
+                       [&](std::size_t offset, std::size_t bytes) { send_range(begin + offset, bytes); });
     } else if (state == State::ours) {
-      send_range(thread, block, begin, stop - begin);
+      send_range(begin, stop - begin);
     } else if (state == State::fresh) {
       // Only what the program has touched so far is there at all.
       const off_t file_begin = place_in_file(block.base + begin);
       const off_t file_end = file_begin + static_cast<off_t>(stop - begin);
       for (off_t data = ::lseek(file_, file_begin, SEEK_DATA); data >= 0 && data < file_end;) {
         const off_t hole = std::min(::lseek(file_, data, SEEK_HOLE), file_end);
-        send_range(thread, block, begin + static_cast<std::uint64_t>(data - file_begin), static_cast<std::uint64_t>(hole - data));
+        send_range(begin + static_cast<std::uint64_t>(data - file_begin), static_cast<std::uint64_t>(hole - data));
         data = hole < file_end ? ::lseek(file_, hole, SEEK_DATA) : -1;
       }
     }
@@ -217,6 +253,7 @@ void ManagedMemory::send(Thread& thread, Block& block) {
     first = end;
   }
   block.twins.clear();
+  return sent;
 }
 
 // Calls act(offset, bytes) for what the GPU has of a range.

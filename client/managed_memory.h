@@ -48,6 +48,8 @@ class ManagedMemory {
   ManagedMemory& operator=(const ManagedMemory&) = delete;
 
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address);
+  /// Allocations are for all devices: those that work is done on get access to them. A context was opened, perhaps of another device.
+  void context_opened(Thread& thread);
   /// An allocation of ours is gone; its pages go too.
   void dropped(std::uint64_t address);
 
@@ -91,7 +93,9 @@ class ManagedMemory {
   };
 
   void hand_over(Thread& thread);
-  void send(Thread& thread, Block& block);
+  void open_to_devices(Thread& thread, int owner);
+  bool send(Thread& thread, Block& block);  // whether there was anything
+  void await_sent(Thread& thread, Context& context);
   void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes);
   void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes);
   void fetch(Thread& thread, Block& block, std::size_t granule);

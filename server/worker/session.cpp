@@ -304,16 +304,31 @@ std::shared_ptr<Parked> copy_frame(Call& call) {
 
 }  // namespace
 
-void Session::park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
+std::uint64_t Session::park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
                    std::uint64_t recorded_event) {
   auto parked = copy_frame(call);
   if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
   std::vector<std::uint64_t> recorded;
   if (recorded_event != 0) recorded.push_back(recorded_event);
-  order_.enqueue(before, stream, std::move(recorded), [this, &service, parked] {
+  return order_.enqueue(before, stream, std::move(recorded), [this, &service, parked] {
     Call again(parked->header, parked->message, parked->bulk);
     execute(service, again);
   });
+}
+
+bool Session::may_go_on(Call& call, const std::vector<StreamState*>& streams) {
+  if (order_.any() && !order_.running()) {
+    std::vector<std::uint64_t> before;
+    for (const StreamState* stream : streams)
+      for (const std::uint64_t item : order_.before(*stream, 0)) before.push_back(item);
+    if (!before.empty()) {
+      const std::uint64_t item = park(*service_of(call.id().opcode), call, before, nullptr, 0);
+      for (StreamState* stream : streams) order_.enqueue({item}, stream, {}, [] {});
+      return false;
+    }
+  }
+  for (StreamState* stream : streams) catch_up(*stream);
+  return true;
 }
 
 void Session::execute_after_all(const Service& service, Call& call) {
@@ -800,6 +815,7 @@ bool Session::collect_parts() {
     }
     if (!current_ && !contexts_.empty()) make_current(*contexts_.begin()->second);
     graph_parts_.erase(driver_, part);
+    graph_memory_.released(part);
     release_part(part);
   }
   return !gone.empty();
