@@ -10,6 +10,7 @@
 #include "protocol/changed_runs.h"
 #include "remote_call.h"
 #include "session.h"
+#include "store_words.h"
 
 namespace fargpu::client {
 namespace {
@@ -248,7 +249,7 @@ bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
 void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   if (Block* const block = find(address, bytes.size()); block && block->opened) {
-    std::memcpy(at(address), bytes.data(), bytes.size());
+    store_words(at(address), bytes);
     if (block->device_address != 0) std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
   }
   // Deliveries of one copy come in order, so each takes the beginning off an expected range.

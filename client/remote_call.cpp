@@ -79,7 +79,9 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
   const auto begin = std::chrono::steady_clock::now();
-  number_ = session_.commands().append(header(call_wants_reply), message, bulk_, CommandStream::Urgency::now,
+  // The value may be this thread's to write, after the call.
+  const std::uint32_t flags = call_wants_reply | (session_.stream_waits().any_here() ? call_never_held : 0u);
+  number_ = session_.commands().append(header(flags), message, bulk_, CommandStream::Urgency::now,
                                        [&](std::uint64_t number) {
                                          note(stream, number);
                                          session_.receiver().expect(number, pending_);

@@ -155,6 +155,7 @@ void Session::close_green(Context& context) {
 
 CUresult Session::close_context(Thread& thread, Context& context) {
   for (Context* const green : greens(context)) close_context(thread, *green);
+  stream_waits_.forget(context);  // nobody may be left who would write what they wait for
   context.storage.clear(context.cuda());
   RemoteCall<wire::CloseContext> call(thread, Opcode::closeContext, ContextNeed::none);
   call.in().setContext(context.handle.value());

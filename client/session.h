@@ -24,7 +24,6 @@
 #include "graphs.h"
 #include "handle_map.h"
 #include "host_memory.h"
-#include "image.h"
 #include "links.h"
 #include "managed_memory.h"
 #include "peer_access.h"

@@ -8,15 +8,18 @@
 
 namespace fargpu::client {
 
-void StreamWaits::add(std::uint64_t number, const MemoryOperation& wait) {
+void StreamWaits::add(std::uint64_t number, const MemoryOperation& wait, const Context& context) {
   const std::lock_guard lock(mutex_);
-  expected_.emplace(number, wait);
+  expected_.emplace(number, Wait{wait, &context});
   open_.fetch_add(1);
+  here_.fetch_add(1);
 }
 
 void StreamWaits::remove(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  if (expected_.erase(number) > 0) open_.fetch_sub(1);
+  if (expected_.erase(number) == 0) return;
+  open_.fetch_sub(1);
+  here_.fetch_sub(1);
 }
 
 bool StreamWaits::due(std::uint64_t number, CUresult stream_result) {
@@ -24,7 +27,7 @@ bool StreamWaits::due(std::uint64_t number, CUresult stream_result) {
   auto wait = expected_.extract(number);
   if (!wait) return false;
   // On a stream that has failed nothing is worth waiting for: an operation that is no wait is over at once.
-  if (stream_result != CUDA_SUCCESS) wait.mapped() = MemoryOperation();
+  if (stream_result != CUDA_SUCCESS) wait.mapped().operation = MemoryOperation();
   due_.insert(std::move(wait));
   if (!started_) start_thread("fargpu-waits", [this] { watch(); });
   started_ = true;
@@ -32,11 +35,23 @@ bool StreamWaits::due(std::uint64_t number, CUresult stream_result) {
   return true;
 }
 
-void StreamWaits::forget(std::uint64_t base, std::uint64_t bytes) {
+template <class Which>
+void StreamWaits::end_those(Which&& which) {
   const std::lock_guard lock(mutex_);
-  for (auto* waits : {&expected_, &due_})
+  for (Waits* const waits : {&expected_, &due_})
     for (auto& [number, wait] : *waits)
-      if (wait.waits() && wait.address >= base && wait.address - base < bytes) wait = MemoryOperation();
+      if (which(wait)) wait.operation = MemoryOperation();
+  changed_.notify_one();
+}
+
+void StreamWaits::forget(std::uint64_t base, std::uint64_t bytes) {
+  end_those([&](const Wait& wait) {
+    return wait.operation.waits() && wait.operation.address >= base && wait.operation.address - base < bytes;
+  });
+}
+
+void StreamWaits::forget(const Context& context) {
+  end_those([&](const Wait& wait) { return wait.context == &context; });
 }
 
 // Looks often at first, for values that come at once, and then every half millisecond.
@@ -49,7 +64,8 @@ void StreamWaits::watch() {
     changed_.wait(lock, [&] { return !due_.empty(); });
     std::vector<std::uint64_t> over;
     std::erase_if(due_, [&](const auto& item) {
-      const bool ends = !item.second.waits() || item.second.satisfied();
+      const MemoryOperation& wait = item.second.operation;
+      const bool ends = !wait.waits() || wait.satisfied();
       if (ends) over.push_back(item.first);
       return ends;
     });
@@ -63,6 +79,7 @@ void StreamWaits::watch() {
     for (const std::uint64_t number : over) {
       done_(number);
       open_.fetch_sub(1);
+      here_.fetch_sub(1);
     }
     lock.lock();
   }

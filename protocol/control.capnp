@@ -239,7 +239,7 @@ struct Released {
 }
 
 struct Printed {
-  # A kernel printed, or an assertion of one failed: the client writes the text to its own standard output (1) or standard error
+  # A kernel printed, an assertion of one failed, or the worker has a word for the person who runs the program: the client writes the text to its own standard output (1) or standard error
   # (2). Always sent before the reply that tells of the completion of the kernel.
   descriptor @0 :UInt8;
   text @1 :Data;

@@ -103,6 +103,8 @@ CUresult set_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNo
   if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) parts.keep();
+  if (result == CUDA_ERROR_NOT_SUPPORTED && thread.session().stream_waits().any_here())
+    return refuse_use("changing an executable graph of which a launch is behind a wait for a value in memory of the host");
   if (result == CUDA_ERROR_NOT_SUPPORTED)
     refuse_use("changing, in an executable graph with conditional nodes, what involves functions or memory of the program");
   return result;

@@ -4,7 +4,6 @@
 
 #include "calls_module.capnp.h"
 #include "client/entry.h"
-#include "client/image.h"
 #include "client/image_transfer.h"
 #include "client/input_file.h"
 #include "client/jit_options.h"
@@ -12,6 +11,7 @@
 #include "client/session.h"
 #include "client_hand.h"
 #include "operations.capnp.h"
+#include "protocol/image.h"
 
 namespace fargpu::client::hand {
 namespace {

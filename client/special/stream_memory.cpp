@@ -42,7 +42,7 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
   std::uint64_t number;
   if (operation.waits()) {
     number = callbacks.take_number();
-    session.stream_waits().add(number, operation);
+    session.stream_waits().add(number, operation, *stream->context);
   } else {
     number = callbacks.add([operation](CUresult) { operation.write(); });
   }

@@ -115,6 +115,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
             break;
           case wire::Control::STATUS_REQUEST:
             if (!welcome) throw ProtocolError("a request before hello");
+            co_await broker_.look_at_devices();
             co_await send([&](wire::Control::Builder answer) { broker_.write_status(answer.initStatus()); });
             break;
           case wire::Control::ATTACH:
@@ -287,7 +288,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
 };
 
 Broker::Broker(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), workers_(io, settings), host_nvml_(settings.nvml), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)) {
+    : io_(io), settings_(settings), workers_(io, settings), device_watch_(io, settings.nvml), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)) {
   signals_.add(SIGCHLD);
   workers_.on_end = [this] {
     if (draining_ && workers_.all().empty()) finish_drain("every session has ended");
@@ -401,6 +402,14 @@ Worker* Broker::redeem(std::span<const std::byte> bytes, ClientFacts& client) {
   return worker;
 }
 
+asio::awaitable<void> Broker::look_at_devices() {
+  std::vector<std::string> uuids;
+  if (const auto facts = workers_.facts())
+    for (const auto device : facts->getDevices())
+      uuids.emplace_back(reinterpret_cast<const char*>(device.getUuid().begin()), device.getUuid().size());
+  co_await device_watch_.refresh(std::move(uuids));
+}
+
 void Broker::write_status(wire::Status::Builder status) {
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);
@@ -455,7 +464,7 @@ void Broker::write_status(wire::Status::Builder status) {
       to.setPciDeviceId(ids.device);
       to.setPciSubSystemId(ids.subsystem);
       to.setAttributes(from.getAttributes());
-      const auto readings = host_nvml_.read(from.getUuid());
+      const auto readings = device_watch_.readings(i);
       auto list = to.initReadings(static_cast<unsigned>(readings.size()));
       for (unsigned r = 0; r < list.size(); ++r) {
         list[r].setKind(readings[r].kind);
@@ -463,10 +472,7 @@ void Broker::write_status(wire::Status::Builder status) {
       }
     }
     status.setPeers(facts->getPeers());
-    std::vector<HostNvml::Distance> distances;
-    for (unsigned from = 0; from < known.size(); ++from)
-      for (unsigned to = 0; to < known.size(); ++to)
-        if (const auto level = host_nvml_.distance(known[from].getUuid(), known[to].getUuid())) distances.push_back({from, to, *level});
+    const std::vector<HostNvml::Distance> distances = device_watch_.distances();
     auto list = status.initDistances(static_cast<unsigned>(distances.size()));
     for (unsigned d = 0; d < list.size(); ++d) {
       list[d].setFrom(distances[d].from);

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "host_nvml.h"
+#include "device_watch.h"
 #include "settings.h"
 #include "workers.h"
 
@@ -45,13 +45,15 @@ class Broker {
   void withdraw(const Ticket& ticket);
   /// Takes the reservation of a ticket; null if there is none (any more).
   Worker* redeem(std::span<const std::byte> ticket, ClientFacts& client);
+  /// Has the host's NVML say how the devices are, before the status is written.
+  asio::awaitable<void> look_at_devices();
   void write_status(wire::Status::Builder status);
   void finish_drain(const std::string& why);
 
   asio::io_context& io_;
   const Settings& settings_;
   Workers workers_;
-  HostNvml host_nvml_;
+  DeviceWatch device_watch_;
   std::list<asio::ip::tcp::acceptor> acceptors_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;

@@ -10,7 +10,6 @@ namespace {
 
 using Kind = wire::Reading::Kind;
 
-constexpr auto readings_age_max = std::chrono::milliseconds(200);
 constexpr auto retry_after = std::chrono::seconds(30);
 
 // "NVML API Reference Guide": functions of one device with one number as their answer, and with an argument before it.
@@ -115,9 +114,9 @@ HostNvml::Device* HostNvml::find(capnp::Data::Reader uuid) {
   return found->second.handle ? &found->second : nullptr;
 }
 
-void HostNvml::read_now(Device& device) {
-  device.readings.clear();
-  const auto add = [&](Kind kind, std::uint64_t value) { device.readings.push_back({kind, static_cast<std::int64_t>(value)}); };
+std::vector<HostNvml::Reading> HostNvml::read_now(const Device& device) {
+  std::vector<Reading> readings;
+  const auto add = [&](Kind kind, std::uint64_t value) { readings.push_back({kind, static_cast<std::int64_t>(value)}); };
   for (const Question& question : questions) {
     unsigned value = 0;
     auto* const ask = function<int(Handle, unsigned*)>(question.function);
@@ -148,17 +147,12 @@ void HostNvml::read_now(Device& device) {
   FieldValue field{.field = memory_temperature_field};
   auto* const ask = function<int(Handle, int, FieldValue*)>("nvmlDeviceGetFieldValues");
   if (ask && ask(device.handle, 1, &field) == 0 && field.result == 0) add(Kind::MEMORY_TEMPERATURE, field.value.number);
+  return readings;
 }
 
 std::vector<HostNvml::Reading> HostNvml::read(capnp::Data::Reader uuid) {
   Device* const device = find(uuid);
-  if (!device) return {};
-  const auto now = std::chrono::steady_clock::now();
-  if (now - device->read_at > readings_age_max) {
-    read_now(*device);
-    device->read_at = now;
-  }
-  return device->readings;
+  return device ? read_now(*device) : std::vector<Reading>{};
 }
 
 std::optional<unsigned> HostNvml::distance(capnp::Data::Reader from, capnp::Data::Reader to) {

@@ -16,7 +16,7 @@
 
 namespace fargpu::server {
 
-/// Loads the library when it is first asked. Answers are kept for a moment, so that asking often costs the host little.
+/// Loads the library when it is first asked. Any call may hang as long as NVML does. Used by one thread.
 class HostNvml {
  public:
   struct Reading {
@@ -43,12 +43,10 @@ class HostNvml {
   using Handle = void*;
   struct Device {
     Handle handle = nullptr;
-    std::vector<Reading> readings;
-    std::chrono::steady_clock::time_point read_at{};
   };
   bool ready();
   Device* find(capnp::Data::Reader uuid);
-  void read_now(Device& device);
+  std::vector<Reading> read_now(const Device& device);
   template <class Function>
   Function* function(const char* name);
 

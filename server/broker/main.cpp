@@ -24,8 +24,8 @@ void check_image_folder(const Settings& settings) {
   std::filesystem::create_directories(settings.image_folder, error);
   if (!error && ::access(settings.image_folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
   if (error)
-    EventLog::warning("no image folder", {{"folder", settings.image_folder}, {"reason", error.message()},
-                                          {"meaning", "each session sends its GPU code again; set --image-folder"}});
+    EventLog::warn("no image folder", {{"folder", settings.image_folder}, {"reason", error.message()},
+                                       {"meaning", "each session sends its GPU code again; set --image-folder"}});
 }
 
 }  // namespace

@@ -58,6 +58,9 @@ const std::vector<Entry>& entries() {
        "Have warm workers create the first device's context; costs its device memory each (about 515 MiB on an H200)"},
       {"image_folder", &Settings::image_folder, default_image_folder(), "Folder for GPU code by content; empty for none"},
       {"image_bytes_max", &Settings::image_bytes_max, "8589934592", "Bytes kept in that folder"},
+      {"host_bytes_max", &Settings::host_bytes_max, "0",
+       "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned memory; 0 for half of "
+       "what the host has"},
       {"spin_us", &Settings::spin_us, "200", "Microseconds that a worker polls before it sleeps, while its client is active"},
       {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},
       {"start_seconds", &Settings::start_seconds, "60", "Seconds that a worker may take to initialise the driver; at most 60"},

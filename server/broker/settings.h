@@ -19,6 +19,7 @@ struct Settings {
   bool warm_context = false;
   std::string image_folder;
   std::uint64_t image_bytes_max = 0;
+  std::uint64_t host_bytes_max = 0;
   std::uint64_t spin_us = 0;
   std::uint64_t handshake_seconds = 0;
   std::uint64_t start_seconds = 0;

@@ -46,6 +46,11 @@ std::size_t descriptor_limit() {
   return limit.rlim_cur;
 }
 
+std::uint64_t host_bytes_max(const Settings& settings) {
+  if (settings.host_bytes_max != 0) return settings.host_bytes_max;
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 2;
+}
+
 std::string end_of(int status) {
   if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
   return "exit code " + std::to_string(WEXITSTATUS(status));
@@ -63,6 +68,7 @@ Worker& Workers::start(const Environment& environment, bool warm) {
                                      "--driver", settings_.driver,
                                      "--link", std::to_string(link_descriptor),
                                      "--image-bytes-max", std::to_string(settings_.image_bytes_max),
+                                     "--host-bytes-max", std::to_string(host_bytes_max(settings_)),
                                      "--spin-us", std::to_string(settings_.spin_us),
                                      "--silence-seconds", std::to_string(settings_.silence_seconds)};
   if (!settings_.image_folder.empty()) arguments.insert(arguments.end(), {"--image-folder", settings_.image_folder});

@@ -105,6 +105,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.memory_limits.resize(options.devices.size());
     session_options.image_folder = options.image_folder;
     session_options.image_bytes_max = options.image_bytes_max;
+    session_options.host_bytes_max = options.host_bytes_max;
     session_options.spin = options.spin;
     session_options.printed = options.printed;
     session_options.exchange = options.exchange;

@@ -22,6 +22,8 @@ struct CallId {
   std::uint32_t context = 0;
   std::uint16_t opcode = 0;
   bool wants_reply = false;
+  bool never_held = false;
+  bool answered = false;  ///< before it is executed: what comes of it nobody hears
 };
 
 /// The answer of a service: a CUresult now, or the promise that Session::finish will be called for the call's id.
@@ -41,12 +43,14 @@ class Outcome {
 class Call {
  public:
   Call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk)
-      : id_{header.sequence, header.thread, header.subject, header.opcode, (header.detail & call_wants_reply) != 0},
+      : id_{header.sequence, header.thread, header.subject, header.opcode, (header.detail & call_wants_reply) != 0,
+            (header.detail & call_never_held) != 0},
         message_(message),
         bulk_(bulk),
         reader_(message) {}
 
   const CallId& id() const { return id_; }
+  void set_answered() { id_.answered = true; }
   std::span<std::byte> bulk() const { return bulk_; }
   std::span<const std::byte> message() const { return message_; }
 

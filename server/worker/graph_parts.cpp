@@ -16,7 +16,7 @@ void CUDA_CB run_in_client(void*) {
 
 }  // namespace
 
-GraphParts::GraphParts(Waker& waker) { gone_->waker = &waker; }
+GraphParts::GraphParts(Waker& waker, HostBudget& budget) : budget_(budget) { gone_->waker = &waker; }
 
 GraphParts::~GraphParts() {
   const std::lock_guard lock(gone_->mutex);
@@ -36,6 +36,8 @@ CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, std::uint64_
     const std::lock_guard lock(mutex_);
     if (number == 0 || parts_.contains(number)) throw ProtocolError("a part of a graph was given a number that is not free");
   }
+  auto charge = HostCharge::take(budget_, bytes);
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   void* staging = nullptr;
   if (bytes > 0) {
     if (const CUresult result = driver.cuMemHostAlloc(&staging, bytes, CU_MEMHOSTALLOC_PORTABLE); result != CUDA_SUCCESS) return result;
@@ -48,7 +50,7 @@ CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, std::uint64_
   }
   (void)last.release();  // on_last has it
   const std::lock_guard lock(mutex_);
-  parts_[number] = {static_cast<std::byte*>(staging), bytes, context};
+  parts_[number] = {static_cast<std::byte*>(staging), bytes, context, std::move(*charge)};
   if (staging) by_staging_[staging] = number;
   return result;
 }
@@ -116,6 +118,7 @@ void GraphParts::context_closes(DriverTable& driver, std::uint32_t context) {
     by_staging_.erase(part.staging);
     driver.cuMemFreeHost(part.staging);
     part.staging = nullptr;
+    part.charge = HostCharge();
   }
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "driver_table.h"
+#include "host_budget.h"
 #include "protocol/channel.h"
 
 namespace fargpu::server {
@@ -24,7 +25,7 @@ namespace fargpu::server {
 class GraphParts {
  public:
   /// `waker` tells the executor that there is something to collect.
-  explicit GraphParts(Waker& waker);
+  GraphParts(Waker& waker, HostBudget& budget);
   ~GraphParts();
 
   /// A new part: a function of the client, or, if `bytes` is given, memory of it, for which staging memory is made here. The caller has
@@ -56,6 +57,7 @@ class GraphParts {
     std::byte* staging = nullptr;
     std::uint64_t bytes = 0;
     std::uint32_t context = 0;
+    HostCharge charge;
   };
   // The driver tells of a last reference on a thread of its own, perhaps after the session has ended.
   struct Gone {
@@ -69,6 +71,7 @@ class GraphParts {
   };
   static void CUDA_CB on_last(void* last);
 
+  HostBudget& budget_;
   const std::shared_ptr<Gone> gone_ = std::make_shared<Gone>();
   mutable std::mutex mutex_;  // graphs are looked through beside the executor too
   std::map<std::uint64_t, Part> parts_;

@@ -1,10 +1,11 @@
 #include "graph_run.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace fargpu::server {
 
-void GraphRun::launch(StreamState& stream, AttendedGraph& graph) {
+void GraphRun::launch(StreamState& stream, AttendedGraph& graph, std::uint64_t exec) {
   StreamOrder& order = session_.order();
   auto before = order.before(stream, 0);
   const auto add = [&](std::uint64_t item) {
@@ -16,7 +17,8 @@ void GraphRun::launch(StreamState& stream, AttendedGraph& graph) {
   for (const CUevent event : plan_->recorded)
     if (const std::uint64_t handle = session_.event_handle(event)) recorded.push_back(handle);
   if (plan_->has_parts) graph.last_launch = running_ = order.hold();
-  order.enqueue(before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); });
+  order.enqueue(before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); },
+                plan_->has_parts ? 0 : exec);  // what is cut is not the driver's own instance
 }
 
 void GraphRun::begin() {
@@ -55,21 +57,31 @@ void GraphRun::fetch(const GraphPlan::Step& step) {
     self->missing_ = step.reads.size();
     for (const std::uint64_t part : step.reads) {
       const std::size_t wanted = self->session_.graph_parts().staging(part).size();
-      self->session_.start_pull({.part = part, .bytes = wanted}, [self, &step, part](std::vector<std::byte> bytes) {
+      const auto arrived = [self, &step, part](std::vector<std::byte> bytes) {
         const std::span<std::byte> staging = self->session_.graph_parts().staging(part);
-        if (staging.empty() || bytes.size() != staging.size()) self->fetched_ = CUDA_ERROR_ILLEGAL_ADDRESS;
-        else std::memcpy(staging.data(), bytes.data(), bytes.size());
-        if (--self->missing_ > 0) return;
-        if (self->fetched_ == CUDA_SUCCESS) self->submit(step);
-        else self->end(self->fetched_);
-      });
+        if (staging.empty() || bytes.size() != staging.size()) self->fetched(step, CUDA_ERROR_ILLEGAL_ADDRESS);
+        else std::memcpy(staging.data(), bytes.data(), bytes.size()), self->fetched(step, CUDA_SUCCESS);
+      };
+      if (!self->session_.start_pull({.part = part, .bytes = wanted}, arrived)) self->fetched(step, CUDA_ERROR_OUT_OF_MEMORY);
     }
   });
+}
+
+// One of the parts that the step reads.
+void GraphRun::fetched(const GraphPlan::Step& step, CUresult result) {
+  if (fetched_ == CUDA_SUCCESS) fetched_ = result;
+  if (--missing_ > 0) return;
+  if (fetched_ == CUDA_SUCCESS) submit(step);
+  else end(fetched_);
 }
 
 void GraphRun::submit(const GraphPlan::Step& step) {
   StreamState* const target = stream();
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
+  // Staging memory goes with the context that it was made in, while the driver's graph still copies there.
+  const GraphParts& parts = session_.graph_parts();
+  const auto gone = [&](std::uint64_t part) { return parts.staging(part).empty(); };
+  if (std::any_of(step.writes.begin(), step.writes.end(), gone)) return end(CUDA_ERROR_CONTEXT_IS_DESTROYED);
   session_.catch_up(*target);
   const CUresult result = session_.driver().cuGraphLaunch(step.piece, target->cuda);
   if (result != CUDA_SUCCESS) return end(result);

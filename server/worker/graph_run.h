@@ -16,8 +16,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   GraphRun(Session& session, std::shared_ptr<GraphPlan> plan, const CallId& call, std::uint64_t stream, std::uint64_t done)
       : session_(session), plan_(std::move(plan)), call_(call), stream_(stream), done_(done) {}
 
-  /// Begins when everything that is held back before it is done. `graph` remembers its last launch.
-  void launch(StreamState& stream, AttendedGraph& graph);
+  /// Begins when everything that is held back before it is done. `graph`, which is `exec`, remembers its last launch.
+  void launch(StreamState& stream, AttendedGraph& graph, std::uint64_t exec);
   /// Tells the client of the end of a launch, or of one that cannot be.
   static void announce(Session& session, StreamState* stream, std::uint64_t done);
 
@@ -25,6 +25,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   void begin();
   void next();
   void fetch(const GraphPlan::Step& step);
+  void fetched(const GraphPlan::Step& step, CUresult result);
   void submit(const GraphPlan::Step& step);
   void call(const GraphPlan::Step& step);
   void end(CUresult result);

@@ -15,8 +15,9 @@ std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / 
 
 }  // namespace
 
-HostBlocks::HostBlocks(DriverTable& driver, std::uint64_t window_base, std::uint64_t window_bytes)
-    : driver_(driver), window_base_(window_base), window_bytes_(window_bytes) {}
+HostBlocks::HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, std::uint64_t window_base,
+                       std::uint64_t window_bytes)
+    : driver_(driver), memory_(memory), budget_(budget), window_base_(window_base), window_bytes_(window_bytes) {}
 
 HostBlocks::~HostBlocks() {
   for (auto& [address, block] : blocks_) drop(block);
@@ -24,10 +25,12 @@ HostBlocks::~HostBlocks() {
 
 CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context) {
   if (bytes == 0 || address + bytes < address || blocks_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  auto charge = HostCharge::take(budget_, bytes);
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = nullptr;
   const CUresult result = driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
   if (result != CUDA_SUCCESS) return result;
-  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, {}};
+  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, {}, std::move(*charge)};
   return result;
 }
 
@@ -39,6 +42,8 @@ CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std
     return CUDA_ERROR_INVALID_VALUE;
   for (const auto& [base, size] : device_ranges_)
     if (base < device_address + round_up(bytes) && device_address < base + round_up(size)) return CUDA_ERROR_INVALID_VALUE;
+  auto charge = HostCharge::take(budget_, 2 * round_up(bytes));  // with the shadow
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   // A copy that only remembered is replaced: its contents come with the client's first write.
   if (blocks_.contains(address)) {
     if (blocks_[address].mapped) return CUDA_ERROR_INVALID_VALUE;
@@ -54,8 +59,9 @@ CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std
     ::mmap(wish, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return result;
   }
-  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, true, std::vector<std::byte>(bytes)};
+  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, true, std::vector<std::byte>(bytes), std::move(*charge)};
   device_ranges_[device_address] = bytes;
+  memory_.add_foreign(device_address, bytes);
   ++mapped_;
   return result;
 }
@@ -91,6 +97,7 @@ void HostBlocks::drop(Block& block) {
   }
   --mapped_;
   device_ranges_.erase(reinterpret_cast<std::uint64_t>(block.memory));
+  memory_.remove_foreign(reinterpret_cast<std::uint64_t>(block.memory));
   driver_.cuMemHostUnregister(block.memory);
   ::mmap(block.memory, round_up(block.bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }

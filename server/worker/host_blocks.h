@@ -10,7 +10,9 @@
 #include <span>
 #include <vector>
 
+#include "device_memory.h"
 #include "driver_table.h"
+#include "host_budget.h"
 
 namespace fargpu::server {
 
@@ -18,7 +20,8 @@ namespace fargpu::server {
 /// the kernels' sight; a mapped block lies in the host window, at the address the kernels were told. Used by the executor only.
 class HostBlocks {
  public:
-  HostBlocks(DriverTable& driver, std::uint64_t window_base, std::uint64_t window_bytes);
+  /// Mapped blocks are part of what the session may use in `memory`.
+  HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, std::uint64_t window_base, std::uint64_t window_bytes);
   ~HostBlocks();
 
   CUresult open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context);
@@ -38,8 +41,6 @@ class HostBlocks {
   /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks since the client last heard.
   void changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver);
   bool any_mapped() const { return mapped_ > 0; }
-  /// Where kernels may use host memory.
-  const std::map<std::uint64_t, std::uint64_t>& device_ranges() const { return device_ranges_; }
 
  private:
   struct Block {
@@ -48,15 +49,18 @@ class HostBlocks {
     std::uint32_t context = 0;
     bool mapped = false;
     std::vector<std::byte> shadow;  // mapped: what the client is known to hold
+    HostCharge charge;
   };
   void drop(Block& block);
   std::pair<const std::uint64_t, Block>* locate(std::uint64_t address, std::uint64_t bytes);
 
   DriverTable& driver_;
+  DeviceMemory& memory_;
+  HostBudget& budget_;
   const std::uint64_t window_base_;
   const std::uint64_t window_bytes_;
   std::map<std::uint64_t, Block> blocks_;
-  std::map<std::uint64_t, std::uint64_t> device_ranges_;
+  std::map<std::uint64_t, std::uint64_t> device_ranges_;  // where kernels may use host memory
   unsigned mapped_ = 0;
 };
 

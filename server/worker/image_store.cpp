@@ -18,10 +18,10 @@ constexpr std::size_t arriving_max = 16;  // images under way at once in one ses
 
 // A private mapping, so that nobody who can write the file can change what the driver reads later.
 const std::byte* map_copy(std::span<const std::byte> bytes) {
-  void* const memory = ::mmap(nullptr, bytes.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory = ::mmap(nullptr, bytes.size() + image_end_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   std::memcpy(memory, bytes.data(), bytes.size());
-  ::mprotect(memory, bytes.size(), PROT_READ);
+  ::mprotect(memory, bytes.size() + image_end_bytes, PROT_READ);
   return static_cast<const std::byte*>(memory);
 }
 
@@ -34,10 +34,11 @@ bool named_as_image(const std::filesystem::path& path) {
 
 }  // namespace
 
-ImageStore::ImageStore(std::filesystem::path folder, std::uint64_t bytes_max) : folder_(std::move(folder)), bytes_max_(bytes_max) {}
+ImageStore::ImageStore(std::filesystem::path folder, std::uint64_t bytes_max, HostBudget& budget)
+    : folder_(std::move(folder)), bytes_max_(bytes_max), budget_(budget) {}
 
 ImageStore::~ImageStore() {
-  for (const auto& [hash, image] : mapped_) ::munmap(const_cast<std::byte*>(image.data), image.bytes);
+  for (const auto& [hash, image] : mapped_) ::munmap(const_cast<std::byte*>(image.data), image.bytes + image_end_bytes);
 }
 
 std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t bytes) {
@@ -52,6 +53,11 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
     ::close(file);
     return {};
   }
+  auto charge = HostCharge::take(budget_, bytes);
+  if (!charge) {
+    ::close(file);
+    return {};
+  }
   std::vector<std::byte> contents(bytes);
   std::size_t have = 0;
   while (have < bytes) {
@@ -62,32 +68,44 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
   ::futimens(file, nullptr);  // used now: eviction takes the oldest
   ::close(file);
   if (have != bytes || hash_image(contents) != hash) return {};
-  const std::byte* const data = map_copy(contents);
-  if (!data) return {};
-  mapped_[hash] = {data, bytes};
-  return {data, bytes};
+  const std::byte* const data = map(hash, contents, std::move(*charge));
+  return data ? std::span(data, bytes) : std::span<const std::byte>{};
 }
 
-bool ImageStore::receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part) {
-  if (bytes == 0 || bytes > limits::image_bytes_max || offset > bytes || part.size() > bytes - offset) return false;
-  if (mapped_.contains(hash)) return true;
-  std::vector<std::byte>& contents = arriving_[hash];
+ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part) {
+  if (bytes == 0 || bytes > limits::image_bytes_max || offset > bytes || part.size() > bytes - offset)
+    return Received::refused;
+  if (mapped_.contains(hash)) return Received::taken;
+  Arriving& arriving = arriving_[hash];
+  std::vector<std::byte>& contents = arriving.bytes;
   // Parts come in order. One that does not continue its image, or one image too many, drops it.
   if (contents.size() != offset || arriving_.size() > arriving_max) {
     arriving_.erase(hash);
-    return false;
+    return Received::refused;
   }
-  if (offset == 0) contents.reserve(bytes);
+  if (offset == 0) {
+    auto charge = HostCharge::take(budget_, bytes);
+    if (!charge) {
+      arriving_.erase(hash);
+      return Received::no_room;
+    }
+    arriving.charge = std::move(*charge);
+    contents.reserve(bytes);
+  }
   contents.insert(contents.end(), part.begin(), part.end());
-  if (contents.size() < bytes) return true;
-  const std::vector<std::byte> whole = std::move(contents);
+  if (contents.size() < bytes) return Received::taken;
+  Arriving whole = std::move(arriving);
   arriving_.erase(hash);
-  if (hash_image(whole) != hash) return false;
-  const std::byte* const data = map_copy(whole);
-  if (!data) return false;
-  mapped_[hash] = {data, bytes};
-  keep_on_disk(hash, whole);
-  return true;
+  if (hash_image(whole.bytes) != hash) return Received::refused;
+  if (!map(hash, whole.bytes, std::move(whole.charge))) return Received::no_room;
+  keep_on_disk(hash, whole.bytes);
+  return Received::taken;
+}
+
+const std::byte* ImageStore::map(const ImageHash& hash, std::span<const std::byte> bytes, HostCharge charge) {
+  const std::byte* const data = map_copy(bytes);
+  if (data) mapped_[hash] = {data, bytes.size(), std::move(charge)};
+  return data;
 }
 
 std::filesystem::path ImageStore::path_of(const ImageHash& hash) const {

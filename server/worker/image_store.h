@@ -9,23 +9,28 @@
 #include <string>
 #include <vector>
 
+#include "host_budget.h"
 #include "protocol/image_hash.h"
 
 namespace fargpu::server {
+
+constexpr std::size_t image_end_bytes = 1;  ///< of the null behind each image
 
 /// Images lie as files named by their hash in a folder that all workers of the host share; without a folder they are kept for this
 /// session only. Bytes are trusted only after their hash was checked, on writing and on reading. Used by the executor only.
 class ImageStore {
  public:
-  /// Above `bytes_max` the files used longest ago go.
-  ImageStore(std::filesystem::path folder, std::uint64_t bytes_max);
+  /// Above `bytes_max` the files used longest ago go. What is in memory counts in `budget`.
+  ImageStore(std::filesystem::path folder, std::uint64_t bytes_max, HostBudget& budget);
   ~ImageStore();
 
-  /// The image, in memory for as long as the store lives, or empty if the host lacks it.
+  /// The image, in memory for as long as the store lives, or empty if the host lacks it. Behind it lies a null, at which the driver
+  /// stops reading text.
   std::span<const std::byte> find(const ImageHash& hash, std::size_t bytes);
-  /// Takes the next part of an image that is being sent. False if it does not fit what came before, or if the whole has another hash:
-  /// the image is then dropped.
-  bool receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part);
+  /// Takes the next part of an image that is being sent. It is refused if it does not fit what came before, or if the whole has another
+  /// hash, and then dropped, as it is where there is no room.
+  enum class Received { taken, refused, no_room };
+  Received receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part);
 
  private:
   std::filesystem::path path_of(const ImageHash& hash) const;
@@ -34,12 +39,19 @@ class ImageStore {
 
   const std::filesystem::path folder_;
   const std::uint64_t bytes_max_;
+  HostBudget& budget_;
   struct Mapped {
     const std::byte* data;
     std::size_t bytes;
+    HostCharge charge;
   };
+  struct Arriving {
+    std::vector<std::byte> bytes;
+    HostCharge charge;
+  };
+  const std::byte* map(const ImageHash& hash, std::span<const std::byte> bytes, HostCharge charge);
   std::map<ImageHash, Mapped> mapped_;
-  std::map<ImageHash, std::vector<std::byte>> arriving_;
+  std::map<ImageHash, Arriving> arriving_;
 };
 
 }  // namespace fargpu::server

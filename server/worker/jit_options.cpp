@@ -12,17 +12,16 @@ constexpr unsigned options_max = 64;
 }  // namespace
 
 void JitOptions::add_log(std::vector<char>& log, std::size_t bytes, CUjit_option buffer, CUjit_option size, std::size_t& size_at) {
-  const std::size_t room = std::min(bytes, log_bytes_max);
-  log.assign(room + 1, '\0');  // also without room there is a buffer: the driver refuses a null one
+  log.assign(bytes + 1, '\0');  // also without room there is a buffer: the driver refuses a null one
   kinds_.push_back(buffer);
   values_.push_back(log.data());
   kinds_.push_back(size);
-  values_.push_back(reinterpret_cast<void*>(room));
+  values_.push_back(reinterpret_cast<void*>(bytes));
   size_at = kinds_.size();
 }
 
-bool JitOptions::read(capnp::List<wire::Option>::Reader options) {
-  if (options.size() > options_max) return false;
+CUresult JitOptions::read(capnp::List<wire::Option>::Reader options, HostBudget& budget) {
+  if (options.size() > options_max) return CUDA_ERROR_INVALID_VALUE;
   std::size_t info_bytes = 0, error_bytes = 0;
   bool wants_info = false, wants_error = false;
   for (const auto option : options) {
@@ -36,25 +35,31 @@ bool JitOptions::read(capnp::List<wire::Option>::Reader options) {
       case CU_JIT_GLOBAL_SYMBOL_NAMES:
       case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
       case CU_JIT_REFERENCED_KERNEL_NAMES:
-      case CU_JIT_REFERENCED_VARIABLE_NAMES: return false;
+      case CU_JIT_REFERENCED_VARIABLE_NAMES: return CUDA_ERROR_INVALID_VALUE;
       case CU_JIT_WALL_TIME:
         kinds_.push_back(kind);
         values_.push_back(nullptr);
         wall_at_ = kinds_.size();
         break;
       default:
-        if (kind >= CU_JIT_NUM_OPTIONS) return false;  // who knows what it points to
+        if (kind >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;  // who knows what it points to
         kinds_.push_back(kind);
         values_.push_back(reinterpret_cast<void*>(option.getValue()));
     }
   }
+  info_bytes = wants_info ? std::min(info_bytes, log_bytes_max) : 0;
+  error_bytes = wants_error ? std::min(error_bytes, log_bytes_max) : 0;
+  auto charge = HostCharge::take(budget, info_bytes + error_bytes + sizeof(*this));
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  charge_ = std::move(*charge);
   if (wants_info) add_log(info_log_, info_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_size_at_);
   if (wants_error) add_log(error_log_, error_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_size_at_);
-  return true;
+  return CUDA_SUCCESS;
 }
 
-bool JitOptions::read_values(capnp::List<wire::Option>::Reader options) {
-  return read(options) && info_size_at_ == 0 && error_size_at_ == 0 && wall_at_ == 0;
+CUresult JitOptions::read_values(capnp::List<wire::Option>::Reader options, HostBudget& budget) {
+  if (const CUresult bad = read(options, budget); bad != CUDA_SUCCESS) return bad;
+  return info_size_at_ == 0 && error_size_at_ == 0 && wall_at_ == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 capnp::Data::Reader JitOptions::written(const std::vector<char>& log, std::size_t size_at) const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "host_budget.h"
 #include "operations.capnp.h"
 
 namespace fargpu::server {
@@ -14,9 +15,9 @@ namespace fargpu::server {
 /// version does not know.
 class JitOptions {
  public:
-  bool read(capnp::List<wire::Option>::Reader options);
+  CUresult read(capnp::List<wire::Option>::Reader options, HostBudget& budget);
   /// The same without logs and times: options of one input among several.
-  bool read_values(capnp::List<wire::Option>::Reader options);
+  CUresult read_values(capnp::List<wire::Option>::Reader options, HostBudget& budget);
 
   unsigned count() const { return static_cast<unsigned>(kinds_.size()); }
   CUjit_option* kinds() { return kinds_.data(); }
@@ -39,6 +40,7 @@ class JitOptions {
   std::vector<void*> values_;
   std::vector<char> info_log_;
   std::vector<char> error_log_;
+  HostCharge charge_;
   std::size_t info_size_at_ = 0;  // index + 1 of the option for the log's size
   std::size_t error_size_at_ = 0;
   std::size_t wall_at_ = 0;

@@ -63,6 +63,7 @@ struct Options {
   bool warm_context = false;
   std::string image_folder;
   std::uint64_t image_bytes_max = 8ull << 30;
+  std::uint64_t host_bytes_max = 0;
   long spin_us = 0;
   unsigned silence_seconds = 30;
 };
@@ -122,6 +123,7 @@ int run(const Options& options) {
   attach.printed = &printed;
   attach.image_folder = options.image_folder;
   attach.image_bytes_max = options.image_bytes_max;
+  attach.host_bytes_max = options.host_bytes_max;
   attach.spin = std::chrono::microseconds(options.spin_us);
   attach.silence = std::chrono::seconds(options.silence_seconds);
   attach.driver_band = displaced_band();
@@ -183,6 +185,7 @@ int main(int argc, char** argv) {
   app.add_flag("--warm-context", options.warm_context, "Create the first device's primary context before there is a session");
   app.add_option("--image-folder", options.image_folder, "Folder of images by content, shared with other workers");
   app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
+  app.add_option("--host-bytes-max", options.host_bytes_max, "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "calls_graph.capnp.h"
 #include "operations.capnp.h"
 #include "protocol/errors.h"
 
@@ -24,11 +25,12 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       options_(std::move(options)),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel),
+      host_budget_(options_.host_bytes_max, [this] { tell_full(); }),
       ledger_(options_.memory_limits),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
-      host_blocks_(driver, options_.host_window.base, options_.host_window.bytes),
-      images_(options_.image_folder, options_.image_bytes_max),
+      host_blocks_(driver, memory_, host_budget_, options_.host_window.base, options_.host_window.bytes),
+      images_(options_.image_folder, options_.image_bytes_max, host_budget_),
       completions_(driver, [this](CUevent event) { flush_prints(event); }),
       lent_driver_(&driver, [](DriverTable*) {}),
       heard_at_(Clock::now()),
@@ -176,6 +178,17 @@ void Session::tell_prints() {
   options_.printed->errors.collect(send_as(2));
 }
 
+// To the person who runs the program: the driver's error does not say which memory it is.
+void Session::tell_full() {
+  const std::string text = "fargpu: warning: the session may take " + std::to_string(options_.host_bytes_max) +
+                           " bytes of the GPU host's memory (host_bytes_max of its fargpud) and wants more: CUDA_ERROR_OUT_OF_MEMORY\n";
+  output_.control([&](wire::Control::Builder control) {
+    auto printed = control.initPrinted();
+    printed.setDescriptor(2);
+    printed.setText(capnp::Data::Reader(reinterpret_cast<const capnp::byte*>(text.data()), text.size()));
+  });
+}
+
 bool Session::tell_usage(bool now) {
   if (!options_.report) return true;
   const bool changed = ledger_.charged() != told_bytes_ || calls_ != told_calls_;
@@ -238,6 +251,7 @@ void Session::on_control(std::span<const std::byte> message, std::span<std::byte
       pull.bytes.insert(pull.bytes.end(), bulk.begin(), bulk.end());
       if (pull.bytes.size() < pull.wanted && !control.getPulled().getGone()) return;
       const auto done = std::move(pull.done);
+      const HostCharge charge = std::move(pull.charge);
       std::vector<std::byte> bytes = std::move(pull.bytes);
       pulls_.erase(found);
       done(std::move(bytes));
@@ -287,10 +301,16 @@ struct Parked {
   FrameHeader header;
   std::vector<std::byte> message;
   std::vector<std::byte> bulk;
+  HostCharge charge;
 };
 
-std::shared_ptr<Parked> copy_frame(Call& call) {
+// Null if there is no room for it.
+std::shared_ptr<Parked> copy_frame(HostBudget& budget, Call& call) {
+  constexpr std::size_t about_itself = 512;  // and its place in the order
+  auto charge = HostCharge::take(budget, call.message().size() + call.bulk().size() + about_itself);
+  if (!charge) return nullptr;
   auto parked = std::make_shared<Parked>();
+  parked->charge = std::move(*charge);
   const CallId& id = call.id();
   parked->header.sequence = id.sequence;
   parked->header.thread = id.thread;
@@ -304,39 +324,72 @@ std::shared_ptr<Parked> copy_frame(Call& call) {
 
 }  // namespace
 
-std::uint64_t Session::park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
+void Session::park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
                    std::uint64_t recorded_event) {
-  auto parked = copy_frame(call);
+  auto parked = copy_frame(host_budget_, call);
   if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
+  if (!parked) return finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
   std::vector<std::uint64_t> recorded;
   if (recorded_event != 0) recorded.push_back(recorded_event);
-  return order_.enqueue(before, stream, std::move(recorded), [this, &service, parked] {
+  const bool launches = call.id().opcode == static_cast<std::uint16_t>(Opcode::cuGraphLaunch);
+  order_.enqueue(
+      before, stream, std::move(recorded),
+      [this, &service, parked] {
+        Call again(parked->header, parked->message, parked->bulk);
+        execute(service, again);
+      },
+      launches ? call.in<wire::CuGraphLaunch>().getHGraph() : 0);
+}
+
+// Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it destroys no longer
+// than until work has been submitted.
+void Session::execute_after_all(const Service& service, Call& call) {
+  auto parked = copy_frame(host_budget_, call);
+  if (!parked) return finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
+  const bool answered = call.id().wants_reply && call.id().never_held;
+  if (answered) finish(call.id(), CUDA_SUCCESS);
+  order_.after_all([this, &service, parked, answered] {
     Call again(parked->header, parked->message, parked->bulk);
+    if (answered) again.set_answered();
     execute(service, again);
   });
 }
 
-bool Session::may_go_on(Call& call, const std::vector<StreamState*>& streams) {
+std::optional<Outcome> Session::behind_launches(Call& call, std::uint64_t exec) {
+  const std::uint64_t launch = order_.launch_of(exec);
+  if (launch == 0) return std::nullopt;
+  return call.id().never_held ? Outcome(CUDA_ERROR_NOT_SUPPORTED) : park_behind({launch}, call);
+}
+
+std::optional<Outcome> Session::behind_context(Call& call, ContextState& context) {
+  const auto all = with_greens(context);
+  const auto items = order_.items([&](const StreamState* stream) {
+    return !call.id().never_held || (stream && std::find(all.begin(), all.end(), stream->context) != all.end());
+  });
+  if (items.empty()) return std::nullopt;
+  return park_behind(items, call);
+}
+
+std::optional<Outcome> Session::behind_streams(Call& call, const std::vector<StreamState*>& streams) {
   if (order_.any() && !order_.running()) {
-    std::vector<std::uint64_t> before;
+    std::vector<std::uint64_t> items;
     for (const StreamState* stream : streams)
-      for (const std::uint64_t item : order_.before(*stream, 0)) before.push_back(item);
-    if (!before.empty()) {
-      const std::uint64_t item = park(*service_of(call.id().opcode), call, before, nullptr, 0);
-      for (StreamState* stream : streams) order_.enqueue({item}, stream, {}, [] {});
-      return false;
-    }
+      for (const std::uint64_t item : order_.before(*stream, 0)) items.push_back(item);
+    if (!items.empty()) return park_behind(items, call, streams);
   }
   for (StreamState* stream : streams) catch_up(*stream);
-  return true;
+  return std::nullopt;
 }
 
-void Session::execute_after_all(const Service& service, Call& call) {
-  auto parked = copy_frame(call);
-  order_.after_all([this, &service, parked] {
+Outcome Session::park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams) {
+  auto parked = copy_frame(host_budget_, call);
+  if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t item = order_.enqueue(items, nullptr, {}, [this, parked] {
     Call again(parked->header, parked->message, parked->bulk);
-    execute(service, again);
+    execute(*service_of(again.id().opcode), again);
   });
+  for (StreamState* stream : streams) order_.enqueue({item}, stream, {}, [] {});
+  return Outcome::later();
 }
 
 void Session::execute(const Service& service, Call& call) {
@@ -353,6 +406,7 @@ void Session::execute(const Service& service, Call& call) {
 }
 
 void Session::finish(const CallId& call, CUresult result, std::span<const std::byte> reply) {
+  if (call.answered) return;
   if (call.wants_reply) {
     output_.reply(call, result, reply);
   } else if (result != CUDA_SUCCESS) {
@@ -644,12 +698,12 @@ void Session::adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw,
 
 void Session::add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
   memory_.add_foreign(address, bytes);
-  globals_.emplace(owner, address);
+  globals_.emplace(owner, address);  // again and again, if the client asks so
 }
 
 void Session::forget(HandleKind kind, std::uint64_t value) {
   handles_.forget(kind, Handle(value));
-  const auto [first, last] = globals_.equal_range(value);
+  const auto first = globals_.lower_bound({value, 0}), last = globals_.lower_bound({value + 1, 0});
   for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
   globals_.erase(first, last);
   if (kind == HandleKind::exec) attended_.erase(value);
@@ -772,9 +826,11 @@ void Session::call_part(std::uint64_t part, std::function<void()> done) {
   });
 }
 
-void Session::start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done) {
+bool Session::start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done) {
+  auto charge = HostCharge::take(host_budget_, wanted.bytes);
+  if (!charge) return false;
   const std::uint64_t id = next_pull_++;
-  pulls_[id] = {{}, wanted.bytes, std::move(done)};
+  pulls_[id] = {{}, wanted.bytes, std::move(*charge), std::move(done)};
   output_.control([&](wire::Control::Builder control) {
     auto pull = control.initPull();
     pull.setPull(id);
@@ -782,6 +838,7 @@ void Session::start_pull(const Wanted& wanted, std::function<void(std::vector<st
     pull.setBytes(wanted.bytes);
     pull.setPart(wanted.part);
   });
+  return true;
 }
 
 void Session::deliver_part(std::uint64_t part) {

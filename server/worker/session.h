@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "graph_plan.h"
 #include "handles.h"
 #include "host_blocks.h"
+#include "host_budget.h"
 #include "image_store.h"
 #include "links.h"
 #include "opcodes.h"
@@ -57,6 +59,7 @@ struct SessionOptions {
   std::chrono::nanoseconds spin{0};             ///< how long to poll before sleeping, while somebody waits
   PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
+  std::uint64_t host_bytes_max = 0;  ///< of this host's memory for what the client makes it keep; 0 for no bound
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   /// Hears of memory and calls, now and then.
@@ -83,6 +86,7 @@ class Session final : FrameHandler {
   DeviceMemory& memory() { return memory_; }
   Ledger& ledger() { return ledger_; }
   Sharing& sharing() { return sharing_; }
+  HostBudget& host_budget() { return host_budget_; }
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
   GraphParts& graph_parts() { return graph_parts_; }
@@ -152,9 +156,9 @@ class Session final : FrameHandler {
   void submitted(ContextState& context);
   /// Before work is given to a stream other than by a call that names it: it must find what was copied in synchronously.
   void catch_up(StreamState& stream);
-  /// For a call that is work on several streams: false if it must wait for what is held back on any of them, and is served again then. Later
-  /// work on all of them comes behind it.
-  bool may_go_on(Call& call, const std::vector<StreamState*>& streams);
+  /// A call that is work on several streams: waits for what is held back on any of them, and is served again then. Later work on all of them
+  /// comes behind it.
+  std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);
   /// Whether the driver captures the stream now.
   bool capturing(const StreamState& stream);
   void count_capture(int change) { captures_ += change; }
@@ -169,6 +173,13 @@ class Session final : FrameHandler {
   /// A green context of the device's primary context.
   CUresult open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened);
   CUresult close_context(ContextState& context);
+
+  /// An executable graph is about to be changed: launches of it that are held back come first. The answer of a call that must wait for
+  /// them, or cannot; nothing if there are none.
+  std::optional<Outcome> behind_launches(Call& call, std::uint64_t exec);
+  /// The same for a context that is about to go, and everything that is held back; or, for a client that cannot wait for others, on the
+  /// context's own streams.
+  std::optional<Outcome> behind_context(Call& call, ContextState& context);
 
   /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
   void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {});
@@ -209,7 +220,8 @@ class Session final : FrameHandler {
     std::uint64_t part = 0;
     std::uint64_t bytes = 0;
   };
-  void start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
+  /// False if there is no room for them.
+  [[nodiscard]] bool start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
   /// Nothing needs this part of the client any more; 0 is none.
   void release_part(std::uint64_t part);
   /// Sends the staging memory of a part to the client.
@@ -246,9 +258,11 @@ class Session final : FrameHandler {
   void on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk);
   void on_control(std::span<const std::byte> message, std::span<std::byte> bulk);
   void execute(const Service& service, Call& call);
-  std::uint64_t park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
+  void park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
             std::uint64_t recorded_event);
   void execute_after_all(const Service& service, Call& call);
+  /// `streams`: later work on them comes behind it.
+  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams = {});
   bool enter_context(const Service& service, const Call& call);
   ContextState* primary_of(int device);
   std::vector<ContextState*> with_greens(ContextState& context);
@@ -258,6 +272,7 @@ class Session final : FrameHandler {
   void drop_staging(ContextState& context);
   void flush_prints(CUevent passed);
   void tell_prints();
+  void tell_full();
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
   void rest();
@@ -271,19 +286,20 @@ class Session final : FrameHandler {
   Waker waker_;
   FrameReader reader_;
   Output output_;
+  HostBudget host_budget_;
   Ledger ledger_;
   DeviceMemory memory_;
   Sharing sharing_;
   HostBlocks host_blocks_;
   ImageStore images_;
-  std::multimap<std::uint64_t, std::uint64_t> globals_;  // by their owner: addresses
+  std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;  // owner and address
   std::unordered_map<std::uint64_t, std::set<std::shared_ptr<Charge>>> charges_;  // by handle
   Handles handles_;
   Completions completions_;
   StreamOrder order_;
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
-  GraphParts graph_parts_{waker_};
+  GraphParts graph_parts_{waker_, host_budget_};
   GraphMemory graph_memory_{handles_};
   Resources resources_;
   Links links_;
@@ -307,6 +323,7 @@ class Session final : FrameHandler {
   struct Pull {
     std::vector<std::byte> bytes;
     std::size_t wanted = 0;
+    HostCharge charge;
     std::function<void(std::vector<std::byte>)> done;
   };
   std::map<std::uint64_t, Pull> pulls_;

@@ -20,13 +20,15 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
   return items;
 }
 
-std::uint64_t StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState* stream, std::vector<std::uint64_t> recorded_events,
-                          Job job) {
+std::uint64_t StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState* stream,
+                                   std::vector<std::uint64_t> recorded_events, Job job, std::uint64_t launched) {
   const std::uint64_t id = next_++;
   Item& item = items_[id];
   item.job = std::move(job);
   item.stream = stream;
   item.events = std::move(recorded_events);
+  item.launched = launched;
+  if (launched != 0) launches_[launched] = id;
   for (const std::uint64_t other : before) {
     const auto found = items_.find(other);
     if (found == items_.end() || other == id) continue;
@@ -82,6 +84,20 @@ void StreamOrder::after_record(std::uint64_t event, Job job) {
   else enqueue({record->second}, nullptr, {}, std::move(job));
 }
 
+std::uint64_t StreamOrder::launch_of(std::uint64_t exec) const {
+  const auto found = launches_.find(exec);
+  return found == launches_.end() || (running_ != 0 && found->second >= running_) ? 0 : found->second;
+}
+
+std::vector<std::uint64_t> StreamOrder::items(const std::function<bool(const StreamState*)>& which) const {
+  std::vector<std::uint64_t> items;
+  for (const auto& [id, item] : items_) {
+    if (running_ != 0 && id >= running_) break;
+    if (which(item.stream)) items.push_back(id);
+  }
+  return items;
+}
+
 std::uint64_t StreamOrder::hold(StreamState& stream) {
   if (running_ != 0 && items_.at(running_).stream == &stream) {
     items_.at(running_).holding = true;
@@ -125,6 +141,7 @@ void StreamOrder::finish(std::uint64_t id) {
     const auto record = records_.find(event);
     if (record != records_.end() && record->second == id) records_.erase(record);
   }
+  if (const auto launch = launches_.find(item.launched); launch != launches_.end() && launch->second == id) launches_.erase(launch);
   if (item.stream && item.stream->last_item == id) item.stream->last_item = 0;
   for (const std::uint64_t follower : item.followers) {
     const auto waiting = items_.find(follower);

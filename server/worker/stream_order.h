@@ -29,8 +29,9 @@ class StreamOrder {
   /// The items that work on this stream (waiting for this event, if not 0) must wait for. Empty: it may go at once.
   std::vector<std::uint64_t> before(const StreamState& stream, std::uint64_t awaited_event) const;
   /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_events`: so does work that waits
-  /// for one of those. Returns the new item.
-  std::uint64_t enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job);
+  /// for one of those. `launched`: the executable graph that it launches, as this is now. Returns the new item.
+  std::uint64_t enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job,
+                        std::uint64_t launched = 0);
 
   /// Runs `job` when everything that is held back now is done; at once if nothing is. Work that waits for these events waits for it.
   void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});
@@ -46,6 +47,12 @@ class StreamOrder {
     const auto found = records_.find(event);
     return found == records_.end() ? 0 : found->second;
   }
+
+  /// The last launch of an executable graph that is held back and comes before what is done now; 0 if there is none.
+  std::uint64_t launch_of(std::uint64_t exec) const;
+
+  /// What is held back and comes before what is done now, by its stream, which may be null.
+  std::vector<std::uint64_t> items(const std::function<bool(const StreamState*)>& which) const;
 
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
   std::uint64_t hold(StreamState& stream);
@@ -63,6 +70,7 @@ class StreamOrder {
     Job job;
     StreamState* stream = nullptr;
     std::vector<std::uint64_t> events;
+    std::uint64_t launched = 0;
     bool holding = false;
   };
 
@@ -72,6 +80,7 @@ class StreamOrder {
 
   std::map<std::uint64_t, Item> items_;
   std::unordered_map<std::uint64_t, std::uint64_t> records_;  // event handle to the item that will record it
+  std::unordered_map<std::uint64_t, std::uint64_t> launches_;  // executable graph to the last item that launches it
   std::uint64_t next_ = 1;
   std::uint64_t running_ = 0;  // the item whose job runs now
   std::set<std::uint64_t> ready_;

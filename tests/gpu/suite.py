@@ -1,7 +1,6 @@
 """Running programs on the local driver and through fargpu, and comparing what comes of them."""
 
 import concurrent.futures
-import ctypes.util
 import glob
 import json
 import math
@@ -12,24 +11,11 @@ import subprocess
 import sys
 import time
 
+from driver import driver_library, hidden
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = os.path.join(HERE, "programs")
 JOBS = 8  # processes at once, where a group has many small ones
-
-
-def driver_library():
-    """The real driver's library, by path."""
-    if os.environ.get("FARGPU_TEST_DRIVER"):
-        return os.environ["FARGPU_TEST_DRIVER"]
-    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":") + ["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64"]
-    for folder in folders:
-        path = os.path.join(folder, "libcuda.so.1")
-        if folder and os.path.exists(path) and "compat" not in path:
-            return os.path.realpath(path)
-    found = ctypes.util.find_library("cuda")
-    if found:
-        return found
-    sys.exit("no CUDA driver library on this machine")
 
 
 class Suite:
@@ -64,18 +50,6 @@ class Suite:
             self.broker.wait(20)
         except subprocess.TimeoutExpired:
             self.broker.kill()
-
-    def hidden(self, command):
-        """The command in a mount namespace without the driver's libraries and device files."""
-        folder = os.path.dirname(self.driver)
-        if folder.startswith("/usr/local/nvidia"):
-            hide = ["mount -t tmpfs none /usr/local/nvidia"]
-        else:
-            names = [n for p in ("libcuda*", "libnvidia*", "libnv*ptx*") for n in glob.glob(os.path.join(folder, p))]
-            hide = [f"mount --bind /dev/null {n}" for n in names if os.path.isfile(n)]
-        for device in glob.glob("/dev/nvidia*"):
-            hide.append(f"mount -t tmpfs none {device}" if os.path.isdir(device) else f"mount --bind /dev/null {device}")
-        return ["unshare", "-m", "--propagation", "private", "bash", "-c", "; ".join([*hide, 'exec "$@"']), "bash"] + command
 
     def environment(self, extra=None):
         env = dict(os.environ, PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8")
@@ -119,7 +93,7 @@ class Suite:
         return self.call(label + ".local", command, timeout, extra, cwd)
 
     def remote(self, label, command, timeout=200, extra=None, cwd=None):
-        full = self.hidden([self.stage + "/bin/fargpu", "run", "--no-check", "--"] + command)
+        full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", "--no-check", "--"] + command)
         return self.call(label + ".remote", full, timeout, dict({"FARGPU_POOL": self.pool}, **(extra or {})), cwd)
 
     def cases_of(self, folder, pattern, extra=None):

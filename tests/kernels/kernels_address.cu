@@ -491,14 +491,15 @@ CASE(launches_together) {
   if (can == 0) return skip("the driver launches on one device at a time");
   constexpr int count = 100000;
   Kernels kernels;
-  Stream stream(CU_STREAM_NON_BLOCKING);
+  CUstream stream, other;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   Buffer<int> from(count), to(count);
   CUcontext first, second;
   OK(cuCtxGetCurrent(&first));
   OK(cuCtxCreate(&second, nullptr, 0, 1));
   {
     Kernels there;
-    Stream other(CU_STREAM_NON_BLOCKING);
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     Buffer<int> from_there(count), to_there(count);
     CUdeviceptr addresses[2][2] = {{from.address(), to.address()}, {from_there.address(), to_there.address()}};
     int size = count;
@@ -538,6 +539,7 @@ CASE(launches_together) {
   }
   OK(cuCtxDestroy(second));
   OK(cuCtxSetCurrent(first));
+  OK(cuStreamDestroy(stream));
 }
 
 CASE(no_access_to_peers) {

@@ -111,6 +111,21 @@ class Nvml(SystemTest):
         self.say({"nvmlDeviceGetTemperature0": 55})
         wait_until(lambda: self.ask(host, question) == [[0, 55]], "the new temperature", seconds=10)
 
+    def test_a_host_whose_nvml_hangs(self):
+        """Nothing is known of the devices then, and nobody but those who ask waits, and they not for long."""
+        host = self.host()
+        self.say({"hang": 1, "nvmlDeviceGetTemperature0": 41})
+        question = ["nvmlDeviceGetTemperature", "c_uint", self.device(), 0]
+        self.assertEqual(self.ask(host, question), [[NOT_SUPPORTED]])
+        client = self.client(host, "init", "context", "alloc a 1048576", "write a 17")
+        self.assertEqual(client.ask("check a"), "SUCCESS same")
+        self.say({"nvmlDeviceGetTemperature0": 41})
+        wait_until(lambda: self.ask(host, question) == [[0, 41]], "a temperature again")
+        self.say({"hang": 1})
+        host.terminate()  # which waits for nobody
+        client.finish()
+        self.assertEqual(host.wait(), 0)
+
     def test_what_the_host_does_not_know(self):
         d = self.device()
         questions = [["nvmlDeviceGetTemperature", "c_uint", d, 0], ["nvmlDeviceGetUtilizationRates", "c_ulonglong", d],

@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::uint64_t plenty = 1u << 30;
+HostBudget unbounded(0);
 
 struct Folder {
   Folder() {
@@ -37,13 +38,16 @@ Bytes found(ImageStore& store, const Bytes& image) {
   const auto bytes = store.find(hash_of(image), image.size());
   return {bytes.begin(), bytes.end()};
 }
-bool receive(ImageStore& store, const Bytes& image) { return store.receive(hash_of(image), image.size(), 0, image); }
+bool taken(ImageStore& store, const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part) {
+  return store.receive(hash, bytes, offset, part) == ImageStore::Received::taken;
+}
+bool receive(ImageStore& store, const Bytes& image) { return taken(store, hash_of(image), image.size(), 0, image); }
 std::span<const std::byte> part(const Bytes& image, std::size_t offset, std::size_t bytes) { return std::span(image).subspan(offset, bytes); }
 
 }  // namespace
 
 TEST_CASE("an image is there once it was received, for as long as the store") {
-  ImageStore store({}, plenty);
+  ImageStore store({}, plenty, unbounded);
   const Bytes image = pattern(10000);
   CHECK(found(store, image).empty());
   CHECK(receive(store, image));
@@ -55,82 +59,82 @@ TEST_CASE("an image is there once it was received, for as long as the store") {
 }
 
 TEST_CASE("parts in order make an image") {
-  ImageStore store({}, plenty);
+  ImageStore store({}, plenty, unbounded);
   const Bytes image = pattern(1000);
   const ImageHash hash = hash_of(image);
-  CHECK(store.receive(hash, 1000, 0, part(image, 0, 400)));
+  CHECK(taken(store, hash, 1000, 0, part(image, 0, 400)));
   CHECK(found(store, image).empty());
-  CHECK(store.receive(hash, 1000, 400, part(image, 400, 599)));
+  CHECK(taken(store, hash, 1000, 400, part(image, 400, 599)));
   CHECK(found(store, image).empty());
-  CHECK(store.receive(hash, 1000, 999, part(image, 999, 1)));
+  CHECK(taken(store, hash, 1000, 999, part(image, 999, 1)));
   CHECK(found(store, image) == image);
 }
 
 TEST_CASE("several images may be under way at once") {
-  ImageStore store({}, plenty);
+  ImageStore store({}, plenty, unbounded);
   const Bytes first = pattern(1000, 1), second = pattern(1000, 2);
-  CHECK(store.receive(hash_of(first), 1000, 0, part(first, 0, 500)));
-  CHECK(store.receive(hash_of(second), 1000, 0, part(second, 0, 500)));
-  CHECK(store.receive(hash_of(first), 1000, 500, part(first, 500, 500)));
-  CHECK(store.receive(hash_of(second), 1000, 500, part(second, 500, 500)));
+  CHECK(taken(store, hash_of(first), 1000, 0, part(first, 0, 500)));
+  CHECK(taken(store, hash_of(second), 1000, 0, part(second, 0, 500)));
+  CHECK(taken(store, hash_of(first), 1000, 500, part(first, 500, 500)));
+  CHECK(taken(store, hash_of(second), 1000, 500, part(second, 500, 500)));
   CHECK(found(store, first) == first);
   CHECK(found(store, second) == second);
 }
 
 TEST_CASE("a part that leaves a gap drops the image, which can then be sent anew") {
-  ImageStore store({}, plenty);
+  ImageStore store({}, plenty, unbounded);
   const Bytes image = pattern(1000);
   const ImageHash hash = hash_of(image);
-  CHECK_FALSE(store.receive(hash, 1000, 500, part(image, 500, 500)));
-  CHECK(store.receive(hash, 1000, 0, part(image, 0, 400)));
-  CHECK_FALSE(store.receive(hash, 1000, 500, part(image, 500, 500)));
-  CHECK_FALSE(store.receive(hash, 1000, 400, part(image, 400, 600)));
+  CHECK_FALSE(taken(store, hash, 1000, 500, part(image, 500, 500)));
+  CHECK(taken(store, hash, 1000, 0, part(image, 0, 400)));
+  CHECK_FALSE(taken(store, hash, 1000, 500, part(image, 500, 500)));
+  CHECK_FALSE(taken(store, hash, 1000, 400, part(image, 400, 600)));
   CHECK(found(store, image).empty());
   CHECK(receive(store, image));
   CHECK(found(store, image) == image);
 }
 
 TEST_CASE("sizes that cannot be are refused") {
-  ImageStore store({}, plenty);
+  ImageStore store({}, plenty, unbounded);
   const Bytes image = pattern(1000);
   const ImageHash hash = hash_of(image);
-  CHECK_FALSE(store.receive(hash, 0, 0, {}));
-  CHECK_FALSE(store.receive(hash, limits::image_bytes_max + 1, 0, image));
-  CHECK_FALSE(store.receive(hash, 999, 0, image));
-  CHECK_FALSE(store.receive(hash, 1000, 1001, {}));
-  CHECK_FALSE(store.receive(hash, 1000, 1, image));
-  CHECK_FALSE(store.receive(hash, 1000, ~std::size_t{0}, part(image, 0, 2)));
+  CHECK_FALSE(taken(store, hash, 0, 0, {}));
+  CHECK_FALSE(taken(store, hash, limits::image_bytes_max + 1, 0, image));
+  CHECK_FALSE(taken(store, hash, 999, 0, image));
+  CHECK_FALSE(taken(store, hash, 1000, 1001, {}));
+  CHECK_FALSE(taken(store, hash, 1000, 1, image));
+  CHECK_FALSE(taken(store, hash, 1000, ~std::size_t{0}, part(image, 0, 2)));
   CHECK(store.find(hash, 0).empty());
   CHECK(store.find(hash, limits::image_bytes_max + 1).empty());
 }
 
 TEST_CASE("an image that is not what its hash says is not kept") {
   Folder folder;
-  ImageStore store(folder.path, plenty);
+  ImageStore store(folder.path, plenty, unbounded);
   const Bytes image = pattern(1000, 1), other = pattern(1000, 2);
-  CHECK_FALSE(store.receive(hash_of(image), 1000, 0, other));
+  CHECK_FALSE(taken(store, hash_of(image), 1000, 0, other));
   CHECK(found(store, image).empty());
   CHECK(found(store, other).empty());
   CHECK(folder.files() == 0);
-  CHECK(store.receive(hash_of(image), 1000, 0, part(image, 0, 999)));
-  CHECK_FALSE(store.receive(hash_of(image), 1000, 999, part(other, 999, 1)));
+  CHECK(taken(store, hash_of(image), 1000, 0, part(image, 0, 999)));
+  CHECK_FALSE(taken(store, hash_of(image), 1000, 999, part(other, 999, 1)));
   CHECK(found(store, image).empty());
   CHECK(receive(store, image));
 }
 
 TEST_CASE("only so many images are under way at once") {
-  ImageStore store({}, plenty);
+  ImageStore store({}, plenty, unbounded);
   for (unsigned i = 0; i < 16; ++i) {
     const Bytes image = pattern(100, i);
-    CHECK(store.receive(hash_of(image), 100, 0, part(image, 0, 50)));
+    CHECK(taken(store, hash_of(image), 100, 0, part(image, 0, 50)));
   }
   const Bytes one_more = pattern(100, 16);
-  CHECK_FALSE(store.receive(hash_of(one_more), 100, 0, part(one_more, 0, 50)));
+  CHECK_FALSE(taken(store, hash_of(one_more), 100, 0, part(one_more, 0, 50)));
   // Those under way are not disturbed, and make room when they are complete.
   const Bytes first = pattern(100, 0);
-  CHECK(store.receive(hash_of(first), 100, 50, part(first, 50, 50)));
+  CHECK(taken(store, hash_of(first), 100, 50, part(first, 50, 50)));
   CHECK(found(store, first) == first);
-  CHECK(store.receive(hash_of(one_more), 100, 0, part(one_more, 0, 50)));
+  CHECK(taken(store, hash_of(one_more), 100, 0, part(one_more, 0, 50)));
 }
 
 TEST_CASE("another session finds what one has received") {
@@ -138,13 +142,13 @@ TEST_CASE("another session finds what one has received") {
   const fs::path inner = folder.path / "not" / "there yet";
   const Bytes image = pattern(5000);
   {
-    ImageStore store(inner, plenty);
+    ImageStore store(inner, plenty, unbounded);
     CHECK(receive(store, image));
   }
-  ImageStore other(inner, plenty);
+  ImageStore other(inner, plenty, unbounded);
   CHECK(found(other, image) == image);
   CHECK(other.find(hash_of(image), 4999).empty());
-  ImageStore without({}, plenty);
+  ImageStore without({}, plenty, unbounded);
   CHECK(found(without, image).empty());
 }
 
@@ -152,7 +156,7 @@ TEST_CASE("a file that was changed, cut or lengthened is not believed") {
   Folder folder;
   const Bytes image = pattern(5000);
   {
-    ImageStore store(folder.path, plenty);
+    ImageStore store(folder.path, plenty, unbounded);
     REQUIRE(receive(store, image));
   }
   REQUIRE(folder.files() == 1);
@@ -172,18 +176,18 @@ TEST_CASE("a file that was changed, cut or lengthened is not believed") {
     fs::rename(file, folder.path / "elsewhere");
     fs::create_symlink(folder.path / "elsewhere", file);
   }
-  ImageStore store(folder.path, plenty);
+  ImageStore store(folder.path, plenty, unbounded);
   CHECK(found(store, image).empty());
   // The client sends it again, and all is well.
   CHECK(receive(store, image));
   CHECK(found(store, image) == image);
-  ImageStore other(folder.path, plenty);
+  ImageStore other(folder.path, plenty, unbounded);
   CHECK(found(other, image) == image);
 }
 
 TEST_CASE("above its limit the folder loses what was used longest ago") {
   Folder folder;
-  ImageStore store(folder.path, 2500);
+  ImageStore store(folder.path, 2500, unbounded);
   std::vector<Bytes> images;
   const auto age = [&](const Bytes& image, int minutes) {  // as if it had been used that long ago
     for (const auto& entry : fs::directory_iterator(folder.path)) {
@@ -200,13 +204,13 @@ TEST_CASE("above its limit the folder loses what was used longest ago") {
   age(images[0], 20);
   age(images[1], 10);
   {
-    ImageStore user(folder.path, 2500);
+    ImageStore user(folder.path, 2500, unbounded);
     CHECK(found(user, images[0]) == images[0]);  // used just now
   }
   images.push_back(pattern(1000, 2));
   CHECK(receive(store, images[2]));
   CHECK(folder.files() == 2);
-  ImageStore fresh(folder.path, 2500);
+  ImageStore fresh(folder.path, 2500, unbounded);
   CHECK(found(fresh, images[0]) == images[0]);
   CHECK(found(fresh, images[1]).empty());
   CHECK(found(fresh, images[2]) == images[2]);
@@ -216,7 +220,7 @@ TEST_CASE("above its limit the folder loses what was used longest ago") {
 
 TEST_CASE("an image larger than the folder may be is kept for the session only") {
   Folder folder;
-  ImageStore store(folder.path, 500);
+  ImageStore store(folder.path, 500, unbounded);
   const Bytes image = pattern(1000);
   CHECK(receive(store, image));
   CHECK(found(store, image) == image);
@@ -226,7 +230,7 @@ TEST_CASE("an image larger than the folder may be is kept for the session only")
 TEST_CASE("a folder that cannot be written costs nothing but a transfer") {
   Folder folder;
   std::ofstream(folder.path / "file") << "x";
-  ImageStore store(folder.path / "file" / "below", plenty);
+  ImageStore store(folder.path / "file" / "below", plenty, unbounded);
   const Bytes image = pattern(1000);
   CHECK(receive(store, image));
   CHECK(found(store, image) == image);
@@ -236,7 +240,7 @@ TEST_CASE("what lies in the folder under an image's name is read only if it can 
   Folder folder;
   const Bytes image = pattern(5000);
   {
-    ImageStore store(folder.path, plenty);
+    ImageStore store(folder.path, plenty, unbounded);
     CHECK(receive(store, image));
   }
   const fs::path file = folder.only_file();
@@ -249,7 +253,7 @@ TEST_CASE("what lies in the folder under an image's name is read only if it can 
     fs::create_directory(file);
   }
   SECTION("a longer file") { std::ofstream(file, std::ios::app) << "more"; }
-  ImageStore store(folder.path, plenty);
+  ImageStore store(folder.path, plenty, unbounded);
   CHECK(found(store, image).empty());
 }
 
@@ -262,7 +266,7 @@ TEST_CASE("only images are evicted") {
   put(std::string(64, 'a') + ".tex");
   put(std::string(64, 'b'));
   put(std::string(64, 'c') + ".17.part");
-  ImageStore store(folder.path, 1000);
+  ImageStore store(folder.path, 1000, unbounded);
   CHECK(receive(store, pattern(900)));
   CHECK(folder.files() == 5);
   for (const std::string& name : {std::string("thesis.tex"), std::string("0123456789abcdef"), std::string(64, 'g'), std::string(64, 'a') + ".tex"})
@@ -272,8 +276,37 @@ TEST_CASE("only images are evicted") {
 TEST_CASE("nobody else looks into a folder of our making") {
   Folder folder;
   const auto rights = [](const fs::path& path) { return fs::status(path).permissions(); };
-  ImageStore store(folder.path / "images", plenty);
+  ImageStore store(folder.path / "images", plenty, unbounded);
   CHECK(receive(store, pattern(100)));
   CHECK(rights(folder.path / "images") == fs::perms::owner_all);
   CHECK(rights(fs::directory_iterator(folder.path / "images")->path()) == (fs::perms::owner_read | fs::perms::owner_write));
+}
+
+TEST_CASE("images in memory count, those that are still arriving too, and there is an end of them") {
+  HostBudget budget(2500);
+  Folder folder;
+  const Bytes first = pattern(1000, 1), second = pattern(1000, 2), third = pattern(1000, 3);
+  {
+    ImageStore store(folder.path, plenty, budget);
+    CHECK(receive(store, first));
+    CHECK(taken(store, hash_of(second), 1000, 0, part(second, 0, 10)));
+    CHECK(budget.taken() == 2000);
+    CHECK(store.receive(hash_of(third), 1000, 0, part(third, 0, 10)) == ImageStore::Received::no_room);
+    CHECK_FALSE(taken(store, hash_of(second), 1000, 20, part(second, 20, 10)));  // which drops it
+    CHECK(budget.taken() == 1000);
+    CHECK(receive(store, third));
+    CHECK(found(store, third) == third);
+  }
+  CHECK(budget.taken() == 0);
+  HostBudget small(999);
+  ImageStore store(folder.path, plenty, small);
+  CHECK(found(store, first).empty());
+  CHECK(store.receive(hash_of(first), 1000, 0, first) == ImageStore::Received::no_room);
+}
+
+TEST_CASE("behind an image lies a null") {
+  ImageStore store({}, plenty, unbounded);
+  const Bytes image = pattern(4096);  // to the end of a page
+  REQUIRE(receive(store, image));
+  CHECK(store.find(hash_of(image), 4096).data()[4096] == std::byte{0});
 }

@@ -1,6 +1,6 @@
 // How long a piece of GPU code is that came as a bare pointer.
 
-#include "client/image.h"
+#include "protocol/image.h"
 
 #include <elf.h>
 
@@ -11,7 +11,6 @@
 #include "protocol/limits.h"
 
 using namespace fargpu;
-using namespace fargpu::client;
 using namespace fargpu::test;
 
 namespace {
@@ -333,4 +332,19 @@ TEST_CASE("other bytes are no image") {
   Bytes almost = text("\x7f" "ELG");
   almost.resize(64);
   CHECK(length(almost) == 0);
+}
+
+TEST_CASE("an image keeps within its bytes, unless a length in it leads out") {
+  Bytes container(32);
+  const auto put = [&](std::size_t offset, auto value) { std::memcpy(container.data() + offset, &value, sizeof(value)); };
+  put(0, std::uint32_t{0xBA55ED50});
+  put(6, std::uint16_t{16});
+  put(8, std::uint64_t{16});
+  CHECK(keeps_within(container));
+  put(8, std::uint64_t{17});
+  CHECK_FALSE(keeps_within(container));
+  CHECK_FALSE(keeps_within(std::as_bytes(std::span("\x7f" "ELF but no more"))));
+  CHECK(keeps_within(std::as_bytes(std::span(".version 8.0"))));
+  CHECK(keeps_within(std::as_bytes(std::span("neither"))));  // text to whoever reads it
+  CHECK(keeps_within({}));
 }

@@ -242,3 +242,25 @@ TEST_CASE("an unknown or repeated release does nothing") {
   f.order.release(hold);
   CHECK_FALSE(f.order.any());
 }
+
+TEST_CASE("what changes an executable graph comes behind its launches that are held back, and behind those only") {
+  Fixture f;
+  CHECK(f.order.launch_of(7) == 0);
+  const std::uint64_t hold = f.order.hold(f.a);
+  const auto launch = [&](std::uint64_t exec, const char* name) {
+    f.order.enqueue(f.order.before(f.a, 0), &f.a, {}, [&f, name] { f.log += name; }, exec);
+  };
+  launch(7, "first ");
+  const std::uint64_t first = f.order.launch_of(7);
+  CHECK(first != 0);
+  CHECK(f.order.launch_of(8) == 0);
+  f.order.enqueue({first}, nullptr, {}, [&] {
+    f.log += "change ";
+    CHECK(f.order.launch_of(7) == 0);  // the next one comes behind
+  });
+  launch(7, "second ");
+  CHECK(f.order.launch_of(7) > first);
+  f.order.release(hold);
+  CHECK(f.log == "first change second ");
+  CHECK(f.order.launch_of(7) == 0);
+}

@@ -1,37 +1,17 @@
 // Copies in batches.
 
 #include <catch2/catch.hpp>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 #include <vector>
 
 #include "fixture.h"
 
 using namespace fargpu;
+using test::Gate;
 using test::RemoteContext;
 
 namespace {
-
-class Gate {
- public:
-  void open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void pass() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return open_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
-};
-void CUDA_CB pass_gate(void* gate) { static_cast<Gate*>(gate)->pass(); }
 
 struct Copies : RemoteContext {
   Copies() {
@@ -88,7 +68,7 @@ TEST_CASE("the order of access decides what a batch reads behind a host function
   unsigned pageable[2] = {1, 1};
   words[0] = words[1] = 1;
   Gate gate;
-  REQUIRE(cuLaunchHostFunc(c.stream, pass_gate, &gate) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(c.stream, Gate::pass, &gate) == CUDA_SUCCESS);
   CUdeviceptr targets[] = {c.memory, c.memory + 4, c.memory + 8, c.memory + 12};
   CUdeviceptr sources[] = {c.at(words), c.at(pageable), c.at(words + 1), c.at(pageable + 1)};
   std::size_t sizes[] = {4, 4, 4, 4}, first[] = {0, 2};

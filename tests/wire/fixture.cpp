@@ -102,6 +102,25 @@ std::string Remote::worker_end() {
   return why_;
 }
 
+void Gate::open() {
+  const std::lock_guard lock(mutex_);
+  open_ = true;
+  changed_.notify_all();
+}
+
+void Gate::wait_entered() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return entered_; });
+}
+
+void CUDA_CB Gate::pass(void* argument) {
+  Gate& gate = *static_cast<Gate*>(argument);
+  std::unique_lock lock(gate.mutex_);
+  gate.entered_ = true;
+  gate.changed_.notify_all();
+  gate.changed_.wait(lock, [&] { return gate.open_; });
+}
+
 RemoteContext::RemoteContext(client::Config config, std::vector<std::uint64_t> memory_limits)
     : Remote(std::move(config), std::move(memory_limits)) {
   if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)

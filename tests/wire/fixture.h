@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -59,6 +60,20 @@ class Remote {
 struct RemoteContext : Remote {
   explicit RemoteContext(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {});
   CUcontext context = nullptr;
+};
+
+/// Lets a host function wait until the test says so.
+class Gate {
+ public:
+  void open();
+  void wait_entered();
+  /// The host function; its argument is the gate.
+  static void CUDA_CB pass(void* gate);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false, entered_ = false;
 };
 
 /// PTX that the fake driver understands.

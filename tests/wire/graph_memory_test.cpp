@@ -372,16 +372,8 @@ TEST_CASE("a graph with memory nodes goes over to another one by being moved") {
 TEST_CASE("a worker takes no memory for a node's that the session does not have") {
   HandMadeClient client;
   client.open_context();
-  client.send_call<wire::CuGraphCreate>(Opcode::cuGraphCreate, [](auto) {});
-  REQUIRE(client.reply() == CUDA_SUCCESS);
-  const std::uint64_t graph = Handle(HandleKind::graph, Handle::worker_index_first, 1).value();
-  const auto add = [&](auto&& fill) {
-    client.send_call<wire::AddNode>(Opcode::addNode, [&](wire::AddNode::Builder in) {
-      in.setGraph(graph);
-      fill(in.initParameters());
-    });
-    return client.reply();
-  };
+  const std::uint64_t graph = client.create_graph();
+  const auto add = [&](auto&& fill) { return client.add_node(graph, fill); };
   const auto allocate = [&](std::uint64_t address, std::uint64_t bytes) {
     return add([&](wire::NodeParameters::Builder node) {
       node.initAllocation().setAddress(address);

@@ -645,3 +645,20 @@ TEST_CASE("arrays take part in graphs like other memory") {
   out.Height = 4;
   CHECK(cuGraphAddMemcpyNode(&node, graph, &filled, 1, &out, g.context) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("memory through which a graph copies goes with its context, and the graph then copies nowhere") {
+  Graphs g;
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  std::vector<unsigned> target(16, 1);
+  g.add(g.out(target.data(), g.memory, 64));
+  CUgraphExec exec = nullptr;
+  REQUIRE(cuGraphInstantiateWithFlags(&exec, g.graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(g.context) == CUDA_SUCCESS);
+  const unsigned before = g.driver->calls("cuGraphLaunch");
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(g.stream) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(g.driver->calls("cuGraphLaunch") == before);
+  CHECK(target[0] == 1);
+}

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "calls_graph.capnp.h"
 #include "fixture.h"
 #include "opcodes.h"
 #include "operations.capnp.h"
@@ -27,14 +28,15 @@ inline void send_until_cut(Channel& channel, std::span<const Channel::Bytes> pie
 /// A worker in this process with a hand-made client before it.
 class HandMadeClient {
  public:
-  HandMadeClient() {
+  explicit HandMadeClient(std::uint64_t host_bytes_max = 0) {
     auto [near, far] = make_memory_channel();
     channel_ = std::move(near);
-    worker_ = std::thread([this, far = std::move(far)] {
+    worker_ = std::thread([this, host_bytes_max, far = std::move(far)] {
       server::AttachOptions options;
       options.session_id = 5;
       options.devices = {0};
       options.one_process = true;
+      options.host_bytes_max = host_bytes_max;
       const auto attach = receive_control(*far, limits::lease_timeout);
       why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });
@@ -92,6 +94,11 @@ class HandMadeClient {
       read(std::as_writable_bytes(std::span(&header, 1)));
       std::vector<std::byte> rest(header.message_bytes + padded(header.bulk_bytes));
       read(rest);
+      if (header.kind == FrameKind::control) {
+        MessageReader reader({rest.data(), header.message_bytes});
+        const auto control = reader.root<wire::Control>();
+        if (control.isPrinted()) printed_.append(control.getPrinted().getText().asChars().begin(), control.getPrinted().getText().size());
+      }
       if (header.kind == FrameKind::reply) return static_cast<CUresult>(header.detail);
     }
   }
@@ -102,6 +109,22 @@ class HandMadeClient {
     });
     REQUIRE(reply() == CUDA_SUCCESS);
     context_ = Handle(HandleKind::context, 1, 1).id();
+  }
+  /// What the program would have found on its standard output and error by now.
+  const std::string& printed() const { return printed_; }
+  /// The next graph of those that are created, and a node of it.
+  std::uint64_t create_graph() {
+    send_call<wire::CuGraphCreate>(Opcode::cuGraphCreate, [](auto) {});
+    REQUIRE(reply() == CUDA_SUCCESS);
+    return Handle(HandleKind::graph, Handle::worker_index_first + graphs_++, 1).value();
+  }
+  template <class Fill>
+  CUresult add_node(std::uint64_t graph, Fill&& fill) {
+    send_call<wire::AddNode>(Opcode::addNode, [&](wire::AddNode::Builder in) {
+      in.setGraph(graph);
+      fill(in.initParameters());
+    });
+    return reply();
   }
   /// Why the worker ended.
   std::string worker_end() {
@@ -123,6 +146,8 @@ class HandMadeClient {
   std::string why_;
   std::uint32_t sequence_ = 1;
   std::uint32_t context_ = 0;
+  std::uint32_t graphs_ = 0;
+  std::string printed_;
 };
 
 }  // namespace fargpu::test

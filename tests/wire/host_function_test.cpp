@@ -2,44 +2,13 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <mutex>
 #include <vector>
 
 #include "fixture.h"
 
 using namespace fargpu;
+using test::Gate;
 using test::RemoteContext;
-
-namespace {
-
-/// Lets a host function wait until the test says so.
-class Gate {
- public:
-  void open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void pass() {
-    std::unique_lock lock(mutex_);
-    entered_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return open_; });
-  }
-  void wait_entered() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return entered_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false, entered_ = false;
-};
-
-void CUDA_CB pass_gate(void* gate) { static_cast<Gate*>(gate)->pass(); }
-
-}  // namespace
 
 TEST_CASE("a host function runs behind what was given before and ahead of what comes after") {
   RemoteContext remote;
@@ -49,7 +18,7 @@ TEST_CASE("a host function runs behind what was given before and ahead of what c
   REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
   Gate gate;
   REQUIRE(cuMemsetD32Async(memory, 1, 1, stream) == CUDA_SUCCESS);
-  REQUIRE(cuLaunchHostFunc(stream, pass_gate, &gate) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(stream, Gate::pass, &gate) == CUDA_SUCCESS);
   REQUIRE(cuMemsetD32Async(memory, 2, 1, stream) == CUDA_SUCCESS);
   gate.wait_entered();
   unsigned value = 0;
@@ -73,7 +42,7 @@ TEST_CASE("an event behind a host function holds other streams that wait for it"
   REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
   REQUIRE(cuMemsetD32_v2(memory, 0, 1) == CUDA_SUCCESS);
   Gate gate;
-  REQUIRE(cuLaunchHostFunc(first, pass_gate, &gate) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(first, Gate::pass, &gate) == CUDA_SUCCESS);
   REQUIRE(cuEventRecord(event, first) == CUDA_SUCCESS);
   REQUIRE(cuStreamWaitEvent(second, event, 0) == CUDA_SUCCESS);
   REQUIRE(cuMemsetD32Async(memory, 5, 1, second) == CUDA_SUCCESS);

@@ -99,19 +99,166 @@ TEST_CASE("a worker looks at no container beyond the end of its image") {
   CHECK(load() == CUDA_ERROR_INVALID_IMAGE);
 }
 
-TEST_CASE("a worker refuses parts of graphs that cannot be, and gives none to the GPU") {
+TEST_CASE("a worker lets the driver look at no image that claims to be longer than it is") {
   HandMadeClient client;
   client.open_context();
-  client.send_call<wire::CuGraphCreate>(Opcode::cuGraphCreate, [](auto) {});
-  REQUIRE(client.reply() == CUDA_SUCCESS);
-  const std::uint64_t graph = Handle(HandleKind::graph, Handle::worker_index_first, 1).value();
-  const auto add = [&](auto&& fill) {
-    client.send_call<wire::AddNode>(Opcode::addNode, [&](wire::AddNode::Builder in) {
-      in.setGraph(graph);
-      fill(in.initParameters());
+  const auto load = [&](const std::vector<std::byte>& image) {
+    const ImageHash hash = hash_image(image);
+    const auto name = [&](auto in) {
+      in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+      in.setBytes(image.size());
+    };
+    client.send_call<wire::SendImage>(Opcode::sendImage, name, image, false);
+    client.send_call<wire::LoadImage>(Opcode::loadImage, [&](auto in) {
+      name(in);
+      in.setModule(true);
     });
     return client.reply();
   };
+  const auto bytes = [](std::size_t count, auto&& fill) {
+    std::vector<std::byte> image(count);
+    fill([&](std::size_t offset, auto value) { std::memcpy(image.data() + offset, &value, sizeof(value)); });
+    return image;
+  };
+  const unsigned before = fake::FakeDriver::instance()->calls("cuModuleLoadDataEx");
+  CHECK(load(bytes(32, [](auto put) {  // a container
+          put(0, std::uint32_t{0xBA55ED50});
+          put(6, std::uint16_t{16});
+          put(8, std::uint64_t{17});
+        })) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(load(bytes(128, [](auto put) {  // an ELF file with its sections behind its end
+          put(0, std::uint32_t{0x464C457F});
+          put(4, std::uint16_t{0x0102});
+          put(40, std::uint64_t{100});
+          put(58, std::uint16_t{64});
+          put(60, std::uint16_t{1});
+        })) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(load(bytes(32, [](auto put) {  // a wrapper, which points anywhere
+          put(0, std::uint32_t{0x466243B1});
+          put(4, std::uint32_t{1});
+          put(8, std::uint64_t{0x1000});
+        })) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(fake::FakeDriver::instance()->calls("cuModuleLoadDataEx") == before);
+}
+
+TEST_CASE("a worker takes so much of its host's memory for a session and no more") {
+  constexpr std::uint64_t mib = 1u << 20;
+  HandMadeClient client(mib);
+  client.open_context();
+  const auto open = [&](std::uint64_t address, std::uint64_t bytes) {
+    client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [&](auto in) {
+      in.setAddress(address);
+      in.setBytes(bytes);
+    });
+    return client.reply();
+  };
+  const auto close = [&](std::uint64_t address) {
+    client.send_call<wire::CloseHostBlock>(Opcode::closeHostBlock, [&](auto in) { in.setAddress(address); });
+    return client.reply();
+  };
+  SECTION("copies of pinned memory") {
+    CHECK(open(0x100'0000, mib + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(open(0x100'0000, mib / 2) == CUDA_SUCCESS);
+    CHECK(open(0x200'0000, mib / 2 + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(close(0x100'0000) == CUDA_SUCCESS);
+    CHECK(open(0x200'0000, mib) == CUDA_SUCCESS);
+  }
+  SECTION("GPU code") {
+    const std::vector<std::byte> image(mib + 1);
+    const ImageHash hash = hash_image(image);
+    client.send_call<wire::SendImage>(
+        Opcode::sendImage,
+        [&](auto in) {
+          in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+          in.setBytes(image.size());
+        },
+        image);
+    CHECK(client.reply() == CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  SECTION("logs of links") {
+    client.send_call<wire::CreateLink>(Opcode::createLink, [](auto in) {
+      auto options = in.initJit(2);
+      options[0].setOption(CU_JIT_INFO_LOG_BUFFER);
+      options[1].setOption(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
+      options[1].setValue(mib);
+    });
+    CHECK(client.reply() == CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  SECTION("memory of graphs") {
+    client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+      in.setAddress(0x1000'0000'0000);
+      in.setBytes(4u << 20);
+    });
+    REQUIRE(client.reply() == CUDA_SUCCESS);
+    const std::uint64_t graph = client.create_graph();
+    CHECK(client.add_node(graph, [](wire::NodeParameters::Builder node) {
+            auto copy = node.initCopy();
+            copy.setWidth(mib + 1);
+            copy.setHeight(1);
+            copy.setDepth(1);
+            copy.initSource().getPlace().setPart(10);
+            copy.initTarget().getPlace().setDevice(0x1000'0000'0000);
+          }) == CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  SECTION("calls behind a host function that does not end") {
+    client.send_call<wire::HostFunction>(
+        Opcode::hostFunction,
+        [](auto in) {
+          in.setStream(1);
+          in.setCallback(1);
+        },
+        {}, false);
+    const std::vector<std::byte> bytes(mib / 4);
+    const auto copy = [&](bool wants_reply) {
+      client.send_call<wire::CopyIn>(
+          Opcode::copyIn,
+          [&](wire::CopyIn::Builder in) {
+            in.setStream(1);
+            in.initShape().setWidth(bytes.size());
+            in.initTarget().setAddress(0x1000'0000'0000);
+          },
+          bytes, wants_reply);
+    };
+    for (int i = 0; i < 3; ++i) copy(false);
+    copy(true);
+    CHECK(client.reply() == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(open(0x100'0000, mib / 4) == CUDA_ERROR_OUT_OF_MEMORY);  // one counter
+  }
+  CHECK(client.printed() == "fargpu: warning: the session may take 1048576 bytes of the GPU host's memory (host_bytes_max of its fargpud) and "
+                            "wants more: CUDA_ERROR_OUT_OF_MEMORY\n");  // once
+}
+
+TEST_CASE("host memory that kernels see goes with its context") {
+  HandMadeClient client;
+  client.open_context();
+  client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [](auto in) {
+    in.setAddress(0x5000);
+    in.setBytes(4096);
+    in.setMapped(true);
+    in.setDevice(0x2b5d'4000'0000);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  const auto set = [&] {
+    client.send_call<wire::CuMemsetD32Async>(Opcode::cuMemsetD32Async, [](auto in) {
+      in.setDstDevice(0x2b5d'4000'0000);
+      in.setN(4);
+      in.setHStream(1);
+    });
+    return client.reply();
+  };
+  CHECK(set() == CUDA_SUCCESS);
+  client.send_call<wire::CloseContext>(Opcode::closeContext,
+                                       [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  client.open_context();
+  CHECK(set() == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a worker refuses parts of graphs that cannot be, and gives none to the GPU") {
+  HandMadeClient client;
+  client.open_context();
+  const std::uint64_t graph = client.create_graph();
+  const auto add = [&](auto&& fill) { return client.add_node(graph, fill); };
   const auto copy = [&](std::uint64_t width, std::uint64_t height, std::uint64_t depth, std::uint64_t part) {
     return add([&](wire::NodeParameters::Builder node) {
       auto copy = node.initCopy();

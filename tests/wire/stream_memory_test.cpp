@@ -265,3 +265,112 @@ TEST_CASE("captured memory operations become nodes; those on memory of the host 
   REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
   CHECK(s.flag(3) == 12);
 }
+
+namespace {
+
+// A graph of one node that sets a word of the memory.
+struct OneMemset {
+  explicit OneMemset(const Streams& s) : memory(s.memory), context(s.context) {
+    REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+    const CUDA_MEMSET_NODE_PARAMS params = to(1);
+    REQUIRE(cuGraphAddMemsetNode(&node, graph, nullptr, 0, &params, context) == CUDA_SUCCESS);
+    REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+  }
+  CUDA_MEMSET_NODE_PARAMS to(unsigned value) const { return {memory, 0, value, 4, 1, 1}; }
+  CUresult change(unsigned value) const {
+    const CUDA_MEMSET_NODE_PARAMS params = to(value);
+    return cuGraphExecMemsetNodeSetParams(exec, node, &params, context);
+  }
+  CUresult update() const {
+    CUgraphExecUpdateResultInfo info;
+    return cuGraphExecUpdate_v2(exec, graph, &info);
+  }
+  const CUdeviceptr memory;
+  const CUcontext context;
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec exec = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("graphs are changed while a stream waits for a value that the same thread writes later") {
+  Streams s;
+  const OneMemset one(s), other(s);
+  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(one.exec, s.stream) == CUDA_SUCCESS);
+  const CUDA_MEMSET_NODE_PARAMS params = one.to(2);
+  CHECK(cuGraphMemsetNodeSetParams(one.node, &params) == CUDA_SUCCESS);
+  CHECK(other.change(3) == CUDA_SUCCESS);
+  CHECK(other.update() == CUDA_SUCCESS);
+  CHECK(cuGraphNodeSetEnabled(other.exec, other.node, 1) == CUDA_SUCCESS);
+  // The launch that is held back is of this one as it was: it cannot be waited for.
+  CHECK(one.change(4) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(one.update() == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(cuGraphNodeSetEnabled(one.exec, one.node, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  s.flag() = 1;
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  CHECK(s.word(s.memory) == 1);
+  CHECK(one.change(4) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(one.exec, s.stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  CHECK(s.word(s.memory) == 4);
+}
+
+TEST_CASE("a change to an executable graph comes behind a launch that a host function holds back") {
+  Streams s;
+  const OneMemset one(s), other(s);
+  test::Gate gate;
+  REQUIRE(cuLaunchHostFunc(s.stream, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  CHECK(one.change(5) == CUDA_SUCCESS);  // no launch of it is held back
+  REQUIRE(cuGraphLaunch(one.exec, s.stream) == CUDA_SUCCESS);
+  CHECK(other.change(6) == CUDA_SUCCESS);
+  gate.wait_entered();
+  std::thread opener([&] { gate.open(); });
+  CHECK(one.change(7) == CUDA_SUCCESS);
+  opener.join();
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  CHECK(s.word(s.memory) == 5);
+}
+
+TEST_CASE("a context whose stream waits for a value that nobody will write can be destroyed") {
+  Streams s;
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue32_v2(stream, s.host(), 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  CHECK(cuCtxSetCurrent(s.context) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("what is destroyed while a stream waits for a value goes when that is over, and nobody waits") {
+  Streams s;
+  CUmodule module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemGenericAllocationHandle allocation = 0;
+  REQUIRE(cuMemCreate(&allocation, 2u << 20, &properties, 0) == CUDA_SUCCESS);
+  const OneMemset one(s);
+  CUcontext context = nullptr;  // not the one whose stream waits
+  REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(s.context) == CUDA_SUCCESS);
+  const unsigned unloaded = s.driver->calls("cuModuleUnload");
+  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(s.memory, 9, 1, s.stream) == CUDA_SUCCESS);
+  CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(allocation) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroyNode(one.node) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  CHECK(s.driver->calls("cuModuleUnload") == unloaded);
+  s.flag() = 1;
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  CHECK(s.driver->calls("cuModuleUnload") == unloaded + 1);
+  CHECK(s.word(s.memory) == 9);
+  std::size_t nodes = 1;
+  CHECK(cuGraphGetNodes(one.graph, nullptr, &nodes) == CUDA_SUCCESS);
+  CHECK(nodes == 0);
+}

@@ -64,9 +64,11 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
   return CUDA_SUCCESS;
 }
 
-Outcome closeContext(Session& session, Call&, wire::CloseContext::Reader in) {
+Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in) {
   ContextState* const context = session.context(Handle(in.getContext()).id());
-  return context ? session.close_context(*context) : CUDA_ERROR_INVALID_CONTEXT;
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const auto later = session.behind_context(call, *context)) return *later;
+  return session.close_context(*context);
 }
 
 // Counts what is held back too: the event is recorded when the GPU has been given all of it.

@@ -233,8 +233,8 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     };
     // What the stream was given before may write the memory too.
     session.completions().after(*stream, Completions::Kind::signal, [&session, arrived, done, wanted](CUresult result) {
-      if (result == CUDA_SUCCESS) session.start_pull(wanted, arrived);
-      else done(result);
+      if (result != CUDA_SUCCESS) done(result);
+      else if (!session.start_pull(wanted, arrived)) done(CUDA_ERROR_OUT_OF_MEMORY);
     });
     return Outcome::later();
   }

@@ -91,6 +91,7 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
   }
   CUgraphExec exec{};
   if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
+  if (const auto later = session.behind_launches(call, in.getExec())) return *later;
   if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
   AttendedGraph* const attended = session.attended(in.getExec());
   if (!attended) {
@@ -204,11 +205,12 @@ Outcome nodeAttribute(Session& session, Call& call, wire::NodeAttribute::Reader 
   return write_attribute(session, attribute, call.out<wire::NodeAttributeReply>().initAttribute());
 }
 
-Outcome cuGraphNodeSetEnabled(Session& session, Call&, wire::CuGraphNodeSetEnabled::Reader in) {
+Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSetEnabled::Reader in) {
   CUgraphExec exec{};
   CUgraphNode node{};
   if (!session.resolve(HandleKind::exec, in.getHGraphExec(), exec)) return session.invalid(HandleKind::exec);
   if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
+  if (const auto later = session.behind_launches(call, in.getHGraphExec())) return *later;
   AttendedGraph* const attended = session.attended(in.getHGraphExec());
   const CUgraphNode copy = attended ? attended->copy_of(node) : nullptr;
   if (attended && !copy && attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
@@ -217,13 +219,14 @@ Outcome cuGraphNodeSetEnabled(Session& session, Call&, wire::CuGraphNodeSetEnabl
   return result;
 }
 
-Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call&, wire::CuGraphExecChildGraphNodeSetParams::Reader in) {
+Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call& call, wire::CuGraphExecChildGraphNodeSetParams::Reader in) {
   CUgraphExec exec{};
   CUgraphNode node{};
   CUgraph child{};
   if (!session.resolve(HandleKind::exec, in.getHGraphExec(), exec)) return session.invalid(HandleKind::exec);
   if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
   if (!session.resolve(HandleKind::graph, in.getChildGraph(), child)) return session.invalid(HandleKind::graph);
+  if (const auto later = session.behind_launches(call, in.getHGraphExec())) return *later;
   // A child graph cannot be exchanged in the copy from which an attended graph's pieces are made.
   if (session.attended(in.getHGraphExec()) || needs_attention(session.driver(), session.graph_parts(), child)) return CUDA_ERROR_NOT_SUPPORTED;
   return session.driver().cuGraphExecChildGraphNodeSetParams(exec, node, child);
@@ -284,6 +287,12 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
   CUgraph graph{};
   if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
   if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
+  if (const auto later = session.behind_launches(call, in.getExec())) {
+    if (later->is_later()) return *later;
+    call.out<wire::UpdateGraphReply>().setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
+    call.out<wire::UpdateGraphReply>().setRefusal("updating an executable graph of which a launch is behind a wait for a value in memory of the host");
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  }
   DriverTable& driver = session.driver();
   auto out = call.out<wire::UpdateGraphReply>();
   // The driver takes memory nodes for empty ones, and sees no difference between them.
@@ -344,7 +353,7 @@ Outcome launchGraph(Session& session, Call& call, wire::LaunchGraph::Reader in) 
   std::string refusal;
   auto plan = attended->plan(refusal);
   if (!plan) return refuse(CUDA_ERROR_NOT_SUPPORTED);
-  std::make_shared<GraphRun>(session, std::move(plan), call.id(), in.getStream(), in.getDone())->launch(*stream, *attended);
+  std::make_shared<GraphRun>(session, std::move(plan), call.id(), in.getStream(), in.getDone())->launch(*stream, *attended, in.getExec());
   return Outcome::later();
 }
 

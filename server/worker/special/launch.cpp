@@ -81,7 +81,7 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
     if (!stream || std::find(streams.begin(), streams.end(), stream) != streams.end()) return CUDA_ERROR_INVALID_HANDLE;
     streams.push_back(stream);
   }
-  if (!session.may_go_on(call, streams)) return Outcome::later();
+  if (const auto waits = session.behind_streams(call, streams)) return *waits;
   std::vector<Arguments> arguments(list.size());
   std::vector<CUDA_LAUNCH_PARAMS> launches(list.size());
   for (unsigned i = 0; i < list.size(); ++i) {

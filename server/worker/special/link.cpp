@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "protocol/image.h"
 #include "protocol/image_hash.h"
 #include "server/worker/links.h"
 #include "server/worker/session.h"
@@ -33,7 +34,7 @@ Outcome run(Session& session, Call& call, std::shared_ptr<Link> link, std::funct
 
 Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
   auto link = std::make_shared<Link>();
-  if (!link->options.read(in.getJit())) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = link->options.read(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
   const CUresult result =
       session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(), link->options.values(), &link->state);
   if (result != CUDA_SUCCESS) return result;
@@ -48,14 +49,16 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   ImageHash hash;
   auto options = std::make_shared<JitOptions>();
-  if (in.getHash().size() != hash.size() || !options->read_values(in.getJit()) || in.getType() >= CU_JIT_NUM_INPUT_TYPES)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (in.getHash().size() != hash.size() || in.getType() >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = options->read_values(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
   std::memcpy(hash.data(), in.getHash().begin(), hash.size());
   const auto input = session.images().find(hash, in.getBytes());
   if (input.empty()) {
     call.out<wire::LinkReply>().setKnown(false);
     return CUDA_SUCCESS;
   }
+  if ((in.getType() == CU_JIT_INPUT_CUBIN || in.getType() == CU_JIT_INPUT_FATBINARY) && !keeps_within(input))
+    return CUDA_ERROR_INVALID_IMAGE;
   return run(session, call, link, [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
     return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()), input.size(),
                                    name.c_str(), options->count(), options->kinds(), options->values());

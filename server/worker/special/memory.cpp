@@ -78,16 +78,11 @@ Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
 Outcome openHostBlock(Session& session, Call& call, wire::OpenHostBlock::Reader in) {
   HostBlocks& blocks = session.host_blocks();
   if (!in.getMapped()) return blocks.open(in.getAddress(), in.getBytes(), call.id().context);
-  const CUresult result = blocks.open_mapped(in.getAddress(), in.getBytes(), in.getDevice(), call.id().context);
-  if (result == CUDA_SUCCESS) session.memory().add_foreign(in.getDevice(), in.getBytes());
-  return result;
+  return blocks.open_mapped(in.getAddress(), in.getBytes(), in.getDevice(), call.id().context);
 }
 
 Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in) {
-  HostBlocks& blocks = session.host_blocks();
-  const std::span<std::byte> memory = blocks.find(in.getAddress(), 0);
-  session.memory().remove_foreign(reinterpret_cast<std::uint64_t>(memory.data()));
-  return blocks.close(in.getAddress());
+  return session.host_blocks().close(in.getAddress());
 }
 
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {

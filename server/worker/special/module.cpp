@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "protocol/image.h"
 #include "server/worker/jit_options.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
@@ -26,7 +27,7 @@ struct FatbinWrapper {
   const void* more = nullptr;
 };
 
-/// The containers of an image that came in a wrapper (`joined` in client/image.h): all within it. Empty if they are not.
+/// The containers of an image that came in a wrapper (`joined` in protocol/image.h): all within it. Empty if they are not.
 std::vector<const void*> containers_of(std::span<const std::byte> image) {
   struct Header {
     std::uint32_t magic;
@@ -60,15 +61,15 @@ struct Load {
   CUmodule made_module = nullptr;
   CUlibrary made_library = nullptr;
 
-  bool read(wire::LoadImage::Reader in) {
-    if (!jit.read(in.getJit()) || in.getLibrary().size() > options_max) return false;
+  CUresult read(wire::LoadImage::Reader in, HostBudget& budget) {
+    if (in.getLibrary().size() > options_max) return CUDA_ERROR_INVALID_VALUE;
     for (const auto option : in.getLibrary()) {
       if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE || option.getOption() >= CU_LIBRARY_NUM_OPTIONS)
-        return false;
+        return CUDA_ERROR_INVALID_VALUE;
       library.push_back(static_cast<CUlibraryOption>(option.getOption()));
       library_values.push_back(reinterpret_cast<void*>(option.getValue()));
     }
-    return true;
+    return jit.read(in.getJit(), budget);
   }
 };
 
@@ -94,13 +95,19 @@ void describe(Session& session, Handle handle, wire::FunctionReply::Builder out,
 Outcome sendImage(Session& session, Call& call, wire::SendImage::Reader in) {
   ImageHash hash;
   if (!read_hash(in.getHash(), hash)) return CUDA_ERROR_INVALID_VALUE;
-  return session.images().receive(hash, in.getBytes(), in.getOffset(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+  switch (session.images().receive(hash, in.getBytes(), in.getOffset(), call.bulk())) {
+    case ImageStore::Received::taken: return CUDA_SUCCESS;
+    case ImageStore::Received::no_room: return CUDA_ERROR_OUT_OF_MEMORY;
+    case ImageStore::Received::refused: break;
+  }
+  return CUDA_ERROR_INVALID_IMAGE;
 }
 
 Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
   ImageHash hash;
   auto load = std::make_shared<Load>();
-  if (!read_hash(in.getHash(), hash) || !load->read(in)) return CUDA_ERROR_INVALID_VALUE;
+  if (!read_hash(in.getHash(), hash)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = load->read(in, session.host_budget()); bad != CUDA_SUCCESS) return bad;
   const auto image = session.images().find(hash, in.getBytes());
   if (image.empty()) {
     call.out<wire::LoadImageReply>().setKnown(false);
@@ -120,6 +127,8 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
     }
     load->image = &load->wrapper;
     session.keep(load);  // the driver may look at the wrapper again
+  } else if (!keeps_within(image)) {
+    return CUDA_ERROR_INVALID_IMAGE;
   }
   return session.aside_reply(
       call,

@@ -1,11 +1,13 @@
 // The NVML of a GPU host in tests: it knows the fake driver's devices, and says of each what the test wrote into a file of lines
 // "function value", named by FARGPU_TEST_NVML and read each time. What is not there is not supported.
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace {
 
@@ -64,7 +66,9 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   *device = reinterpret_cast<void*>(std::strtoul(uuid + 38, nullptr, 16) + 1);
   return success;
 }
+// While it says "hang", it does.
 EXPORT int nvmlDeviceGetUtilizationRates(void* device, unsigned* both) {
+  for (unsigned long long hangs = 0; said("hang", hangs);) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   const int result = tell("utilisation", device, &both[0]);
   return result == success ? tell("memory_utilisation", device, &both[1]) : result;
 }

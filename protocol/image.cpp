@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "protocol/limits.h"
+#include "limits.h"
 
-namespace fargpu::client {
+namespace fargpu {
 namespace {
 
 struct FatbinWrapper {
@@ -170,4 +170,11 @@ std::optional<Image> find_image(const void* pointer, std::size_t readable) {
   return image(pointer, ptx_bytes(source), false);
 }
 
-}  // namespace fargpu::client
+bool keeps_within(std::span<const std::byte> image) {
+  const Source source(image.data(), image.size());
+  const bool has_lengths = source.begins_with({0xB1, 0x43, 0x62, 0x46}) || source.begins_with({0x50, 0xED, 0x55, 0xBA}) ||
+                           source.begins_with({0x7F, 'E', 'L', 'F'});
+  return !has_lengths || find_image(image.data(), image.size());
+}
+
+}  // namespace fargpu

@@ -1,12 +1,13 @@
 #pragma once
-// GPU code as programs hand it to the driver: a bare pointer, whose length must be found.
+// GPU code as programs hand it to the driver: a bare pointer, whose length must be found. The client sends so much; the worker looks
+// again, because the driver believes what an image says of its length.
 
 #include <cstddef>
 #include <optional>
 #include <span>
 #include <vector>
 
-namespace fargpu::client {
+namespace fargpu {
 
 struct Image {
   std::span<const std::byte> bytes;
@@ -23,4 +24,7 @@ inline constexpr std::size_t unbounded = ~std::size_t{0};
 /// say; of a file only `readable` bytes are looked at, in which a wrapper has no meaning, and the image must lie within them.
 std::optional<Image> find_image(const void* pointer, std::size_t readable = unbounded);
 
-}  // namespace fargpu::client
+/// Whether a reader that takes these bytes for what they begin like stays within them. Text does, if a null follows.
+bool keeps_within(std::span<const std::byte> image);
+
+}  // namespace fargpu

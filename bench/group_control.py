@@ -1,0 +1,155 @@
+"""The control path: L1 to L10."""
+
+import contextlib
+import os
+import statistics
+import time
+
+from machine import cpu_of, per_unit, wakeups_of
+from rounds import field, in_turn, middle, ratios
+
+ARGUMENT_BYTES = 24  # of the kernel in cuda_program.h
+PING_BYTES = 64  # about what a trivial call and its answer have
+# A wait mode is that of both ends: the client's setting, the worker's, the ping-pong's.
+WAITS = {"blocking": ("0", "0", 0), "spinning": ("100000", "100000", 1)}
+
+
+def run(bench):
+    if bench.wants("L1", "L2", "L9"):
+        launching(bench)
+    if bench.wants("L3", "L5"):
+        for wait in WAITS:
+            with bench.attempt(("L3", "tcp", wait), ("L5", "tcp", wait)):
+                waiting(bench, wait)
+    if bench.wants("L6", "L7", "L8"):
+        counting(bench)
+    if bench.wants("L10"):
+        with bench.attempt(("L10", "tcp")):
+            idle(bench)
+
+
+def program(bench):
+    return [os.path.join(bench.machine.bench, "control")]
+
+
+def launching(bench):
+    """What launches cost, and how many there are in a second."""
+    machine, sizes, add = bench.machine, bench.sizes, bench.results.add
+    with bench.attempt(("L1", "tcp"), ("L2", "tcp"), ("L9", "tcp")), contextlib.ExitStack() as stack:
+        local = stack.enter_context(machine.asked(program(bench)))
+        transports = machine.transports(bench.rtts, bench.rate)
+        ways = {t.name: stack.enter_context(machine.asked(program(bench), t.pool)) for t in transports}
+        everyone = {"local": local, **ways}
+
+        def turns(case, values_of):
+            for name, one in everyone.items():
+                one.ask(case, **values_of(name))  # warms up
+            return in_turn(bench.rounds, {name: lambda name=name, one=one: one.ask(case, **values_of(name)) for name, one in everyone.items()})
+
+        if bench.wants("L1"):
+            # A batch ends with a round trip, which is not measured and should not take all the time.
+            rtts = {t.name: t.rtt for t in transports}
+            found = turns("launch_cost", lambda name: {"batches": min(sizes.batches, int(0.5 / (rtts.get(name) or 1e-3)))})
+            for on in ways:
+                add("L1", on, rounds=ratios(found[on], found["local"], "launch_cpu"), detail={
+                    "N": middle(found["local"], "launch_cpu"), "T": middle(found[on], "launch_cpu"),
+                    "on the clock N": middle(found["local"], "launch_clock"), "T on the clock": middle(found[on], "launch_clock"),
+                    "p99 N": middle(found["local"], "launch_clock_p99"), "p99 T": middle(found[on], "launch_clock_p99")})
+        for row, case, count, all_launches in (("L2", "launches", sizes.launches, sizes.launches), ("L9", "threads", sizes.thread_launches, 8 * sizes.thread_launches)):
+            if not bench.wants(row):
+                continue
+            found = turns(case, lambda _: {"count": count})
+            for on in ways:
+                add(row, on, rounds=ratios(found["local"], found[on], "seconds"), detail={
+                    "N launches/s": all_launches / middle(found["local"], "seconds"), "T launches/s": all_launches / middle(found[on], "seconds"),
+                    "client CPU a launch": middle(found[on], "cpu") / all_launches})
+
+
+def waiting(bench, wait):
+    """Calls that wait for an answer, against a ping-pong whose ends wait in the same way."""
+    machine, add = bench.machine, bench.results.add
+    client, worker, spin = WAITS[wait]
+    note = "fewer than four processors, for which spinning ends compete" if spin and os.cpu_count() < 4 else ""
+    with contextlib.ExitStack() as stack:
+        local = stack.enter_context(machine.asked(program(bench)))
+        for transport in machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)):
+            remote = stack.enter_context(machine.asked(program(bench), transport.pool, {"FARGPU_SPIN_US": client}))
+            plain = stack.enter_context(machine.plain(transport))
+
+            def turns(case):
+                server = []
+                # What takes long is not done so often.
+                slowest = max(remote.ask(case, count=10)["seconds"], plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)["seconds"])
+                calls = max(10, min(bench.sizes.calls, int(0.25 / slowest)))
+
+                def remotely():
+                    before = machine.server_cpu(wait)
+                    answer = remote.ask(case, count=calls)
+                    server.append((machine.server_cpu(wait) - before) / calls)
+                    return answer
+
+                found = in_turn(bench.rounds, {"local": lambda: local.ask(case, count=calls), "remote": remotely,
+                                               "ping": lambda: plain.ask("pingpong", count=calls, bytes=PING_BYTES, spin=spin)})
+                detail = {"P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"), "T": middle(found["remote"], "seconds"),
+                          "T p99": middle(found["remote"], "seconds_p99"), "N": middle(found["local"], "seconds"),
+                          "client CPU a call": middle(found["remote"], "cpu") / calls, "server CPU a call": statistics.median(server)}
+                return found, detail
+
+            if bench.wants("L3"):
+                found, detail = turns("trivial")
+                add("L3", transport.name, case=wait, rounds=ratios(found["remote"], found["ping"], "seconds"), detail=detail, note=note)
+            if bench.wants("L5"):
+                found, detail = turns("launch_sync")
+                add("L5", transport.name, case=wait, detail=detail, note=note, rounds=[
+                    (t - n) / p for t, n, p in zip(*(field(found[who], "seconds") for who in ("remote", "local", "ping")))])
+
+
+IDLE_CALLS = {"idle synchronise": ("idle_synchronize", 2), "attributes": ("attributes", 3), "errors": ("errors", 2), "capture state": ("capture_state", 1),
+              "alloc and free": ("allocations", 2)}
+
+
+def counting(bench):
+    """Round trips and bytes, which the client counts: the difference of a run with few calls and one with many."""
+    machine, add = bench.machine, bench.results.add
+    pool = machine.broker()
+
+    def each(case, few, many, calls=1):
+        runs = [machine.counters(program(bench), pool, [(case, {"count": count})]) for count in (few, many)]
+        return per_unit(*runs, (many - few) * calls)
+
+    if bench.wants("L6"):
+        with bench.attempt(("L6", "tcp")):
+            trips, sent, received = each("item", 10, 110)
+            with machine.asked(program(bench)) as local, machine.asked(program(bench), pool) as remote:
+                found = in_turn(bench.rounds, {"local": lambda: local.ask("item", count=bench.sizes.calls),
+                                               "remote": lambda: remote.ask("item", count=bench.sizes.calls)})
+            add("L6", "tcp", trips, detail={"N": middle(found["local"], "seconds"), "T": middle(found["remote"], "seconds"),
+                                            "T p99": middle(found["remote"], "seconds_p99"), "sent bytes": sent, "received bytes": received})
+    if bench.wants("L7"):
+        for case, (name, calls) in IDLE_CALLS.items():
+            with bench.attempt(("L7", "tcp", case)):
+                trips, sent, _ = each(name, 10, 110, calls)
+                add("L7", "tcp", trips, case, detail={"sent bytes": sent})
+    if bench.wants("L8"):
+        with bench.attempt(("L8", "tcp")):
+            few, many = 1000, 1000 + bench.sizes.launches
+            trips, sent, received = each("launches", few, many)
+            add("L8", "tcp", sent - ARGUMENT_BYTES, detail={"argument bytes": ARGUMENT_BYTES, "received bytes": received, "round trips": trips})
+
+
+def idle(bench):
+    """A session in which nothing happens."""
+    machine = bench.machine
+    pool = machine.broker("idle")
+    with machine.asked(program(bench), pool) as client:
+        client.ask("launches", count=10)
+        time.sleep(min(1, bench.sizes.idle_seconds))  # what comes after work is not idling
+        pids = {"client": [client.process.pid], "server": machine.server_pids("idle")}
+        before = {name: (sum(map(cpu_of, of)), sum(map(wakeups_of, of))) for name, of in pids.items()}
+        begin = time.monotonic()
+        time.sleep(bench.sizes.idle_seconds)
+        seconds = time.monotonic() - begin
+        cpu = {name: (sum(map(cpu_of, of)) - before[name][0]) / seconds for name, of in pids.items()}
+        wakeups = {name: f"{(sum(map(wakeups_of, of)) - before[name][1]) / seconds:.2g}" for name, of in pids.items()}
+        bench.results.add("L10", "tcp", 100 * sum(cpu.values()), detail={
+            **{f"{name} CPU a second": value for name, value in cpu.items()}, **{f"{name} wake-ups/s": value for name, value in wakeups.items()}, "over": seconds})

@@ -1,0 +1,91 @@
+"""The data path: B1 to B7."""
+
+import contextlib
+import os
+import statistics
+
+from rounds import field, in_turn, middle, ratios
+
+STREAMS = (1, 4, 8)
+DIRECTIONS = {"htod": "HtoD", "dtoh": "DtoH"}
+ROWS = {"htod": ("B1", "B4"), "dtoh": ("B2", "B5")}  # against plain sockets, against the local driver
+ONE_CONNECTION = "a session has one connection, whatever k is"
+
+
+def run(bench):
+    machine = bench.machine
+    program = [os.path.join(machine.bench, "data")]
+    with contextlib.ExitStack() as stack:
+        local = stack.enter_context(machine.asked(program))
+        for transport in machine.transports(bench.rtts, bench.rate):
+            on = transport.name
+            remote = stack.enter_context(machine.asked(program, transport.pool))
+            plain = stack.enter_context(machine.plain(transport))
+            for direction, rows in ROWS.items():
+                if bench.wants("B3", *rows):
+                    with bench.attempt(*((rows[0], on, f"k={k}") for k in STREAMS), (rows[1], on), ("B3", on, DIRECTIONS[direction])):
+                        copying(bench, on, direction, local, remote, plain)
+            if bench.wants("B6"):
+                with bench.attempt(("B6", on)):
+                    overlapping(bench, on, local, remote)
+
+
+def copying(bench, on, direction, local, remote, plain):
+    """Copies of both kinds of memory, locally, remotely, and what plain sockets carry, in turn."""
+    machine, add = bench.machine, bench.results.add
+    # Less through a proxy, which is slower and has no goals: but 64 MiB, from which on sizes are comparable.
+    size, copies = (bench.sizes.bytes, bench.sizes.copies) if on == "tcp" else (bench.sizes.proxied_bytes, 2)
+    values = {"bytes": size, "count": copies, "direction": direction}
+    server = {"pageable": [], "pinned": []}
+
+    def remotely(memory):
+        before = machine.server_cpu()
+        answer = remote.ask("copy", memory=memory, **values)
+        # The answer is checked by copying everything to the device before and back afterwards.
+        server[memory].append((machine.server_cpu() - before) / (copies + 2))
+        return answer
+
+    parts = {}
+    for memory in server:
+        parts["local " + memory] = lambda memory=memory: local.ask("copy", memory=memory, **values)
+        parts["remote " + memory] = lambda memory=memory: remotely(memory)
+    for k in STREAMS:
+        parts[f"S{k}"] = lambda k=k: plain.ask("stream", streams=k, **values)
+    for part in parts.values():
+        part()  # warms up
+    found = in_turn(bench.rounds, parts)
+
+    def rate(name):
+        return size / 1e9 / middle(found[name], "copy")
+
+    def cost(memory):
+        gigabytes = size / 1e9
+        return {"client CPU s/GB": middle(found["remote " + memory], "copy_cpu") / gigabytes,
+                "server CPU s/GB": statistics.median(server[memory]) / gigabytes,
+                "local CPU s/GB": middle(found["local " + memory], "copy_cpu") / gigabytes}
+
+    against_sockets, against_local = ROWS[direction]
+    if bench.wants(against_sockets):
+        for k in STREAMS:
+            add(against_sockets, on, case=f"k={k}", rounds=ratios(found[f"S{k}"], found["remote pageable"], "copy"), note="" if k == 1 else ONE_CONNECTION, detail={
+                f"S{k} GB/s": rate(f"S{k}"), "T GB/s": rate("remote pageable"), **cost("pageable"),
+                "sockets' client CPU s/GB": middle(found[f"S{k}"], "copy_cpu") / (size / 1e9)})
+    if bench.wants(against_local):
+        add(against_local, on, rounds=ratios(found["local pageable"], found["remote pageable"], "copy"), note=ONE_CONNECTION, detail={
+            "N GB/s": rate("local pageable"), "T GB/s": rate("remote pageable"), **cost("pageable"),
+            "p99 T": middle(found["remote pageable"], "copy_p99")})
+    if bench.wants("B3"):
+        add("B3", on, case=DIRECTIONS[direction], rounds=ratios(found["local pinned"], found["remote pinned"], "copy"), detail={
+            "N GB/s": rate("local pinned"), "T GB/s": rate("remote pinned"), **cost("pinned")})
+
+
+def overlapping(bench, on, local, remote):
+    """A copy and a kernel that takes as long, at once."""
+    size = bench.sizes.bytes if on == "tcp" else bench.sizes.proxied_bytes
+    parts = {name: lambda one=one: one.ask("overlap", bytes=size, count=bench.sizes.overlaps) for name, one in (("local", local), ("remote", remote))}
+    found = in_turn(bench.rounds, parts)
+    overlaps = {name: [both / max(copy, compute) for both, copy, compute in zip(*(field(answers, part) for part in ("both", "copy", "compute")))]
+                for name, answers in found.items()}
+    bench.results.add("B6", on, rounds=overlaps["remote"], detail={
+        "locally": f"{statistics.median(overlaps['local']):.3g}", "copy": middle(found["remote"], "copy"),
+        "compute": middle(found["remote"], "compute"), "both": middle(found["remote"], "both")})

@@ -1,0 +1,301 @@
+"""The processes of a benchmark: brokers, proxies, programs that take turns; and what they cost."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(os.path.dirname(HERE), "tests", "gpu"))
+from driver import driver_library, hidden  # noqa: E402
+
+
+class Failed(Exception):
+    """Something could not be measured; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Transport:
+    """A way from the client to the server."""
+
+    name: str  # as goals.toml names it
+    rtt: float  # in seconds, by configuration; 0 for none added
+    pool: str  # of a broker
+    sockets: tuple = ()  # host and port of plain sockets over the same way
+
+
+class Asked:
+    """A program that does what it is told, line by line (asked.h)."""
+
+    def __init__(self, command, env, log):
+        self.log = log
+        with open(log, "ab") as errors:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True)
+        self.rest = b""
+
+    def tell(self, case, **values):
+        line = " ".join([case, *(f"{key}={value}" for key, value in values.items())])
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(f"'{line}' cannot be asked: {self.last_words()}") from None
+
+    def answer(self, timeout=120):
+        """The next line of JSON; other lines, which libraries may print, are skipped."""
+        end = time.monotonic() + timeout
+        while True:
+            line, newline, after = self.rest.partition(b"\n")
+            if newline:
+                self.rest = after
+                if line.startswith(b"{"):
+                    found = json.loads(line)
+                    if "error" in found:
+                        raise Failed(found["error"])
+                    return found
+                continue
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise Failed(f"no answer within {timeout} s: {self.last_words()}")
+            more = os.read(self.process.stdout.fileno(), 65536)
+            if not more:
+                raise Failed(f"it ended with {self.process.wait()}: {self.last_words()}")
+            self.rest += more
+
+    def ask(self, case, timeout=120, **values):
+        self.tell(case, **values)
+        return self.answer(timeout)
+
+    def last_words(self):
+        with open(self.log, errors="replace") as log:
+            return log.read()[-500:].strip() or "it said nothing"
+
+    def end(self, timeout=20):
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+        finally:
+            self.process.stdout.close()
+
+
+def cpu_of(pid):
+    """CPU seconds of a process so far; 0 once it has gone."""
+    total = 0.0
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0.0
+    for task in tasks:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+                total += int(file.read().split()[0]) / 1e9
+    if total > 0:
+        return total
+    with contextlib.suppress(OSError, ValueError, IndexError):  # a kernel that keeps no schedstat
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def wakeups_of(pid):
+    """How often threads of a process have gone to sleep so far, which is how often they were woken."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/status") as file:
+                total += int(re.search(r"(?m)^voluntary_ctxt_switches:\s*(\d+)", file.read())[1])
+    return total
+
+
+def children_of(pid):
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if name.isdigit():
+                with open(f"/proc/{name}/stat") as file:
+                    if int(file.read().rpartition(")")[2].split()[1]) == pid:
+                        found.append(int(name))
+    return found
+
+
+class Machine:
+    """Everything that runs, ended by close()."""
+
+    def __init__(self, stage, out):
+        self.stage, self.out = os.path.abspath(stage), os.path.abspath(out)
+        self.bench = os.path.join(self.stage, "bench")
+        os.makedirs(self.out, exist_ok=True)
+        self.driver = driver_library()
+        self.running, self.brokers, self.counter = [], {}, itertools.count(1)
+        self.proxies = {}
+        self.sockets = None
+
+    def close(self):
+        for process in reversed(self.running):
+            process.stdin.close() if process.stdin else process.send_signal(signal.SIGINT)
+        for process in reversed(self.running):
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def log(self, label):
+        return os.path.join(self.out, f"{next(self.counter):03}.{label}.log")
+
+    # --- servers ----------------------------------------------------------------------------------------------
+
+    def broker(self, name="default", *options):
+        """The pool of a broker with these options; one for each name."""
+        if name not in self.brokers:
+            log = self.log(f"fargpud.{name}")
+            with open(log, "w") as file:
+                process = subprocess.Popen([os.path.join(self.stage, "bin", "fargpud"), "--driver", self.driver, "--listen", "127.0.0.1:0",
+                                            "--image-folder", os.path.join(self.out, "images"), *options], stdout=file, stderr=file)
+            self.running.append(process)
+            port = self.wait_for(process, log, r"listening address=127.0.0.1 port=(\d+)")
+            self.brokers[name] = (process, "127.0.0.1:" + port)
+        return self.brokers[name][1]
+
+    def wait_for(self, process, log, pattern, timeout=60):
+        end = time.monotonic() + timeout
+        while True:
+            with open(log) as file:
+                text = file.read()
+            match = re.search(pattern, text)
+            if match:
+                return match[1]
+            if process.poll() is not None or time.monotonic() > end:
+                raise Failed(f"{os.path.basename(process.args[0])} did not start: {text[-500:]}")
+            time.sleep(0.02)
+
+    def says_port(self, label, command):
+        log = self.log(label)
+        with open(log, "w") as file:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file)
+        self.running.append(process)
+        return self.wait_for(process, log, r"port (\d+)")
+
+    def socket_server(self):
+        if self.sockets is None:
+            self.sockets = "127.0.0.1:" + self.says_port("sockets", [os.path.join(self.bench, "sockets"), "serve"])
+        return self.sockets
+
+    def proxy(self, to, rtt, rate=None):
+        """Where a proxy of that round trip time (seconds) listens."""
+        key = (to, rtt, rate)
+        if key not in self.proxies:
+            command = [os.path.join(self.bench, "proxy"), "--to", to, "--delay-us", str(round(rtt / 2 * 1e6))]
+            if rate:
+                command += ["--megabytes-per-second", str(rate)]
+            self.proxies[key] = "127.0.0.1:" + self.says_port("proxy", command)
+        return self.proxies[key]
+
+    def transports(self, rtts, rate=None, broker="default", options=()):
+        """The loopback, and each round trip time in milliseconds."""
+        pool, sockets = self.broker(broker, *options), self.socket_server()
+        found = [Transport("tcp", 0, pool, tuple(sockets.split(":")))]
+        for rtt in rtts:
+            found.append(Transport(f"tcp+{rtt:g}", rtt / 1e3, self.proxy(pool, rtt / 1e3, rate), tuple(self.proxy(sockets, rtt / 1e3, rate).split(":"))))
+        return found
+
+    def server_pids(self, broker="default"):
+        """A broker and its workers."""
+        pid = self.brokers[broker][0].pid
+        return [pid, *children_of(pid)]
+
+    def server_cpu(self, broker="default"):
+        """CPU seconds of a broker and its workers so far."""
+        return sum(map(cpu_of, self.server_pids(broker)))
+
+    # --- clients ----------------------------------------------------------------------------------------------
+
+    def remotely(self, command):
+        command = [os.path.join(self.stage, "bin", "fargpu"), "run", "--no-check", "--", *command]
+        return command if os.environ.get("FARGPU_TEST_DRIVER") else hidden(self.driver, command)  # else there is nothing to hide
+
+    def environment(self, pool, extra):
+        env = dict(os.environ, PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **(extra or {}))
+        if pool:
+            env["FARGPU_POOL"] = pool
+        return env
+
+    @contextlib.contextmanager
+    def asked(self, command, pool=None, extra=None, label=None):
+        """A program on the local driver, or through fargpu at a pool."""
+        label = f"{label or os.path.basename(command[0])}.{'remote' if pool else 'local'}"
+        program = Asked(self.remotely(command) if pool else command, self.environment(pool, extra), self.log(label))
+        try:
+            yield program
+        finally:
+            program.end()
+
+    @contextlib.contextmanager
+    def plain(self, transport):
+        """Plain sockets over a transport."""
+        program = Asked([os.path.join(self.bench, "sockets"), *transport.sockets], dict(os.environ), self.log("sockets.client"))
+        try:
+            yield program
+        finally:
+            program.end()
+
+    def run(self, command, pool=None, extra=None, timeout=120, label=None):
+        """A program to its end; what it wrote to stdout, and how long it took."""
+        log = self.log(f"{label or os.path.basename(command[0])}.{'remote' if pool else 'local'}")
+        begin = time.monotonic()
+        try:
+            with open(log, "w") as errors:
+                done = subprocess.run(self.remotely(command) if pool else command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                                      env=self.environment(pool, extra), timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{' '.join(command[-2:])} is not done after {timeout} s") from None
+        if done.returncode != 0:
+            with open(log, errors="replace") as file:
+                raise Failed(f"{' '.join(command[-2:])} ends with {done.returncode}: {file.read()[-400:].strip()}")
+        return done.stdout.decode(errors="replace"), time.monotonic() - begin
+
+    # --- counters ---------------------------------------------------------------------------------------------
+
+    def counters(self, command, pool, lines, extra=None, timeout=200, label=None, first_answer=False):
+        """What the client counted in a run that was told these lines [(case, values)]: round trips, bytes sent and received. With
+        `first_answer` the program says by itself when it is ready."""
+        with tempfile.NamedTemporaryFile(dir=self.out, suffix=".stats") as stats:
+            settings = dict(extra or {}, FARGPU_LOG="stats,warn", FARGPU_LOG_FILE=stats.name)
+            with self.asked(command, pool, settings, label or os.path.basename(command[0]) + ".counted") as program:
+                if first_answer:
+                    program.answer(timeout)
+                for case, values in lines:
+                    program.ask(case, timeout, **values)
+            with open(stats.name, errors="replace") as file:
+                text = file.read()
+        match = re.search(r"round trips (\d+), bytes sent (\d+), bytes received (\d+)", text)
+        if not match:
+            raise Failed(f"the client told no counters: {text[-300:].strip()} {program.last_words()}")
+        operations = {name: int(frames) for name, frames in re.findall(r"(?m)^  (\w+) +(\d+) +\d+ +\d+ +\d+ +\d+$", text)}
+        return Counters(*map(int, match.groups()), operations)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    trips: int
+    sent: int  # bytes, as received
+    received: int
+    operations: dict  # frames sent, by name
+
+
+def per_unit(few, many, units):
+    """Round trips, bytes sent and received of one unit, from runs of few and of many."""
+    return [(getattr(many, name) - getattr(few, name)) / units for name in ("trips", "sent", "received")]

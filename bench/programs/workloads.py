@@ -1,0 +1,196 @@
+"""W1 to W8, steps on demand. Usage: workloads.py NAME; then line by line on stdin:
+
+  steps count=N     N steps to their end; the answer has the seconds of all, and of single ones where each ends with a read
+  values count=N    the first N values that steps computed, to compare two runs by
+
+Answers are lines of JSON, {"error": ...} if something went wrong. The first answer comes by itself, when all is ready."""
+
+import json
+import sys
+import time
+import traceback
+
+import torch
+
+import models
+
+STEP_CALLS = {"copies": 100, "synchronise": 100, "generate": 32, "pinned": 32, "graph": 32}  # calls, tokens or replays a step
+
+
+def training(model, loss_of, optimizer, read, clip=False):
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_of()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item() if read else loss.detach()
+
+    return step
+
+
+def resnet_train(read):
+    model = models.resnet50()
+    inputs = torch.randn(64, 3, 224, 224).cuda().to(memory_format=torch.channels_last)
+    targets = torch.randint(0, 1000, (64,)).cuda()
+    return training(model, lambda: torch.nn.functional.cross_entropy(model(inputs), targets), torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), read)
+
+
+def resnet_infer():
+    model = models.resnet50().eval()
+    image = torch.randn(1, 3, 224, 224)
+
+    def step():
+        with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16):
+            return model(image.cuda().to(memory_format=torch.channels_last)).argmax().item()
+
+    return step
+
+
+def gpt2_train(compiled=False):
+    model = models.gpt2()
+    if compiled:
+        for block in model.blocks:
+            block.compile()
+    ids = torch.randint(0, models.VOCABULARY, (8, 513)).cuda()
+
+    def loss():
+        return torch.nn.functional.cross_entropy(model(ids[:, :-1]).view(-1, models.VOCABULARY), ids[:, 1:].reshape(-1))
+
+    return training(model, loss, torch.optim.AdamW(model.parameters(), lr=3e-4), read=True, clip=True)
+
+
+def gpt2_generate():
+    """Each token is looked at, as a generating program does that stops at an end token."""
+    model = models.gpt2().bfloat16().eval()
+    prompt = torch.randint(0, models.VOCABULARY, (1, 16)).cuda()
+
+    @torch.inference_mode()
+    def step():
+        logits, caches = model.decode(model.embed(prompt), None)
+        tokens = []
+        for i in range(STEP_CALLS["generate"]):
+            token = logits.argmax(-1, keepdim=True)
+            tokens.append(token.item())
+            if tokens[-1] < 0:  # the end token of a tokenizer that has none
+                break
+            logits, caches = model.decode(model.embed(token, 16 + i), caches)
+        return sum(tokens)
+
+    return step
+
+
+def graph_replays():
+    """A graph that computes a token's logits, replayed; one read at the end."""
+    model = models.gpt2().bfloat16().eval()
+    token = torch.zeros(1, 1, dtype=torch.long, device="cuda")
+
+    @torch.inference_mode()
+    def forward():
+        logits, _ = model.decode(model.embed(token), None)
+        token.copy_((logits.argmax(-1, keepdim=True) + 1) % models.VOCABULARY)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            forward()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        forward()
+
+    def step():
+        for _ in range(STEP_CALLS["graph"]):
+            graph.replay()
+        return token.item()
+
+    return step
+
+
+def small_copies():
+    sizes = [8 << i for i in range(10)]  # 8 B to 4 KiB
+    sources = [torch.arange(size // 4, dtype=torch.int32).cuda() for size in sizes]
+
+    def step():
+        return sum(int(sources[i % len(sources)].cpu()[-1]) for i in range(STEP_CALLS["copies"]))
+
+    return step
+
+
+def synchronisations():
+    x = torch.zeros(32, device="cuda")
+    stream = torch.cuda.current_stream()
+
+    def step():
+        for _ in range(STEP_CALLS["synchronise"]):
+            x.add_(1)
+            stream.synchronize()
+        return x[0].item()
+
+    return step
+
+
+def pinned_decode():
+    """The program writes each token into pinned memory, and a kernel reads it there by its pointer."""
+    import pinned_kernel
+
+    model = models.gpt2().bfloat16().eval()
+    token, position = (torch.zeros(1, dtype=torch.int64).pin_memory() for _ in range(2))
+    embedded = torch.zeros(1, 1, 768, dtype=torch.bfloat16, device="cuda")
+
+    @torch.inference_mode()
+    def step():
+        caches, tokens = None, [1]
+        for i in range(STEP_CALLS["pinned"]):
+            token[0], position[0] = tokens[-1], i
+            pinned_kernel.embed(token, position, model.tokens.weight, model.positions.weight, embedded)
+            logits, caches = model.decode(embedded, caches)
+            tokens.append(logits.argmax().item())
+        return sum(tokens)
+
+    return step
+
+
+WORKLOADS = {"W1": lambda: resnet_train(read=False), "W2": lambda: resnet_train(read=True), "W3": resnet_infer, "W4": gpt2_train, "W5": gpt2_generate,
+             "W6.compile": lambda: gpt2_train(compiled=True), "W6.graph": graph_replays, "W7.copies": small_copies, "W7.synchronise": synchronisations,
+             "W8": pinned_decode}
+
+
+def answer(found):
+    print(json.dumps(found), flush=True)
+
+
+def main():
+    step, values = WORKLOADS[sys.argv[1]](), []
+
+    def steps(count):
+        cpu, begin, single = time.process_time(), time.perf_counter(), []
+        for _ in range(count):
+            start = time.perf_counter()
+            values.append(step())
+            single.append(time.perf_counter() - start)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        single.sort()
+        return {"seconds": seconds / count, "step": single[count // 2], "step_p99": single[count * 99 // 100], "cpu": (time.process_time() - cpu) / count}
+
+    steps(3)  # warms up
+    answer({"ready": 1})
+    for line in sys.stdin:
+        case, count = line.split()
+        count = int(count.removeprefix("count="))
+        if case == "steps":
+            answer(steps(count))
+        elif case == "values":
+            answer({"values": [float(value) for value in values[:count]]})
+        else:
+            answer({"error": f"there is no case '{case}'"})
+
+
+try:
+    main()
+except Exception as error:  # noqa: BLE001 - whatever goes wrong is the answer
+    traceback.print_exc()
+    answer({"error": f"{type(error).__name__}: {error}"[:300].replace("\n", " ")})

@@ -1,0 +1,189 @@
+// A proxy that stands for a network: what comes in on one side leaves on the other after a fixed time, and not faster than a fixed rate.
+//
+//   proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE]
+//
+// Says its port on stdout and serves until stdin ends. Delay and rate are apart: a byte leaves when the line has been free for all
+// before it, plus the delay. What the proxy itself adds is measured by a ping-pong through one without delay, as `run` does.
+
+#include <sys/prctl.h>
+
+#include <array>
+#include <asio.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using asio::ip::tcp;
+using Clock = std::chrono::steady_clock;
+
+struct Line {
+  Clock::duration delay{};
+  double bytes_per_second = 0;  // 0: unlimited
+};
+
+constexpr std::size_t piece_bytes = 256 << 10;
+constexpr std::size_t held_bytes_max = std::size_t{256} << 20;  // then nothing more is read
+
+/// One direction of a connection.
+class Direction : public std::enable_shared_from_this<Direction> {
+ public:
+  Direction(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to, const Line& line)
+      : from_(std::move(from)), to_(std::move(to)), line_(line), timer_(from_->get_executor()) {}
+
+  void read() {
+    if (held_ > held_bytes_max) {
+      paused_ = true;
+      return;
+    }
+    if (spare_.empty()) spare_.emplace_back(piece_bytes);
+    reading_ = std::move(spare_.back());
+    spare_.pop_back();
+    from_->async_read_some(asio::buffer(reading_), [self = shared_from_this()](asio::error_code error, std::size_t bytes) {
+      self->arrived(error ? 0 : bytes);
+    });
+  }
+
+ private:
+  struct Piece {
+    std::vector<char> buffer;
+    std::size_t bytes = 0;  // of it; 0: the end
+    Clock::time_point due;
+  };
+
+  void arrived(std::size_t bytes) {
+    const auto now = Clock::now();
+    free_at_ = std::max(free_at_, now);
+    if (line_.bytes_per_second > 0)
+      free_at_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / line_.bytes_per_second));
+    pieces_.push_back({std::move(reading_), bytes, free_at_ + line_.delay});
+    held_ += bytes;
+    if (!writing_) forward();
+    if (bytes) read();
+  }
+
+  void forward() {
+    if (pieces_.empty()) return;
+    writing_ = true;
+    if (pieces_.front().due <= Clock::now()) return write();
+    timer_.expires_at(pieces_.front().due);
+    timer_.async_wait([self = shared_from_this()](asio::error_code) { self->write(); });
+  }
+
+  void write() {
+    if (pieces_.front().bytes == 0) {
+      asio::error_code ignored;
+      to_->shutdown(tcp::socket::shutdown_send, ignored);
+      pieces_.clear();
+      return;
+    }
+    asio::async_write(*to_, asio::buffer(pieces_.front().buffer, pieces_.front().bytes), [self = shared_from_this()](asio::error_code error, std::size_t) {
+      self->written(error);
+    });
+  }
+
+  void written(asio::error_code error) {
+    if (error) {  // nobody takes it: the sender hears of it by the end of the connection
+      asio::error_code ignored;
+      from_->shutdown(tcp::socket::shutdown_both, ignored);
+      pieces_.clear();
+      return;
+    }
+    held_ -= pieces_.front().bytes;
+    spare_.push_back(std::move(pieces_.front().buffer));
+    pieces_.pop_front();
+    writing_ = false;
+    forward();
+    if (paused_ && held_ <= held_bytes_max) {
+      paused_ = false;
+      read();
+    }
+  }
+
+  const std::shared_ptr<tcp::socket> from_, to_;
+  const Line line_;
+  asio::steady_timer timer_;
+  std::vector<char> reading_;
+  std::deque<Piece> pieces_;
+  std::vector<std::vector<char>> spare_;  // memory that is used again, as new memory costs more than copying
+  std::size_t held_ = 0;
+  Clock::time_point free_at_{};
+  bool writing_ = false, paused_ = false;
+};
+
+class Proxy {
+ public:
+  Proxy(asio::io_context& context, tcp::endpoint to, const Line& line)
+      : acceptor_(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0)), to_(std::move(to)), line_(line) {}
+
+  unsigned port() const { return acceptor_.local_endpoint().port(); }
+
+  void accept() {
+    acceptor_.async_accept([this](asio::error_code error, tcp::socket client) {
+      if (!error) connect(std::make_shared<tcp::socket>(std::move(client)));
+      accept();
+    });
+  }
+
+ private:
+  void connect(const std::shared_ptr<tcp::socket>& client) {
+    auto server = std::make_shared<tcp::socket>(client->get_executor());
+    server->async_connect(to_, [this, client, server](asio::error_code error) {
+      if (error) {
+        std::fprintf(stderr, "proxy: connecting: %s\n", error.message().c_str());
+        return;
+      }
+      for (const auto& socket : {client, server}) {
+        asio::error_code ignored;
+        socket->set_option(tcp::no_delay(true), ignored);
+      }
+      std::make_shared<Direction>(client, server, line_)->read();
+      std::make_shared<Direction>(server, client, line_)->read();
+    });
+  }
+
+  tcp::acceptor acceptor_;
+  const tcp::endpoint to_;
+  const Line line_;
+};
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    Line line;
+    std::string to;
+    for (int i = 1; i + 1 < count; i += 2) {
+      const std::string option = words[i];
+      if (option == "--to") to = words[i + 1];
+      else if (option == "--delay-us") line.delay = std::chrono::microseconds(std::stoul(words[i + 1]));
+      else if (option == "--megabytes-per-second") line.bytes_per_second = 1e6 * std::stod(words[i + 1]);
+      else to = "", i = count;
+    }
+    const std::size_t colon = to.rfind(':');
+    if (colon == std::string::npos || count % 2 == 0) {
+      std::fprintf(stderr, "usage: proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE]\n");
+      return 2;
+    }
+    ::prctl(PR_SET_TIMERSLACK, 1);
+    asio::io_context context(1);
+    const auto port = static_cast<unsigned short>(std::stoul(to.substr(colon + 1)));
+    Proxy proxy(context, {asio::ip::make_address(to.substr(0, colon)), port}, line);
+    proxy.accept();
+    asio::posix::stream_descriptor input(context, ::dup(STDIN_FILENO));
+    std::array<char, 64> ignored;
+    input.async_read_some(asio::buffer(ignored), [&](asio::error_code, std::size_t) { context.stop(); });
+    std::printf("port %u\n", proxy.port());
+    std::fflush(stdout);
+    context.run();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "proxy: %s\n", error.what());
+    return 2;
+  }
+}

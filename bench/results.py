@@ -1,0 +1,141 @@
+"""What was measured, and how it is shown: a table, JSON, a page with plots."""
+
+import dataclasses
+import html
+import json
+import statistics
+
+
+@dataclasses.dataclass
+class Result:
+    row: str
+    on: str  # transport
+    case: str
+    unit: str
+    value: float | None = None  # the median over rounds
+    rounds: list = dataclasses.field(default_factory=list)
+    mark: str = ""
+    floor: float | None = None
+    goal: float | None = None
+    stretch: float | None = None
+    better: str = "lower"
+    detail: dict = dataclasses.field(default_factory=dict)  # what it was made of, by name, numbers in seconds, bytes or counts
+    note: str = ""
+
+    @property
+    def key(self):
+        return f"{self.row} {self.case} {self.on}"
+
+
+class Results:
+    def __init__(self, goals):
+        self.goals, self.found = goals, {}
+
+    def add(self, row, on, value=None, case="", rounds=(), detail=None, note=""):
+        """A figure; None where there is none, and then the note says why."""
+        goal = self.goals.of(row, on, case)
+        rounds = [float(r) for r in rounds]
+        if rounds:
+            value = statistics.median(rounds)
+        mark = note.split(":")[0] if value is None else goal.mark(value)
+        result = Result(row, on, case, goal.unit, value, rounds, mark, goal.floor, goal.goal, goal.stretch, goal.better, detail or {}, note)
+        self.found[result.key] = result
+        print("  " + " | ".join(self.cells(result)), flush=True)
+
+    def fill(self, groups, rows):
+        """Rows that have goals and no figure say so."""
+        for goal in self.goals.goals.values():
+            about = self.goals.rows[goal.row]
+            if about["group"] in groups and (not rows or goal.row in rows) and f"{goal.row} {goal.case} {goal.on}" not in self.found:
+                self.add(goal.row, goal.on, None, goal.case, note=self.goals.why_missing(goal) or "not run: this run did not include it")
+
+    def merge(self, path):
+        """Figures of an earlier run. A figure of this one, or of a later file, stands; `not run` and failures give way to any figure."""
+        with open(path) as file:
+            for entry in json.load(file)["results"]:
+                result = Result(**entry)
+                before = self.found.get(result.key)
+                if before is None or result.value is not None or before.value is None and before.mark == "not run":
+                    self.found[result.key] = result
+
+    def ordered(self):
+        names = list(self.goals.rows)
+        return sorted(self.found.values(), key=lambda r: (names.index(r.row), r.on.split("+")[0] == "shm", r.case, float((r.on.split("+") + ["0"])[1])))
+
+    # --- showing ----------------------------------------------------------------------------------------------
+
+    HEADS = ["row", "transport", "case", "figure", "unit", "rounds", "floor", "goal", "stretch", "mark", "made of"]
+
+    def cells(self, r):
+        number = lambda v: "" if v is None else f"{v:.4g}"  # noqa: E731
+        spread = f"{number(min(r.rounds))} - {number(max(r.rounds))}" if r.rounds else ""
+        detail = ", ".join(f"{name} {shown(name, value)}" for name, value in r.detail.items())
+        return [r.row, r.on, r.case, number(r.value), r.unit, spread, number(r.floor), number(r.goal), number(r.stretch), r.mark,
+                "; ".join(filter(None, [detail, r.note]))]
+
+    def table(self):
+        lines = [self.HEADS] + [self.cells(r) for r in self.ordered()]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEADS) - 1)]
+        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[-1]]) for line in lines)
+
+    def summary(self):
+        counts = {}
+        for r in self.found.values():
+            counts[r.mark] = counts.get(r.mark, 0) + 1
+        return ", ".join(f"{count} {mark}" for mark, count in sorted(counts.items()))
+
+    def write(self, path, facts):
+        with open(path, "w") as file:
+            json.dump({"facts": facts, "results": [dataclasses.asdict(r) for r in self.ordered()]}, file, indent=1)
+
+    def page(self, path, facts):
+        colours = {"stretch": "#0a7d33", "goal": "#4c9f38", "floor": "#d39e00", "below floor": "#c62828", "below goal": "#c62828"}
+        text = ["<!doctype html><html lang=en><meta charset=utf-8><title>fargpu benchmark</title><style>body{font:14px sans-serif;max-width:1100px;"
+                "margin:2em auto;color:#222}table{border-collapse:collapse}td,th{padding:2px 8px;border-bottom:1px solid #ddd;text-align:left;"
+                "vertical-align:top}h2{margin-top:2em}small{color:#666}.bar{display:flex;align-items:center}</style><h1>fargpu benchmark</h1>"]
+        text.append("<p>" + html.escape("; ".join(f"{k}: {v}" for k, v in facts.items())) + "</p>")
+        text.append("<p>" + html.escape(self.summary()) + ". Bars are medians over rounds, whiskers the rounds; lines: "
+                    "<span style='color:#c62828'>floor</span>, <span style='color:#4c9f38'>goal</span>, <span style='color:#1565c0'>stretch</span>.</p>")
+        for name, about in self.goals.rows.items():
+            results = [r for r in self.ordered() if r.row == name]
+            if not results:
+                continue
+            text.append(f"<h2 id={name}>{name}: {html.escape(about['metric'])}</h2><table>")
+            for r in results:
+                cells = self.cells(r)
+                colour = colours.get(r.mark, "#777")
+                text.append(f"<tr><td>{html.escape(r.on)}</td><td>{html.escape(r.case)}</td><td>{bar(r, colour)}</td>"
+                            f"<td style='white-space:nowrap'>{cells[3]} {html.escape(r.unit) if r.value is not None else ''}</td>"
+                            f"<td style='color:{colour};white-space:nowrap'>{html.escape(r.mark)}</td><td><small>{html.escape(cells[-1])}</small></td></tr>")
+            text.append("</table>")
+        with open(path, "w") as file:
+            file.write("\n".join(text) + "</html>\n")
+
+
+def bar(r, colour, width=340, height=22):
+    """A bar with its bounds, as SVG."""
+    if r.value is None:
+        return "<small>no figure</small>"
+    bounds = [(r.floor, "#c62828"), (r.goal, "#4c9f38"), (r.stretch, "#1565c0")]
+    most = max([abs(r.value), *(abs(b) for b, _ in bounds if b is not None), *map(abs, r.rounds)]) * 1.05 or 1.0
+    at = lambda v: max(0.0, v) / most * width  # noqa: E731
+    parts = [f"<rect x=0 y=4 width={at(r.value):.1f} height={height - 8} fill='{colour}' opacity=.65 />"]
+    if r.rounds:
+        low, high = at(min(r.rounds)), at(max(r.rounds))
+        parts.append(f"<line x1={low:.1f} x2={high:.1f} y1={height / 2} y2={height / 2} stroke='#222' />")
+    for bound, ink in bounds:
+        if bound is not None:
+            parts.append(f"<line x1={at(bound):.1f} x2={at(bound):.1f} y1=0 y2={height} stroke='{ink}' stroke-width=2 />")
+    return f"<svg width={width + 4} height={height}>{''.join(parts)}</svg>"
+
+
+def shown(name, value):
+    """A number as people read it; names say what it is."""
+    if not isinstance(value, float):
+        return str(value)
+    if name.endswith(("GB/s", "round trips", "launches/s", "CPU s/GB", "bytes")):
+        return f"{value:.4g}"
+    for scale, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if abs(value * scale) >= 1:
+            return f"{value * scale:.4g} {unit}"
+    return f"{value * 1e9:.4g} ns"

@@ -1,0 +1,77 @@
+"""Taking turns, and what is common to the groups."""
+
+import contextlib
+import dataclasses
+import statistics
+
+from machine import Failed, Machine
+from results import Results
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured in a round."""
+
+    batches: int = 200  # of 200 launches each
+    launches: int = 20000
+    thread_launches: int = 2000  # of each of 8 threads
+    calls: int = 2000
+    idle_seconds: float = 10
+    bytes: int = 256 << 20
+    proxied_bytes: int = 64 << 20
+    copies: int = 3
+    overlaps: int = 3
+    step_seconds: float = 1.0  # of steps of a program, as the local driver takes them
+    steps_max: int = 200
+    image_bytes: int = 4 << 20
+
+
+TINY = Sizes(batches=2, launches=400, thread_launches=20, calls=20, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20, copies=2, overlaps=1, step_seconds=0.02, steps_max=3,
+             image_bytes=64 << 10)
+
+
+@dataclasses.dataclass
+class Bench:
+    machine: Machine
+    results: Results
+    sizes: Sizes
+    rounds: int
+    rtts: list
+    rate: float | None
+    rows: set  # those wanted; empty for all
+
+    def wants(self, *rows):
+        return not self.rows or bool(self.rows & set(rows))
+
+    @contextlib.contextmanager
+    def attempt(self, *places):
+        """What cannot be measured becomes a row that says why, and the rest goes on. Places: (row, transport[, case])."""
+        before = set(self.results.found)
+        try:
+            yield
+        except (Failed, ZeroDivisionError, statistics.StatisticsError) as error:
+            for row, on, *case in places:
+                if self.wants(row) and f"{row} {case[0] if case else ''} {on}" not in set(self.results.found) - before:
+                    self.results.add(row, on, None, *case, note=f"failed: {error}")
+
+
+def in_turn(rounds, parts):
+    """{name: [answer of each round]} of functions that take turns; another one begins each round."""
+    names = list(parts)
+    found = {name: [] for name in names}
+    for i in range(rounds):
+        for name in names[i % len(names):] + names[:i % len(names)]:
+            found[name].append(parts[name]())
+    return found
+
+
+def field(answers, name):
+    return [answer[name] for answer in answers]
+
+
+def middle(answers, name):
+    return float(statistics.median(field(answers, name)))
+
+
+def ratios(above, below, name, other=None):
+    return [a[name] / b[other or name] for a, b in zip(above, below)]

@@ -1,0 +1,94 @@
+"""The benchmark works: it runs to its end on the software GPU, with so little to measure that the figures mean nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import group_programs
+from goals import HERE, Goals
+from machine import Machine, Transport
+from results import Results
+from rounds import TINY, Bench
+
+BUILD = os.environ.get("FARGPU_BUILD", os.path.join(os.path.dirname(HERE), "build"))
+SOFTGPU = {"FARGPU_TEST_DRIVER": os.path.join(BUILD, "server", "softgpu", "libfargpu-softgpu.so"),
+           "LD_LIBRARY_PATH": os.path.join(BUILD, "tests", "softgpu", "libcuda")}
+
+
+class Smoke(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def bench(self, *words):
+        return subprocess.run([sys.executable, "-B", os.path.join(HERE, "run"), "--stage", BUILD, "--out", self.folder.name, *words],
+                              env=dict(os.environ, **SOFTGPU), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250, check=False)
+
+    def results(self):
+        with open(os.path.join(self.folder.name, "results.json")) as file:
+            return {(r["row"], r["on"], r["case"]): r for r in json.load(file)["results"]}
+
+    def test_every_row_has_a_figure_or_a_reason(self):
+        done = self.bench("--tiny", "--rounds", "1", "--rtt", "1", "control", "data", "S1", "S2")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("adds", done.stdout)  # what the proxy costs
+        found = self.results()
+        for key, goal in Goals().goals.items():
+            if Goals().rows[goal.row]["group"] in ("control", "data") or goal.row in ("S1", "S2"):
+                result = found[key]
+                missing = Goals().why_missing(goal)
+                if missing:
+                    self.assertEqual((result["value"], result["note"]), (None, missing), key)
+                else:
+                    self.assertIsNotNone(result["value"], f"{key}: {result['note']}")
+        # What does not depend on time.
+        for case in ("idle synchronise", "attributes", "errors", "capture state", "alloc and free"):
+            self.assertEqual(found["L7", "tcp", case]["value"], 0)
+        self.assertEqual(found["L6", "tcp", ""]["value"], 1)
+        self.assertEqual(found["S2", "tcp", ""]["value"], 0)
+        self.assertGreater(found["L3", "tcp+1", "blocking"]["detail"]["T"], 1e-3)  # the proxy delays
+        with open(os.path.join(self.folder.name, "results.html")) as page:
+            self.assertIn("<svg", page.read())
+
+        # A later run takes the figures over, and says of what it has none.
+        merged = self.bench("--report", "--merge", os.path.join(self.folder.name, "results.json"))
+        self.assertEqual(merged.returncode, 0, merged.stdout)
+        again = self.results()
+        self.assertEqual(again["L8", "tcp", ""], found["L8", "tcp", ""])
+
+    def test_programs_take_turns(self):
+        os.environ.update(SOFTGPU)
+        machine = Machine(BUILD, self.folder.name)
+        self.addCleanup(machine.close)
+        results = Results(Goals())
+        bench = Bench(machine, results, TINY, 2, [1], None, set())
+        group_programs.workload(bench, "W2", "", "W2", [sys.executable, os.path.join(HERE, "stand_in.py")])
+        found = {r.on: r for r in results.found.values()}
+        self.assertEqual(set(found), {"tcp", "tcp+1"})
+        for result in found.values():
+            self.assertEqual(result.detail["a step's round trips"], 1.0)
+            self.assertEqual(result.detail["first 8 values"], "equal")
+        self.assertEqual(found["tcp+1"].unit, "RTTs")
+        self.assertTrue(0.5 < found["tcp+1"].value < 50, found["tcp+1"])
+
+    def test_the_proxy_delays_and_paces(self):
+        machine = Machine(BUILD, self.folder.name)
+        self.addCleanup(machine.close)
+        sockets = machine.socket_server()
+        for proxy, least_ping, least_stream in ((machine.proxy(sockets, 0.01), 0.01, 0.01), (machine.proxy(sockets, 0.01, 10), 0.01, 0.11)):
+            with machine.plain(Transport("", 0, "", tuple(proxy.split(":")))) as plain:
+                self.assertGreaterEqual(plain.ask("pingpong", count=5, bytes=64, spin=0)["seconds"], least_ping)
+                for direction in ("htod", "dtoh"):
+                    self.assertGreaterEqual(plain.ask("stream", count=1, streams=1, bytes=1000000, direction=direction)["copy"], least_stream)
+
+    def test_what_there_is_not(self):
+        done = self.bench("L99")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("there is no group or row 'L99'", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
