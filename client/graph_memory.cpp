@@ -66,6 +66,15 @@ void GraphMemory::set_executable(Handle exec, wire::GraphMemory::Reader memory, 
   else executables_[exec.index()] = std::move(executable);
 }
 
+void GraphMemory::update_executable(Handle exec, wire::GraphMemory::Reader memory) {
+  bool free_on_launch = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Executable* const executable = find(exec)) free_on_launch = executable->free_on_launch;
+  }
+  set_executable(exec, memory, free_on_launch);
+}
+
 const GraphMemory::Executable* GraphMemory::find(Handle exec) const {
   const auto found = executables_.find(exec.index());
   return found == executables_.end() || found->second.handle != exec ? nullptr : &found->second;

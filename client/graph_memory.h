@@ -40,6 +40,7 @@ class GraphMemory {
 
   /// What launches of an executable graph do.
   void set_executable(Handle exec, wire::GraphMemory::Reader memory, bool free_on_launch);
+  void update_executable(Handle exec, wire::GraphMemory::Reader memory);
   bool used_by(Handle exec) const;
   /// INVALID_VALUE if a launch would allocate what is allocated, or free what is not.
   CUresult may_launch(Handle exec) const;

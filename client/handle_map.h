@@ -82,6 +82,14 @@ class HandleMap {
     return true;
   }
 
+  /// Whether the handle was given once and its object is gone. After some thousand objects at one index this is forgotten.
+  bool was(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    Slot* const slot = handle.well_formed(kind_) ? slot_at(handle.index()) : nullptr;
+    return slot && slot->live.load(std::memory_order_relaxed) != handle.id() + 1ull && handle.generation() != 0 &&
+           handle.generation() <= slot->generation;
+  }
+
   /// Calls visit(handle, object) for each live object.
   template <class Visit>
   void for_each(Visit&& visit) {

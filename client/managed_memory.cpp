@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "calls_stream.capnp.h"
 #include "cuda_facts.h"
 #include "operations.capnp.h"
 #include "protocol/errors.h"
@@ -53,10 +55,30 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   block->parts.emplace(0, whole);
-  const std::lock_guard lock(mutex_);
-  blocks_.emplace(address, std::move(block));
-  touched_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    blocks_.emplace(address, std::move(block));
+    touched_ = true;
+  }
+  open_to_devices(thread, context.device);
   return CUDA_SUCCESS;
+}
+
+// Where devices cannot reach each other's memory, kernels of the others find nothing there.
+void ManagedMemory::open_to_devices(Thread& thread, int owner) {
+  for (const int device : session_.devices_in_use())
+    if (device != owner && session_.peers().possible(device, owner))
+      session_.peers().set(thread, *session_.device_memory().pools().managed_of(owner), device, true);
+}
+
+void ManagedMemory::context_opened(Thread& thread) {
+  std::set<int> owners;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [base, block] : blocks_)
+      if (window_.contains(base)) owners.insert(block->context->device);
+  }
+  for (const int owner : owners) open_to_devices(thread, owner);
 }
 
 void ManagedMemory::dropped(std::uint64_t address) {
@@ -133,8 +155,21 @@ void for_parts(const std::map<std::uint64_t, std::uint64_t>& parts, std::uint64_
   }
 }
 
+// Work in a block's own context comes behind what was sent there; that of other devices does not by itself.
+void ManagedMemory::handed_over(Thread& thread) {
+  const std::set<Context*> sent_to = std::exchange(sent_to_, {});
+  if (sent_to.empty() || session_.devices_in_use().size() < 2) return;
+  for (Context* const context : sent_to) {
+    RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
+    call.in_context(context);
+    call.in().setHStream(stream_of(thread, *context).wire());
+    call.wait();  // should it fail, the context's next call says so
+  }
+}
+
 void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
   const Stream& stream = stream_of(thread, *block.context);
+  sent_to_.insert(block.context);
   for_parts(static_cast<const Block&>(block).parts, offset, bytes, [&](std::uint64_t at, std::uint64_t rest) {
     while (rest > 0) {
       const std::uint64_t part = std::min<std::uint64_t>(rest, limits::bulk_bytes_max);

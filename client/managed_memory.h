@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "paged_memory.h"
@@ -36,6 +37,8 @@ class ManagedMemory final : public PagedMemory {
   ManagedMemory(Session& session, const Window& window, const Window& driver_band);
 
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address);
+  /// Allocations are for all devices: those that work is done on get access to them. A context was opened, perhaps of another device.
+  void context_opened(Thread& thread);
   /// An allocation of ours is gone; its pages go too.
   void dropped(std::uint64_t address);
 
@@ -57,6 +60,8 @@ class ManagedMemory final : public PagedMemory {
 
   void send_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
   void fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) override;
+  void handed_over(Thread& thread) override;
+  void open_to_devices(Thread& thread, int owner);
   Block* find(std::uint64_t address) const { return static_cast<Block*>(PagedMemory::find(address)); }
   std::map<std::uint64_t, ManagedAdvice>::iterator split(Block& block, std::uint64_t offset);
   Stream& stream_of(Thread& thread, Context& context);
@@ -64,6 +69,7 @@ class ManagedMemory final : public PagedMemory {
 
   const Window window_;
   const Window driver_band_;
+  std::set<Context*> sent_to_;  // in which work of other devices does not come behind what was sent by itself
 };
 
 }  // namespace fargpu::client

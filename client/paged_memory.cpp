@@ -120,6 +120,7 @@ void PagedMemory::hand_over(Thread& thread) {
     if (!block->context->active) continue;
     send(thread, *block);
   }
+  handed_over(thread);
   // Last: who finds nothing to hand over must not find old pages either.
   touched_ = false;
   touched_while_busy_ = false;

@@ -90,6 +90,8 @@ class PagedMemory {
   virtual void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
   /// The program touched pages while the GPU was at work.
   virtual void touched_early() {}
+  /// What had to be sent is on its way; under the lock.
+  virtual void handed_over(Thread&) {}
 
   Session& session_;
   mutable std::mutex mutex_;  // everything below, and what derived classes have

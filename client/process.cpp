@@ -174,6 +174,15 @@ CUresult refuse(Symbol symbol) noexcept {
   return facts.error;
 }
 
+CUresult refuse_denied(const char* what) noexcept {
+  try {
+    log::write_once(log::Level::debug, what,
+                    fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED, as the device's attributes say", what));
+  } catch (...) {
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult refuse_use(const char* what) noexcept {
   try {
     log::write_once(log::Level::warn, what,

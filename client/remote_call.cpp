@@ -47,6 +47,7 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
 
 // Under the command stream's lock, so that nobody sees the call's effects out of order.
 void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
+  for (Stream* const further : std::exchange(further_streams_, {})) note(further, number);
   if (!stream || stream->capture.load(std::memory_order_relaxed)) return;  // captured work is not submitted
   Context& context = *stream->context;
   stream->items.fetch_add(1, std::memory_order_relaxed);

@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <span>
+#include <vector>
 
 #include "context.h"
 #include "opcodes.h"
@@ -39,6 +40,9 @@ class RemoteCallBase {
   void bulk(std::span<const std::byte> bytes) { bulk_ = bytes; }
   /// Where data frames of the answer go.
   void target(std::span<std::byte> bytes) { pending_.target = bytes; }
+
+  /// It is work on this stream too, besides the one that post and wait name.
+  void also_on(Stream& stream) { further_streams_.push_back(&stream); }
 
   /// The host may see the results of this work without copying them back.
   void host_visible() { host_visible_ = true; }
@@ -91,6 +95,7 @@ class RemoteCallBase {
   std::optional<MessageReader> reader_;
   std::uint64_t number_ = 0;
   bool host_visible_ = false;
+  std::vector<Stream*> further_streams_;
 };
 
 template <class Request>

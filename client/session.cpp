@@ -84,6 +84,8 @@ bool Session::remove_reservation(std::uint64_t base, std::uint64_t bytes) {
 
 Context* Session::find_context(CUcontext context) { return contexts_.find(handle_of(context)); }
 
+bool Session::was_context(CUcontext context) { return contexts_.was(handle_of(context)); }
+
 Context* Session::make_context(int device, unsigned flags) {
   const auto [handle, context] = contexts_.create();
   if (!context) return nullptr;
@@ -114,7 +116,16 @@ CUresult Session::open_context(Thread& thread, Context& context, Handle resource
   context.legacy.id = context.number << 32 | 1;
   context.active = true;
   if (!context.primary) contexts_.publish(context.handle);
+  managed_.context_opened(thread);
   return CUDA_SUCCESS;
+}
+
+std::set<int> Session::devices_in_use() {
+  std::set<int> devices;
+  contexts_.for_each([&](Handle, Context& context) {
+    if (context.active) devices.insert(context.device);
+  });
+  return devices;
 }
 
 // The green contexts of a primary context.

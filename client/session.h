@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "callbacks.h"
@@ -102,6 +103,10 @@ class Session final : PushHandler {
   Context& primary(int device) { return *primaries_[static_cast<std::size_t>(device)]; }
   /// The context of a live handle (a primary one need not be active), or null.
   Context* find_context(CUcontext context);
+  /// The devices that contexts are open on.
+  std::set<int> devices_in_use();
+  /// Whether it was a context and is destroyed.
+  bool was_context(CUcontext context);
   /// Has the worker create or retain it. Under context_mutex().
   CUresult open_context(Thread& thread, Context& context, Handle resources = Handle());
   /// Destroys it at the worker and forgets what was made in it. Under context_mutex().

@@ -459,6 +459,13 @@ struct LaunchAttribute {
   handle @2 :UInt64;
 }
 
+struct LaunchTogether {
+  # cuLaunchCooperativeKernelMultiDevice: cooperative launches of one kernel, each on a stream of its own, of another device. Deferred, or
+  # a barrier where nothing in the client can hold it up.
+  launches @0 :List(Launch);
+  flags @1 :UInt32;
+}
+
 struct ClusterOccupancy {
   # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Cached.
   function @0 :UInt64;
@@ -629,6 +636,52 @@ struct GraphMemory {
   within @2 :List(UInt64);        # allocated and freed
 }
 
+struct MapArrays {
+  # cuMemMapArrayAsync: memory goes into arrays, or is taken out of them, when the stream gets there. It is memory of the stream's device.
+  stream @0 :UInt64;
+  items @1 :List(ArrayMapping);
+}
+struct ArrayMapping {
+  array @0 :UInt64;               # either this one
+  mipmap @1 :UInt64;              # or that
+  union {
+    level :group {                # tiles of one level
+      level @2 :UInt32;
+      layer @3 :UInt32;
+      x @4 :UInt32;
+      y @5 :UInt32;
+      z @6 :UInt32;
+      width @7 :UInt32;
+      height @8 :UInt32;
+      depth @9 :UInt32;
+    }
+    tail :group {                 # levels too small for tiles
+      layer @10 :UInt32;
+      offset @11 :UInt64;
+      bytes @12 :UInt64;
+    }
+  }
+  allocation @13 :UInt64;         # what is mapped; 0 to take away what is there
+  offset @14 :UInt64;
+}
+
+struct Decompress {
+  # cuMemBatchDecompressAsync.
+  stream @0 :UInt64;
+  items @1 :List(Item);
+  struct Item {
+    source @0 :UInt64;
+    sourceBytes @1 :UInt64;
+    target @2 :UInt64;
+    targetBytes @3 :UInt64;       # as far as the program knows; 0 if it does not
+    written @4 :UInt64;           # where the number of bytes goes
+    algorithm @5 :UInt32;
+  }
+}
+struct DecompressReply {
+  failed @0 :UInt64;              # the item that an error is about, from 1 on; 0 for none
+}
+
 struct CreateUserObject {
   # cuUserObjectCreate. When its last reference goes, the worker calls the graph part, and gives it back. Barrier.
   part @0 :UInt64;
@@ -687,6 +740,7 @@ struct UpdateGraphReply {
   errorFromNode @2 :UInt64;
   attended @3 :Bool;
   refusal @4 :Text;
+  memory @5 :GraphMemory;         # what launches do from now on
 }
 
 struct LaunchGraph {

@@ -55,6 +55,7 @@ CUresult update(Thread& thread, CUgraphExec exec, CUgraph graph, Updated& update
   const CUresult result = call.wait();
   const auto out = call.out<wire::UpdateGraphReply>();
   if (out.getAttended()) thread.session().graphs().set_attended(handle_of(exec), true);
+  if (result == CUDA_SUCCESS) thread.session().graph_memory().update_executable(handle_of(exec), out.getMemory());
   if (out.getRefusal().size() > 0) refuse_use(out.getRefusal().cStr());
   updated.outcome = static_cast<CUgraphExecUpdateResult>(out.getOutcome());
   updated.node = handle_cast<CUgraphNode>(Handle(out.getErrorNode()));

@@ -135,7 +135,7 @@ CUresult cuGreenCtxDestroy(Thread& thread, CUgreenCtx green) {
   Session& session = thread.session();
   const std::lock_guard lock(session.context_mutex());
   Context* const context = find_green(thread, green);
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context) return session.was_context(reinterpret_cast<CUcontext>(green)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   const int device = context->device;
   const CUresult result = session.close_context(thread, *context);
   if (thread.context() == context) thread.contexts().pop_back();

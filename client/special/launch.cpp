@@ -64,24 +64,16 @@ std::uint64_t fingerprint_of(const Launch& launch, const Function& function, con
   return fingerprint.value();
 }
 
-CUresult launch(Thread& thread, const Launch& launch) {
+// Checks a launch and says it, all but its attributes.
+CUresult write_launch(Thread& thread, const Launch& launch, const Function& function, const StreamUse& stream, wire::Launch::Builder in) {
   Session& session = thread.session();
-  Function* const function = session.functions().find(launch.function);
-  if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  const StreamUse stream(thread, launch.stream);
-  if (!stream) return stream.error();
   if (const CUresult bad = check_shape(session.facts().devices[static_cast<std::size_t>(stream->context->device)], launch);
       bad != CUDA_SUCCESS)
     return bad;
   std::span<const std::byte> arguments;
-  if (const CUresult bad = gather_arguments(*function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = gather_arguments(function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = map_argument_blocks(thread, arguments); bad != CUDA_SUCCESS) return bad;
-  session.before_work(thread);
-
-  RemoteCall<wire::Launch> call(thread, Opcode::launch, ContextNeed::none);
-  call.in_context(stream->context);
-  auto in = call.in();
-  in.setFunction(function->handle.value());
+  in.setFunction(function.handle.value());
   in.setStream(stream.wire());
   in.setGridX(launch.grid[0]);
   in.setGridY(launch.grid[1]);
@@ -92,6 +84,20 @@ CUresult launch(Thread& thread, const Launch& launch) {
   in.setSharedBytes(launch.shared_bytes);
   in.setForm(launch.form);
   in.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
+  return CUDA_SUCCESS;
+}
+
+CUresult launch(Thread& thread, const Launch& launch) {
+  Session& session = thread.session();
+  Function* const function = session.functions().find(launch.function);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const StreamUse stream(thread, launch.stream);
+  if (!stream) return stream.error();
+  RemoteCall<wire::Launch> call(thread, Opcode::launch, ContextNeed::none);
+  call.in_context(stream->context);
+  auto in = call.in();
+  if (const CUresult bad = write_launch(thread, launch, *function, stream, in); bad != CUDA_SUCCESS) return bad;
+  session.before_work(thread);
   if (launch.attribute_count > 0) {
     if (const CUresult bad = write_attributes(thread, launch.attributes, launch.attribute_count,
                                               in.initAttributes(launch.attribute_count));
@@ -129,6 +135,38 @@ CUresult cuLaunchCooperativeKernel(Thread& thread, CUfunction f, unsigned grid_x
                                    CUstream stream, void** params) {
   return launch(thread, {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, nullptr,
                          wire::Launch::Form::COOPERATIVE});
+}
+
+// Deprecated, but drivers still have it.
+CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
+  constexpr unsigned flags_known =
+      CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+  Session& session = thread.session();
+  if (!list || count == 0 || count > session.facts().devices.size() || (flags & ~flags_known) != 0) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::LaunchTogether> call(thread, Opcode::launchTogether, ContextNeed::none);
+  call.in().setFlags(flags);
+  auto launches = call.in().initLaunches(count);
+  std::vector<StreamUse> streams;
+  for (unsigned i = 0; i < count; ++i) {
+    const CUDA_LAUNCH_PARAMS& p = list[i];
+    if (!p.hStream || p.hStream == CU_STREAM_LEGACY || p.hStream == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_VALUE;
+    const StreamUse& stream = streams.emplace_back(thread, p.hStream);
+    if (!stream) return stream.error();
+    if (stream->capture.load()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    for (unsigned j = 0; j < i; ++j)
+      if (streams[j]->context->device == stream->context->device) return CUDA_ERROR_INVALID_DEVICE;
+    const Function* const function = session.functions().find(p.function);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    const Launch launch{p.function, {p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ},
+                        p.sharedMemBytes, p.hStream, p.kernelParams, nullptr, wire::Launch::Form::COOPERATIVE};
+    if (const CUresult bad = write_launch(thread, launch, *function, stream, launches[i]); bad != CUDA_SUCCESS) return bad;
+    if (i > 0) call.also_on(*stream);
+  }
+  session.before_work(thread);
+  call.in_context(streams[0]->context);
+  if (session.host_memory().any_mapped()) call.host_visible();
+  // As with a launch: what must come first may be this thread's to do.
+  return session.waits_for_host() ? call.post(streams[0]) : call.wait(streams[0]);
 }
 
 CUresult cuLaunchKernelEx(Thread& thread, const CUlaunchConfig* c, CUfunction f, void** params, void** extra,

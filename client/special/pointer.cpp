@@ -67,6 +67,9 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       store<int>(data, 0);
       return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      store<int>(data, 0);
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
       return CUDA_SUCCESS;
@@ -89,8 +92,8 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
 
 std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return thread.session().map().find(address); }
 
-// What the plural form writes for memory that CUDA does not know (measured on an H200).
-void unknown_attribute(CUpointer_attribute attribute, CUdeviceptr address, void* data) {
+// What the plural form writes for an attribute that memory does not have; `known` is whether CUDA knows the memory (measured on an H200).
+void absent_attribute(CUpointer_attribute attribute, CUdeviceptr address, bool known, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       store<void*>(data, nullptr);
@@ -102,7 +105,7 @@ void unknown_attribute(CUpointer_attribute attribute, CUdeviceptr address, void*
       store<CUdeviceptr>(data, 0);
       return;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      store(data, address);
+      store<CUdeviceptr>(data, known ? 0 : address);  // what it does not know is the program's own
       return;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       store<int>(data, -2);
@@ -119,6 +122,7 @@ void unknown_attribute(CUpointer_attribute attribute, CUdeviceptr address, void*
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       store<int>(data, 0);
       return;
     default:
@@ -142,7 +146,7 @@ CUresult cuPointerGetAttributes(Thread& thread, unsigned count, CUpointer_attrib
   for (unsigned i = 0; i < count; ++i) {
     if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
     if (!region || attribute_of(*region, attributes[i], ptr, data[i]) != CUDA_SUCCESS)
-      unknown_attribute(attributes[i], ptr, data[i]);
+      absent_attribute(attributes[i], ptr, region.has_value(), data[i]);
   }
   return CUDA_SUCCESS;
 }

@@ -30,8 +30,7 @@ CUresult location_error(const Session& session, const CUmemLocation& location) {
     return session.worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
   }
   if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
-  refuse_use("an allocation in host memory (cuMemCreate with a host location)");
-  return CUDA_ERROR_NOT_SUPPORTED;
+  return refuse_denied("memory of the host in virtual memory management (CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)");
 }
 
 }  // namespace

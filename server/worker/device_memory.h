@@ -74,7 +74,7 @@ class DeviceMemory {
   /// A descriptor for other processes, which the caller owns.
   CUresult export_to(CUmemGenericAllocationHandle handle, int& descriptor);
   /// What stands for memory while the session has it. `handle` must be one that `knows`.
-  Charge& charge_of(CUmemGenericAllocationHandle handle) const { return *handles_.at(handle).first; }
+  const std::shared_ptr<Charge>& charge_of(CUmemGenericAllocationHandle handle) const { return handles_.at(handle).first; }
   bool knows(CUmemGenericAllocationHandle handle) const { return handles_.contains(handle); }
   /// Puts such memory at an address; access is set separately. Tells the device it lies on.
   CUresult map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle, int& device);

@@ -70,7 +70,7 @@ CUresult NodeParameters::read(const Call& call, wire::NodeParameters::Reader in)
       return read_allocation(call, in.getAllocation());
     case wire::NodeParameters::FREE:
       params_.type = CU_GRAPH_NODE_TYPE_EMPTY;
-      memory_ = {.allocates = false, .address = in.getFree(), .bytes = 0};
+      memory_ = {.allocates = false, .address = in.getFree(), .bytes = 0, .part = 0};
       return CUDA_SUCCESS;
     case wire::NodeParameters::CHILD:
       // With memory nodes a graph can become part of another one only by going over to it.
@@ -244,7 +244,7 @@ CUresult NodeParameters::read_memory(const Call& call, wire::MemoryOperations::R
 CUresult NodeParameters::read_allocation(const Call& call, wire::AllocationNode::Reader in) {
   params_.type = CU_GRAPH_NODE_TYPE_EMPTY;
   if (in.getBytes() == 0 || !session_.memory().holds(in.getAddress(), in.getBytes())) return CUDA_ERROR_INVALID_VALUE;
-  memory_ = {.allocates = true, .address = in.getAddress(), .bytes = in.getBytes()};
+  memory_ = {.allocates = true, .address = in.getAddress(), .bytes = in.getBytes(), .part = in.getPart()};
   return add_part(call, in.getPart(), 0);
 }
 
@@ -255,6 +255,10 @@ CUresult NodeParameters::read_conditional(const Call& call, wire::ConditionalNod
   params_.conditional.type = static_cast<CUgraphConditionalNodeType>(in.getType());
   params_.conditional.size = in.getSize();
   return node_context(session_, call, in.getContext(), params_.conditional.ctx);
+}
+
+CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& node) {
+  return session.memory().holds(node.address, 1) ? session.graph_memory().check(graph, node) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUgraph keeper_of(Session& session, CUgraph graph) {

@@ -56,6 +56,9 @@ class NodeParameters {
 /// Memory operations on memory of the session.
 CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in, std::vector<CUstreamBatchMemOpParams>& out);
 
+/// Whether a graph may get this allocation or free node.
+CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& node);
+
 /// The graph that keeps the parts of this one's nodes: the one it is within, or itself.
 CUgraph keeper_of(Session& session, CUgraph graph);
 

@@ -12,11 +12,11 @@ constexpr unsigned options_max = 64;
 }  // namespace
 
 void JitOptions::add_log(std::vector<char>& log, std::size_t bytes, CUjit_option buffer, CUjit_option size, std::size_t& size_at) {
-  log.assign(bytes, '\0');
+  log.assign(bytes + 1, '\0');  // also without room there is a buffer: the driver refuses a null one
   kinds_.push_back(buffer);
   values_.push_back(log.data());
   kinds_.push_back(size);
-  values_.push_back(reinterpret_cast<void*>(log.size()));
+  values_.push_back(reinterpret_cast<void*>(bytes));
   size_at = kinds_.size();
 }
 

@@ -370,13 +370,25 @@ std::optional<Outcome> Session::behind_context(Call& call, ContextState& context
   return park_behind(items, call);
 }
 
-Outcome Session::park_behind(const std::vector<std::uint64_t>& items, Call& call) {
+std::optional<Outcome> Session::behind_streams(Call& call, const std::vector<StreamState*>& streams) {
+  if (order_.any() && !order_.running()) {
+    std::vector<std::uint64_t> items;
+    for (const StreamState* stream : streams)
+      for (const std::uint64_t item : order_.before(*stream, 0)) items.push_back(item);
+    if (!items.empty()) return park_behind(items, call, streams);
+  }
+  for (StreamState* stream : streams) catch_up(*stream);
+  return std::nullopt;
+}
+
+Outcome Session::park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams) {
   auto parked = copy_frame(host_budget_, call);
   if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
-  order_.enqueue(items, nullptr, {}, [this, parked] {
+  const std::uint64_t item = order_.enqueue(items, nullptr, {}, [this, parked] {
     Call again(parked->header, parked->message, parked->bulk);
     execute(*service_of(again.id().opcode), again);
   });
+  for (StreamState* stream : streams) order_.enqueue({item}, stream, {}, [] {});
   return Outcome::later();
 }
 
@@ -863,6 +875,7 @@ bool Session::collect_parts() {
     }
     if (!current_ && !contexts_.empty()) make_current(*contexts_.begin()->second);
     graph_parts_.erase(driver_, part);
+    graph_memory_.released(part);
     release_part(part);
   }
   return !gone.empty();

@@ -136,7 +136,7 @@ class Session final : FrameHandler {
     return CUDA_SUCCESS;
   }
   /// What an object took of the device's memory: charged until the object is forgotten.
-  void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()] = std::move(charge); }
+  void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()].insert(std::move(charge)); }
   /// A variable of a module or library: the session may use it as long as its owner lives.
   void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
   void forget(HandleKind kind, std::uint64_t value);
@@ -156,6 +156,9 @@ class Session final : FrameHandler {
   void submitted(ContextState& context);
   /// Before work is given to a stream other than by a call that names it: it must find what was copied in synchronously.
   void catch_up(StreamState& stream);
+  /// A call that is work on several streams: waits for what is held back on any of them, and is served again then. Later work on all of them
+  /// comes behind it.
+  std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);
   /// Whether the driver captures the stream now.
   bool capturing(const StreamState& stream);
   void count_capture(int change) { captures_ += change; }
@@ -258,7 +261,8 @@ class Session final : FrameHandler {
   void park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
             std::uint64_t recorded_event);
   void execute_after_all(const Service& service, Call& call);
-  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call);
+  /// `streams`: later work on them comes behind it.
+  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams = {});
   bool enter_context(const Service& service, const Call& call);
   ContextState* primary_of(int device);
   std::vector<ContextState*> with_greens(ContextState& context);
@@ -289,7 +293,7 @@ class Session final : FrameHandler {
   HostBlocks host_blocks_;
   ImageStore images_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;  // owner and address
-  std::unordered_map<std::uint64_t, std::shared_ptr<Charge>> charges_;  // by handle
+  std::unordered_map<std::uint64_t, std::set<std::shared_ptr<Charge>>> charges_;  // by handle
   Handles handles_;
   Completions completions_;
   StreamOrder order_;

@@ -35,7 +35,7 @@ CUresult Sharing::share_memory(std::uint64_t address, Shared& shared) {
 }
 
 CUresult Sharing::share_allocation(CUmemGenericAllocationHandle handle, Shared& shared) {
-  Charge& charge = memory_.charge_of(handle);
+  Charge& charge = *memory_.charge_of(handle);
   auto name = std::static_pointer_cast<Name>(charge.companion);
   if (!name) {
     int descriptor = -1;

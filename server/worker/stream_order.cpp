@@ -20,8 +20,8 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
   return items;
 }
 
-void StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState* stream, std::vector<std::uint64_t> recorded_events,
-                          Job job, std::uint64_t launched) {
+std::uint64_t StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState* stream,
+                                   std::vector<std::uint64_t> recorded_events, Job job, std::uint64_t launched) {
   const std::uint64_t id = next_++;
   Item& item = items_[id];
   item.job = std::move(job);
@@ -39,6 +39,7 @@ void StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState*
   for (const std::uint64_t event : item.events) records_[event] = id;
   if (item.waits_for == 0) ready_.insert(id);
   drain();
+  return id;
 }
 
 // One after the other in the order of arrival, never one within another: chains can be long.

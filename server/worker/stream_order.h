@@ -23,13 +23,15 @@ class StreamOrder {
 
   /// Whether anything is held back in the session.
   bool any() const { return !items_.empty(); }
+  /// Whether what runs now was held back.
+  bool running() const { return running_ != 0; }
 
   /// The items that work on this stream (waiting for this event, if not 0) must wait for. Empty: it may go at once.
   std::vector<std::uint64_t> before(const StreamState& stream, std::uint64_t awaited_event) const;
   /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_events`: so does work that waits
-  /// for one of those. `launched`: the executable graph that it launches, as this is now.
-  void enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job,
-               std::uint64_t launched = 0);
+  /// for one of those. `launched`: the executable graph that it launches, as this is now. Returns the new item.
+  std::uint64_t enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job,
+                        std::uint64_t launched = 0);
 
   /// Runs `job` when everything that is held back now is done; at once if nothing is. Work that waits for these events waits for it.
   void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});

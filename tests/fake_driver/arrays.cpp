@@ -21,6 +21,7 @@ struct Array {
   std::uint64_t taken = 0;
   bool part = false;  // a level of a mipmapped array or a plane, which goes with its whole
   std::vector<Array*> planes;
+  std::shared_ptr<void> mapped;  // memory of others
 
   std::uint64_t row_bytes() const { return description.Width * element_bytes(description.Format, description.NumChannels); }
   std::uint64_t rows() const { return std::max<std::uint64_t>(description.Height, 1); }
@@ -239,6 +240,27 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* n
   const Mipmap* const mipmap = live<Mipmap>(handle);
   if (!mipmap || !mipmap->levels.front()->mapped_later()) return CUDA_ERROR_INVALID_VALUE;
   *needs = {.size = mipmap->needs(), .alignment = page_bytes, .reserved = {}};
+  return CUDA_SUCCESS;
+}
+
+// Of a sparse array it is all or nothing here.
+CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream stream) {
+  const Lock lock(mutex());
+  if (!stream_lives(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  for (unsigned i = 0; i < count; ++i) {
+    const CUarrayMapInfo& info = list[i];
+    Array* array = info.resourceType == CU_RESOURCE_TYPE_ARRAY ? live<Array>(info.resource.array) : nullptr;
+    if (info.resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
+      const Mipmap* const mipmap = live<Mipmap>(info.resource.mipmap);
+      const unsigned level = info.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL ? info.subresource.sparseLevel.level : 0;
+      array = mipmap && level < mipmap->levels.size() ? mipmap->levels[level] : nullptr;
+    }
+    if (!array || !array->mapped_later() || info.deviceBitMask != 1) return CUDA_ERROR_INVALID_VALUE;
+    const bool maps = info.memOperationType == CU_MEM_OPERATION_TYPE_MAP;
+    array->mapped = maps ? keep_memory(info.memHandle.memHandle) : nullptr;
+    if (maps && !array->mapped) return CUDA_ERROR_INVALID_VALUE;
+    array->bytes.assign(maps ? array->row_bytes() * array->rows() * array->slices() : 0, std::byte{});
+  }
   return CUDA_SUCCESS;
 }
 

@@ -395,6 +395,10 @@ std::byte* translate(std::uint64_t address, std::uint64_t bytes) {
   return nullptr;
 }
 
+std::shared_ptr<void> keep_memory(CUmemGenericAllocationHandle handle) {
+  const auto found = state().handles.find(handle);
+  return found == state().handles.end() ? nullptr : found->second;
+}
 bool stream_lives(CUstream stream) { return stream_of(stream) != nullptr; }
 
 void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
@@ -484,6 +488,13 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = state().seen(device) + 1; break;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH:
+    case CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
     case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1:
@@ -916,6 +927,27 @@ CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstream
   return CUDA_SUCCESS;
 }
 // Writes happen at once, and what is waited for is taken to be there.
+// What is compressed here is itself.
+CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* list, std::size_t count, unsigned flags, std::size_t* failed, CUstream stream) {
+  const Lock lock(state().mutex);
+  *failed = ~std::size_t{0};
+  if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto at = [](const void* address, std::size_t bytes) { return translate(reinterpret_cast<std::uint64_t>(address), bytes); };
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::byte* const from = at(list[i].src, list[i].srcNumBytes);
+    std::byte* const to = at(list[i].dst, list[i].srcNumBytes);
+    std::byte* const written = at(list[i].dstActBytes, 4);
+    if (!from || !to || !written || list[i].algo != CU_MEM_DECOMPRESS_ALGORITHM_SNAPPY) {
+      *failed = i;
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::memmove(to, from, list[i].srcNumBytes);
+    const auto bytes = static_cast<cuuint32_t>(list[i].srcNumBytes);
+    std::memcpy(written, &bytes, sizeof(bytes));
+  }
+  return CUDA_SUCCESS;
+}
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
   const Lock lock(state().mutex);
   if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
@@ -977,11 +1009,18 @@ CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned count, CU
   const Lock lock(state().mutex);
   Module* module = nullptr;
   const CUresult result = load(image, module);
-  if (result == CUDA_ERROR_INVALID_PTX) {
-    for (unsigned i = 0; i < count; ++i) {
-      if (options[i] == CU_JIT_ERROR_LOG_BUFFER) std::strcpy(static_cast<char*>(values[i]), "line 1: syntax error");
-      if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) values[i] = reinterpret_cast<void*>(std::size_t{20});
-    }
+  const std::string_view words = result == CUDA_ERROR_INVALID_PTX ? "line 1: syntax error" : "";
+  char* log = nullptr;
+  void** size = nullptr;
+  for (unsigned i = 0; i < count; ++i) {
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER && !values[i]) return CUDA_ERROR_INVALID_VALUE;
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER) log = static_cast<char*>(values[i]);
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) size = &values[i];
+  }
+  if (log && size) {
+    const std::size_t written = std::min(reinterpret_cast<std::size_t>(*size), words.size());
+    std::memcpy(log, words.data(), written);
+    *size = reinterpret_cast<void*>(written);
   }
   *out = reinterpret_cast<CUmodule>(module);
   return result;
@@ -1165,6 +1204,22 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsig
                                    unsigned shared, CUstream stream, void** params) {
   if (gx * gy * gz > 8) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   return behaviour::cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, params, nullptr);
+}
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned) {
+  const Lock lock(state().mutex);
+  for (unsigned i = 0; i < count; ++i) {
+    const Stream* const stream = live<Stream>(list[i].hStream);
+    if (!stream || !live<Kernel>(list[i].function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (list[i].gridDimX != list[0].gridDimX || list[i].blockDimX != list[0].blockDimX) return CUDA_ERROR_INVALID_VALUE;
+    if (list[i].gridDimX > 8) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    const CUDA_LAUNCH_PARAMS& p = list[i];
+    const unsigned grid[] = {p.gridDimX, p.gridDimY, p.gridDimZ}, block[] = {p.blockDimX, p.blockDimY, p.blockDimZ};
+    if (const CUresult bad = launch_kernel(p.function, grid, block, p.sharedMemBytes, p.hStream, p.kernelParams, 0); bad != CUDA_SUCCESS)
+      return bad;
+  }
+  return CUDA_SUCCESS;
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** params, void**) {
   const Lock lock(state().mutex);

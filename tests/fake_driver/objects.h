@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <set>
 
@@ -45,6 +46,9 @@ void give_memory(std::uint64_t bytes);
 
 /// Storage behind a device or pinned address, if all of it is there.
 std::byte* translate(std::uint64_t address, std::uint64_t bytes);
+
+/// Keeps memory that cuMemCreate made; null if there is none of this handle.
+std::shared_ptr<void> keep_memory(CUmemGenericAllocationHandle handle);
 
 bool stream_lives(CUstream stream);
 

@@ -184,11 +184,8 @@ class Suite:
             self.row(name, False, f"local run: exit {first[0]}; {first[3][-300:]!r}")
         equal = close = bad = 0
         failing = []
-        failing = []
         for case, a in first[2].items():
             b, r = second[2].get(case, {}), remote[2].get(case)
-            if "error" in a:
-                failing.append(case)
             if "error" in a:
                 failing.append(case)
             if r is None:
@@ -207,8 +204,6 @@ class Suite:
             else:
                 bad += 1
                 self.row(f"{name}.{case}", False, f"local {a}, again {b}, remote {r}")
-        if failing:
-            note += f"; {len(failing)} fail locally: {' '.join(failing)}"
         if failing:
             note += f"; {len(failing)} fail locally: {' '.join(failing)}"
         self.row(name, remote[0] == 0 and first[0] == 0 and bad == 0 and equal + close > 0,

@@ -188,22 +188,33 @@ CASE(shared_handles) {
   OK(cuMemRelease(imported));
 }
 
+// Whether memory that is allocated is missing, and is there again when it is freed. Other programs change what is free, too.
+bool allocation_counts() {
+  size_t total_bytes, before, with, after;
+  CUdeviceptr memory;
+  OK(cuMemGetInfo(&before, &total_bytes));
+  OK(cuMemAlloc(&memory, 64 * mebibyte));
+  OK(cuMemGetInfo(&with, &total_bytes));
+  OK(cuMemFree(memory));
+  OK(cuMemGetInfo(&after, &total_bytes));
+  HOLDS(before <= total_bytes && with <= total_bytes && after <= total_bytes);
+  return with <= before - 64 * mebibyte && after + 32 * mebibyte >= before;
+}
+
 CASE(allocations) {
-  size_t free_bytes, total_bytes, free_later;
+  size_t free_bytes, total_bytes;
   OK(cuMemGetInfo(&free_bytes, &total_bytes));
-  HOLDS(free_bytes <= total_bytes);
+  bool counts = false;
+  for (int attempt = 0; attempt < 20 && !counts; ++attempt) counts = allocation_counts();
+  HOLDS(counts);
   CUdeviceptr memory;
   OK(cuMemAlloc(&memory, 64 * mebibyte));
-  OK(cuMemGetInfo(&free_later, &total_bytes));
-  HOLDS(free_later <= free_bytes - 64 * mebibyte);
   HOLDS(memory % 256 == 0);
   CUdeviceptr start;
   size_t size;
   OK(cuMemGetAddressRange(&start, &size, memory + 1000));
   HOLDS(start == memory && size == 64 * mebibyte);
   OK(cuMemFree(memory));
-  OK(cuMemGetInfo(&free_later, &total_bytes));
-  HOLDS(free_later + 32 * mebibyte >= free_bytes);
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(memory));
   OK(cuMemFree(0));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&memory, 0));
@@ -371,6 +382,12 @@ CASE(pointer_attributes) {
   void* answers[] = {&type, &context};
   OK(cuPointerGetAttributes(2, wanted, answers, reinterpret_cast<CUdeviceptr>(&on_host)));
   HOLDS(context == nullptr);
+  CUpointer_attribute host_pointer = CU_POINTER_ATTRIBUTE_HOST_POINTER;
+  void *there = &on_host, *to_there = &there;
+  OK(cuPointerGetAttributes(1, &host_pointer, &to_there, buffer.address()));
+  HOLDS(there == nullptr);
+  OK(cuPointerGetAttributes(1, &host_pointer, &to_there, reinterpret_cast<CUdeviceptr>(&on_host)));
+  HOLDS(there == &on_host);
 }
 
 CASE(two_devices) {
@@ -400,6 +417,129 @@ CASE(two_devices) {
   }
   OK(cuCtxDestroy(second));
   OK(cuCtxSetCurrent(first));
+}
+
+CASE(managed_for_both) {
+  if (devices() < 2) return skip("there is one device");
+  int can_access;
+  OK(cuDeviceCanAccessPeer(&can_access, 1, 0));
+  if (can_access == 0) return skip("the devices do not reach each other's memory");
+  constexpr size_t count = 100000;
+  CUdeviceptr before, after;
+  OK(cuMemAllocManaged(&before, count * 4, CU_MEM_ATTACH_GLOBAL));
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&second, nullptr, 0, 1));
+  {
+    // What the host wrote last, kernels of either device find, in memory made before and after the other context.
+    Kernels there;
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemAllocManaged(&after, count * 4, CU_MEM_ATTACH_GLOBAL));
+    OK(cuCtxSetCurrent(second));
+    Buffer<int> result(count);
+    for (CUdeviceptr managed : {before, after}) {
+      int* data = reinterpret_cast<int*>(managed);
+      for (int turn = 0; turn < 3; ++turn) {
+        std::vector<int> wanted(count);
+        for (size_t i = 0; i < count; ++i) wanted[i] = 2 * (data[i] = static_cast<int>(i) + turn);
+        there.run("copy", {blocks_for(count)}, {block_size}, managed, result.address(), static_cast<int>(count));
+        expect_same(result.get(), wanted);
+      }
+    }
+    std::vector<int> wanted(reinterpret_cast<int*>(before), reinterpret_cast<int*>(before) + count);
+    there.run("copy", {blocks_for(count)}, {block_size}, before, after, static_cast<int>(count));
+    for (int& value : wanted) value *= 2;
+    expect_same(std::vector<int>(reinterpret_cast<int*>(after), reinterpret_cast<int*>(after) + count), wanted);
+  }
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+  OK(cuMemFree(before));
+  OK(cuMemFree(after));
+}
+
+CASE(peer_copy_waits) {
+  if (devices() < 2) return skip("there is one device");
+  Kernels kernels;
+  Buffer<int> here(100000);
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&second, nullptr, 0, 1));
+  {
+    Buffer<int> there(100000);
+    OK(cuCtxSetCurrent(first));
+    std::vector<int> wanted(100000);
+    // The copy comes behind what the source's default stream has still to do, whichever context is current.
+    for (int turn = 0; turn < 5; ++turn) {
+      OK(kernels.try_launch("fill", {blocks_for(100000)}, {block_size}, 0, nullptr, here.address(), turn, 100000ull));
+      OK(cuCtxSetCurrent(turn % 2 == 0 ? first : second));
+      OK(cuMemcpyPeer(there.address(), second, here.address(), first, 400000));
+      OK(cuCtxSetCurrent(second));
+      for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = turn + static_cast<int>(i);
+      expect_same(there.get(), wanted);
+      OK(cuCtxSetCurrent(first));
+    }
+    OK(cuCtxSetCurrent(second));
+  }
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+}
+
+CASE(launches_together) {
+  if (devices() < 2) return skip("there is one device");
+  int can = 0;
+  OK(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 0));
+  if (can == 0) return skip("the driver launches on one device at a time");
+  constexpr int count = 100000;
+  Kernels kernels;
+  CUstream stream, other;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  Buffer<int> from(count), to(count);
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&second, nullptr, 0, 1));
+  {
+    Kernels there;
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    Buffer<int> from_there(count), to_there(count);
+    CUdeviceptr addresses[2][2] = {{from.address(), to.address()}, {from_there.address(), to_there.address()}};
+    int size = count;
+    void* arguments[2][3];
+    CUDA_LAUNCH_PARAMS list[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      for (int j = 0; j < 2; ++j) arguments[i][j] = &addresses[i][j];
+      arguments[i][2] = &size;
+      list[i] = {(i == 0 ? kernels : there).get("copy"), 8, 1, 1, 256, 1, 1, 0, i == 0 ? stream : other, arguments[i]};
+    }
+    size = 8 * 256;
+    OK(there.try_launch("fill", {blocks_for(count)}, {block_size}, 0, other, from_there.address(), 5u, 100000ull));
+    OK(cuCtxSetCurrent(first));
+    OK(kernels.try_launch("fill", {blocks_for(count)}, {block_size}, 0, stream, from.address(), 3u, 100000ull));
+    OK(cuLaunchCooperativeKernelMultiDevice(list, 2, 0));
+    // What follows on one stream comes behind both kernels.
+    int got[2] = {};
+    OK(cuMemcpyDtoHAsync(&got[0], to.address() + 4 * 2000, 4, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemcpyDtoH(&got[1], to_there.address() + 4 * 2000, 4));
+    HOLDS(got[0] == 2 * (3 + 2000) && got[1] == 2 * (5 + 2000));
+    OK(cuLaunchCooperativeKernelMultiDevice(list, 2, CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                                                         CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC));
+    OK(cuStreamSynchronize(other));
+    OK(cuStreamSynchronize(stream));
+    CUDA_LAUNCH_PARAMS wrong[2] = {list[0], list[0]};
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernelMultiDevice(list, 2, 8));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernelMultiDevice(nullptr, 2, 0));
+    HOLDS(cuLaunchCooperativeKernelMultiDevice(wrong, 2, 0) != CUDA_SUCCESS);  // one device twice
+    wrong[1] = list[1];
+    wrong[1].hStream = nullptr;
+    HOLDS(cuLaunchCooperativeKernelMultiDevice(wrong, 2, 0) != CUDA_SUCCESS);
+    wrong[1] = list[1];
+    wrong[1].blockDimX = 128;
+    HOLDS(cuLaunchCooperativeKernelMultiDevice(wrong, 2, 0) != CUDA_SUCCESS);
+  }
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+  OK(cuStreamDestroy(stream));
 }
 
 CASE(no_access_to_peers) {

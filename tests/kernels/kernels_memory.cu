@@ -323,6 +323,37 @@ CASE(managed_variables) {
   OK(cuLibraryUnload(library));
 }
 
+CASE(managed_variable_before_a_context) {
+  // As CUDA's runtime asks for the variables of a program, when it has no context yet.
+  CUcontext own, primary;
+  OK(cuCtxPopCurrent(&own));
+  CUlibrary library;
+  OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUdeviceptr address;
+  OK(cuLibraryGetManaged(&address, nullptr, library, "managed_value"));
+  auto* variable = reinterpret_cast<volatile int*>(address);
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuCtxPushCurrent(primary));
+  HOLDS(*variable == 7);
+  *variable = 40;
+  {
+    Buffer<int> out(2);
+    Buffer<char> text(64);
+    CUkernel kernel;
+    OK(cuLibraryGetKernel(&kernel, library, "use_globals"));
+    CUdeviceptr at = out.address(), text_at = text.address();
+    void* arguments[] = {&at, &text_at};
+    OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr));
+    OK(cuCtxSynchronize());
+    HOLDS(*variable == 41);
+    HOLDS(out.get()[1] == 40);
+  }
+  OK(cuLibraryUnload(library));
+  OK(cuCtxPopCurrent(nullptr));
+  OK(cuDevicePrimaryCtxRelease(0));
+  OK(cuCtxPushCurrent(own));
+}
+
 CASE(shared) {
   std::vector<int> values = iota(1024), wanted(1024);
   for (size_t i = 0; i < 1024; ++i) wanted[i] = values[i / 256 * 256 + 255 - i % 256];

@@ -508,7 +508,7 @@ CASE(green_contexts) {
     HOLDS(value_at(value.address()) == 10);
     OK(cuStreamDestroy(stream));
     OK(cuGreenCtxDestroy(green));
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuGreenCtxDestroy(green));
+    GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuGreenCtxDestroy(green));
     HOLDS(value_at(value.address()) == 10);
     OK(cuModuleUnload(module));
   }
@@ -969,6 +969,41 @@ CASE(graph_memory_kept) {
   OK(cuMemFree(params.dptr));
   OK(cuGraphExecDestroy(exec));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemFreeNode(&node, graph, nullptr, 0, 4096));
+}
+
+CASE(graph_memory_freed_elsewhere) {
+  Kernels kernels;
+  Stream stream;
+  CUDA_MEM_ALLOC_NODE_PARAMS params = {};
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  params.bytesize = 4096;
+  // Of each graph nothing is left but what was instantiated from it.
+  CUgraphExec allocates, frees;
+  CUgraphNode allocated, node;
+  {
+    Graph graph;
+    OK(cuGraphAddMemAllocNode(&allocated, graph, nullptr, 0, &params));
+    KernelCall call(kernels.get("set"), params.dptr, 17);
+    OK(cuGraphAddKernelNode(&node, graph, &allocated, 1, &call.params));
+    OK(cuGraphInstantiate(&allocates, graph, 0));
+  }
+  {
+    Graph graph;
+    OK(cuGraphAddMemFreeNode(&node, graph, nullptr, 0, params.dptr));
+    OK(cuGraphInstantiate(&frees, graph, 0));
+  }
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(frees, stream));
+  for (int i = 0; i < 3; ++i) {
+    OK(cuGraphLaunch(allocates, stream));
+    int got = 0;
+    OK(cuMemcpyDtoHAsync(&got, params.dptr, sizeof got, stream));
+    OK(cuGraphLaunch(frees, stream));
+    OK(cuStreamSynchronize(stream));
+    HOLDS(got == 17);
+  }
+  OK(cuGraphExecDestroy(allocates));
+  OK(cuGraphExecDestroy(frees));
 }
 
 CASE(pools) {

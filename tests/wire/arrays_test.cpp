@@ -534,3 +534,137 @@ TEST_CASE("a worker believes nothing of what a client says of arrays") {
   CHECK(client.reply() == CUDA_SUCCESS);
   CHECK(copy(array, 0, 0, 0, 64, 32, 1, 2048) == CUDA_ERROR_INVALID_HANDLE);
 }
+
+namespace {
+
+// Arrays without memory, and memory for them.
+struct Mappable : RemoteContext {
+  explicit Mappable(std::vector<std::uint64_t> limits = {}) : RemoteContext(default_config(), std::move(limits)) {
+    before = driver->memory_bytes();
+    array = make(256, 128, 0, 1, CUDA_ARRAY3D_SPARSE);
+    const CUDA_ARRAY3D_DESCRIPTOR description = describe(256, 128, 0, 1, CUDA_ARRAY3D_SPARSE);
+    REQUIRE(cuMipmappedArrayCreate(&mipmap, &description, 2) == CUDA_SUCCESS);
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    prop.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
+    REQUIRE(cuMemCreate(&pool, 2u << 20, &prop, 0) == CUDA_SUCCESS);
+    info.resourceType = CU_RESOURCE_TYPE_ARRAY;
+    info.resource.array = array;
+    info.subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL;
+    info.subresource.sparseLevel = {0, 0, 0, 0, 0, 256, 128, 1};
+    info.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
+    info.memHandleType = CU_MEM_HANDLE_TYPE_GENERIC;
+    info.memHandle.memHandle = pool;
+    info.deviceBitMask = 1;
+  }
+  CUresult map() { return cuMemMapArrayAsync(&info, 1, nullptr); }
+  CUresult fill() {
+    const CUDA_MEMCPY2D in = to_array(picture.data(), 256, array, 256, 128);
+    const CUresult result = cuMemcpy2D_v2(&in);
+    return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;  // what the driver says of it comes late
+  }
+  std::uint64_t before = 0;
+  CUarray array = nullptr;
+  CUmipmappedArray mipmap = nullptr;
+  CUmemGenericAllocationHandle pool = 0;
+  CUarrayMapInfo info{};
+  const std::vector<unsigned char> picture = numbers(256 * 128, 3);
+};
+
+}  // namespace
+
+TEST_CASE("memory is mapped into sparse arrays, and taken away again") {
+  Mappable m;
+  int can = 0;
+  CHECK(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED, 0) == CUDA_SUCCESS);
+  CHECK(can == 1);
+  CHECK(m.fill() == CUDA_ERROR_INVALID_VALUE);  // nothing there
+  REQUIRE(m.map() == CUDA_SUCCESS);
+  REQUIRE(m.fill() == CUDA_SUCCESS);
+  std::vector<unsigned char> back(256 * 128);
+  const CUDA_MEMCPY2D out = from_array(m.array, back.data(), 256, 256, 128);
+  REQUIRE(cuMemcpy2D_v2(&out) == CUDA_SUCCESS);
+  CHECK(back == m.picture);
+  CUarrayMapInfo both[2] = {m.info, m.info};
+  both[0].memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
+  both[0].memHandle.memHandle = 0;
+  both[1].resourceType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+  both[1].resource.mipmap = m.mipmap;
+  both[1].subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL;
+  both[1].subresource.miptail = {0, 0, page};
+  both[1].offset = page;
+  REQUIRE(cuMemMapArrayAsync(both, 2, nullptr) == CUDA_SUCCESS);
+  CHECK(m.fill() == CUDA_ERROR_INVALID_VALUE);
+  CUarray level = nullptr;
+  REQUIRE(cuMipmappedArrayGetLevel(&level, m.mipmap, 0) == CUDA_SUCCESS);
+  const CUDA_MEMCPY2D in = to_array(m.picture.data(), 256, level, 256, 128);
+  CHECK(cuMemcpy2D_v2(&in) == CUDA_SUCCESS);
+}
+
+TEST_CASE("memory in an array is charged for as long as the array lives") {
+  const std::uint64_t limit = 3u << 20;
+  Mappable m({limit, limit});
+  REQUIRE(m.map() == CUDA_SUCCESS);
+  CHECK(cuMemRelease(m.pool) == CUDA_SUCCESS);
+  CHECK(m.driver->memory_bytes() == m.before + (2u << 20));  // the array has it
+  CUdeviceptr more = 0;
+  CHECK(cuMemAlloc_v2(&more, 2u << 20) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuArrayDestroy(m.array) == CUDA_SUCCESS);
+  CHECK(m.driver->memory_bytes() == m.before);
+  CHECK(cuMemAlloc_v2(&more, 2u << 20) == CUDA_SUCCESS);
+}
+
+TEST_CASE("what cannot be mapped into an array") {
+  Mappable m;
+  constexpr CUresult invalid = CUDA_ERROR_INVALID_VALUE;
+  CHECK(cuMemMapArrayAsync(nullptr, 1, nullptr) == invalid);
+  CHECK(cuMemMapArrayAsync(&m.info, 0, nullptr) == invalid);
+  CHECK(cuMemMapArrayAsync(&m.info, ~0u, nullptr) == invalid);
+  CHECK(cuMemMapArrayAsync(&m.info, 1, reinterpret_cast<CUstream>(0x770)) == CUDA_ERROR_INVALID_HANDLE);
+  const auto with = [&](auto&& change) {
+    const CUarrayMapInfo good = m.info;
+    change(m.info);
+    const CUresult result = m.map();
+    m.info = good;
+    return result;
+  };
+  CHECK(with([](auto& i) { i.deviceBitMask = 2; }) == invalid);  // not the stream's
+  CHECK(with([](auto& i) { i.deviceBitMask = 3; }) == invalid);
+  CHECK(with([](auto& i) { i.deviceBitMask = 0; }) == invalid);
+  CHECK(with([](auto& i) { i.flags = 1; }) == invalid);
+  CHECK(with([](auto& i) { i.reserved[1] = 1; }) == invalid);
+  CHECK(with([](auto& i) { i.resourceType = CU_RESOURCE_TYPE_LINEAR; }) == invalid);
+  CHECK(with([](auto& i) { i.resource.array = nullptr; }) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(with([](auto& i) { i.subresourceType = static_cast<CUarraySparseSubresourceType>(7); }) == invalid);
+  CHECK(with([](auto& i) { i.memOperationType = static_cast<CUmemOperationType>(7); }) == invalid);
+  CHECK(with([](auto& i) { i.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP; }) == invalid);  // of memory
+  CHECK(with([](auto& i) { i.memHandleType = static_cast<CUmemHandleType>(7); }) == invalid);
+  CHECK(with([](auto& i) { i.memHandle.memHandle = 5; }) == invalid);
+  CHECK(with([](auto& i) { i.offset = 2u << 20; }) == invalid);  // behind the memory
+  CHECK(m.driver->calls("cuMemMapArrayAsync") == 0);
+  const CUarray plain = make(64, 64);
+  CHECK(with([&](auto& i) { i.resource.array = plain; }) == invalid);  // the driver's word
+  CHECK(m.driver->calls("cuMemMapArrayAsync") == 1);
+}
+
+TEST_CASE("a worker maps nothing into an array that the session does not have") {
+  HandMadeClient client;
+  client.open_context();
+  const auto send = [&](std::uint64_t stream, std::uint64_t array, std::uint64_t mipmap, unsigned count = 1) {
+    client.send_call<wire::MapArrays>(Opcode::mapArrays, [&](wire::MapArrays::Builder in) {
+      in.setStream(stream);
+      auto list = in.initItems(count);
+      for (unsigned i = 0; i < count; ++i) {
+        list[i].setArray(array);
+        list[i].setMipmap(mipmap);
+        list[i].setAllocation(77);
+      }
+    });
+    return client.reply();
+  };
+  CHECK(send(99, 5, 0) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(send(1, 5, 0) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(send(1, 0, 5) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(send(1, 0, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+}

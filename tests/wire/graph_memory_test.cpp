@@ -173,6 +173,88 @@ TEST_CASE("one graph may free what another one allocated, and launches may free 
   CHECK(cuMemFreeAsync(again, g.stream) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("an allocation is freed by other graphs also when only its executable graph is left, or nothing but the memory") {
+  Graphs g;
+  CUgraphNode node = nullptr;
+  const CUdeviceptr memory = g.allocate(64, node);
+  const CUgraphExec allocates = g.instantiate();
+  REQUIRE(cuGraphDestroy(g.graph) == CUDA_SUCCESS);
+  const auto make_freeing = [&](CUgraph& freeing) {
+    REQUIRE(cuGraphCreate(&freeing, 0) == CUDA_SUCCESS);
+    return cuGraphAddMemFreeNode(&node, freeing, nullptr, 0, memory);
+  };
+  CUgraph first = nullptr, second = nullptr;
+  REQUIRE(make_freeing(first) == CUDA_SUCCESS);
+  const CUgraphExec frees = g.instantiate(first);
+  REQUIRE(cuGraphDestroy(first) == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(cuGraphLaunch(allocates, g.stream) == CUDA_SUCCESS);
+    REQUIRE(cuGraphLaunch(frees, g.stream) == CUDA_SUCCESS);
+  }
+  REQUIRE(cuGraphLaunch(allocates, g.stream) == CUDA_SUCCESS);
+  REQUIRE(cuGraphExecDestroy(allocates) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 512);
+  REQUIRE(make_freeing(second) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(g.instantiate(second), g.stream) == CUDA_SUCCESS);
+  CHECK(soon([] { return attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0; }));
+  CHECK(cuGraphAddMemFreeNode(&node, second, nullptr, 0, memory) == CUDA_ERROR_INVALID_VALUE);  // no graph's any more
+}
+
+TEST_CASE("what a graph frees itself no other one may free, also when only its executable graph is left") {
+  Graphs g;
+  CUgraphNode allocated = nullptr, node = nullptr;
+  const CUdeviceptr memory = g.allocate(64, allocated);
+  REQUIRE(cuGraphAddMemFreeNode(&node, g.graph, &allocated, 1, memory) == CUDA_SUCCESS);
+  g.instantiate();
+  CUgraph other = nullptr;
+  REQUIRE(cuGraphCreate(&other, 0) == CUDA_SUCCESS);
+  CHECK(cuGraphAddMemFreeNode(&node, other, nullptr, 0, memory) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuGraphDestroy(g.graph) == CUDA_SUCCESS);
+  CHECK(cuGraphAddMemFreeNode(&node, other, nullptr, 0, memory) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("an updated executable graph allocates and frees what its new graph does") {
+  Graphs g;
+  CUgraphNode allocated = nullptr;
+  const CUdeviceptr memory = g.allocate(64, allocated);
+  CUgraphNode set = g.set(memory, 7, allocated);
+  const CUgraphExec exec = g.instantiate();
+  CUgraphExecUpdateResultInfo info{};
+  CUDA_MEMSET_NODE_PARAMS params{memory, 0, 8, 4, 1, 1};
+  REQUIRE(cuGraphMemsetNodeSetParams(set, &params) == CUDA_SUCCESS);
+  REQUIRE(cuGraphExecUpdate_v2(exec, g.graph, &info) == CUDA_SUCCESS);  // from its own graph
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(g.word(memory) == 8);
+  CHECK(cuMemFreeAsync(memory, g.stream) == CUDA_SUCCESS);
+
+  CUgraph another = nullptr;
+  REQUIRE(cuGraphCreate(&another, 0) == CUDA_SUCCESS);
+  const CUdeviceptr elsewhere = g.allocate(64, allocated, another);
+  REQUIRE(elsewhere != memory);
+  set = g.set(elsewhere, 9, allocated, another);
+  REQUIRE(cuGraphExecUpdate_v2(exec, another, &info) == CUDA_SUCCESS);
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
+  CHECK(g.word(elsewhere) == 9);
+  CHECK(cuGraphLaunch(exec, g.stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFreeAsync(memory, g.stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFreeAsync(elsewhere, g.stream) == CUDA_SUCCESS);
+
+  CUgraphExec second = nullptr;
+  CHECK(cuGraphInstantiateWithFlags(&second, another, 0) == CUDA_ERROR_NOT_SUPPORTED);  // it has one
+  second = g.instantiate();                                                             // the first one has none any more
+  CHECK(cuGraphExecUpdate_v2(exec, g.graph, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
+  CUgraph empty = nullptr;
+  REQUIRE(cuGraphCreate(&empty, 0) == CUDA_SUCCESS);
+  CUgraphNode plain = nullptr;
+  REQUIRE(cuGraphAddEmptyNode(&plain, empty, nullptr, 0) == CUDA_SUCCESS);
+  g.set(elsewhere, 9, plain, empty);
+  CHECK(cuGraphExecUpdate_v2(exec, empty, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
+}
+
 TEST_CASE("captured allocations become nodes in the order of the stream") {
   Graphs g;
   REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
@@ -239,9 +321,6 @@ TEST_CASE("what graphs with memory nodes do not allow") {
   CHECK(cuGraphAddChildGraphNode(&node, parent, nullptr, 0, g.graph) == unsupported);
   CUgraphExec exec = g.instantiate(), second = nullptr;
   CHECK(cuGraphInstantiateWithFlags(&second, g.graph, 0) == unsupported);
-  CUgraphExecUpdateResultInfo info{};
-  CHECK(cuGraphExecUpdate_v2(exec, g.graph, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
   REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
   CHECK(cuGraphLaunch(exec, g.stream) == unsupported);
   CHECK(cuStreamEndCapture(g.stream, &clone) == CUDA_SUCCESS);

@@ -77,7 +77,11 @@ TEST_CASE("a device's processors are split as the driver says") {
   REQUIRE(cuGreenCtxGetDevResource(green, &rest, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS);
   CHECK(rest.sm.smCount == 16);
   CHECK(cuGreenCtxDestroy(green) == CUDA_SUCCESS);
-  CHECK(cuGreenCtxDestroy(green) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuGreenCtxDestroy(green) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  const CUgreenCtx next = make_green();  // the handle of the first stays what it was
+  CHECK(cuGreenCtxDestroy(green) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(cuGreenCtxDestroy(next) == CUDA_SUCCESS);
+  CHECK(cuGreenCtxDestroy(reinterpret_cast<CUgreenCtx>(0x770)) == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(cuGreenCtxGetDevResource(green, &rest, CU_DEV_RESOURCE_TYPE_SM) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
@@ -199,7 +203,7 @@ TEST_CASE("a green context keeps the primary one alive, and goes with it when th
   CHECK(remote.driver->calls("cuGreenCtxDestroy") == 0);
   REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
   CHECK(remote.driver->calls("cuGreenCtxDestroy") == 1);
-  CHECK(cuGreenCtxDestroy(green) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuGreenCtxDestroy(green) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
 TEST_CASE("execution affinity is the driver's answer") {

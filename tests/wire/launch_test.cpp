@@ -1,12 +1,16 @@
 // Kernel launches.
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <thread>
 
 #include "client/stats.h"
 #include "fixture.h"
+#include "hand_made_client.h"
 
 using namespace fargpu;
+using test::HandMadeClient;
 using test::RemoteContext;
 
 namespace {
@@ -26,6 +30,42 @@ struct Kernels : RemoteContext {
   CUfunction fill = nullptr, mixed = nullptr;
   CUdeviceptr memory = 0;
   unsigned count = 8, value = 1;
+};
+
+// Kernels on two devices, to be launched together.
+struct Together : Kernels {
+  Together() {
+    REQUIRE(cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPushCurrent_v2(other) == CUDA_SUCCESS);
+    CUmodule there = nullptr;
+    REQUIRE(cuModuleLoadData(&there, test::kernels) == CUDA_SUCCESS);
+    REQUIRE(cuModuleGetFunction(&functions[1], there, "fill32") == CUDA_SUCCESS);
+    REQUIRE(cuStreamCreate(&streams[1], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuMemAlloc_v2(&memories[1], 4096) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPopCurrent_v2(nullptr) == CUDA_SUCCESS);
+    functions[0] = fill;
+    memories[0] = memory;
+    for (int i = 0; i < 2; ++i) {
+      for (void* argument : {static_cast<void*>(&memories[i]), static_cast<void*>(&count), static_cast<void*>(&value)})
+        arguments[i].push_back(argument);
+      launches.push_back({functions[i], 2, 1, 1, 32, 1, 1, 0, streams[i], arguments[i].data()});
+    }
+  }
+  CUresult launch(unsigned flags = 0) {
+    return cuLaunchCooperativeKernelMultiDevice(launches.data(), static_cast<unsigned>(launches.size()), flags);
+  }
+  unsigned word(int i) {
+    unsigned got = 0;
+    REQUIRE(cuMemcpyDtoHAsync_v2(&got, memories[i], 4, streams[i]) == CUDA_SUCCESS);
+    return got;
+  }
+  CUcontext other = nullptr;
+  CUfunction functions[2] = {};
+  CUstream streams[2] = {};
+  CUdeviceptr memories[2] = {};
+  std::vector<void*> arguments[2];
+  std::vector<CUDA_LAUNCH_PARAMS> launches;
 };
 
 }  // namespace
@@ -122,4 +162,89 @@ TEST_CASE("launch attributes and cooperative launches reach the driver") {
   CHECK(cuLaunchKernelEx(&config, k.fill, arguments, nullptr) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(cuLaunchCooperativeKernel(k.fill, 8, 1, 1, 1, 1, 1, 0, nullptr, arguments) == CUDA_SUCCESS);
   CHECK(cuLaunchCooperativeKernel(k.fill, 9, 1, 1, 1, 1, 1, 0, nullptr, arguments) == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+}
+
+TEST_CASE("cooperative launches on several devices go to the driver at once") {
+  Together t;
+  int can = 0;
+  CHECK(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 0) == CUDA_SUCCESS);
+  CHECK(can == 1);  // as the host's driver says
+  t.value = 7;
+  REQUIRE(t.launch(CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC) == CUDA_SUCCESS);
+  CHECK(t.driver->calls("cuLaunchCooperativeKernelMultiDevice") == 1);
+  CHECK(t.driver->launches().size() == 2);
+  CHECK(t.word(0) == 7);
+  CHECK(t.word(1) == 7);
+  CHECK(cuStreamSynchronize(t.streams[1]) == CUDA_SUCCESS);
+  // What the driver says of it comes back.
+  for (auto& launch : t.launches) launch.gridDimX = 9;
+  CHECK(t.launch() == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+  t.launches[0].gridDimX = 1;
+  CHECK(t.launch() == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("launches on several devices wait for what is held back on any of their streams, and hold back what follows on all") {
+  Together t;
+  std::atomic<bool> go{false};
+  const auto wait = [](void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+  };
+  REQUIRE(cuLaunchHostFunc(t.streams[1], wait, &go) == CUDA_SUCCESS);
+  t.value = 3;
+  REQUIRE(t.launch() == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(t.memories[0], 5, 1, t.streams[0]) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(t.streams[0]) == CUDA_ERROR_NOT_READY);
+  CHECK(t.driver->calls("cuLaunchCooperativeKernelMultiDevice") == 0);
+  CHECK(t.driver->calls("cuMemsetD32Async") == 0);
+  go = true;
+  REQUIRE(cuStreamSynchronize(t.streams[0]) == CUDA_SUCCESS);
+  CHECK(t.driver->calls("cuLaunchCooperativeKernelMultiDevice") == 1);
+  CHECK(t.word(0) == 5);
+  CHECK(t.word(1) == 3);
+}
+
+TEST_CASE("launches on several devices that cannot be are refused before they travel") {
+  Together t;
+  constexpr CUresult invalid = CUDA_ERROR_INVALID_VALUE;
+  CHECK(cuLaunchCooperativeKernelMultiDevice(nullptr, 2, 0) == invalid);
+  CHECK(cuLaunchCooperativeKernelMultiDevice(t.launches.data(), 0, 0) == invalid);
+  CHECK(cuLaunchCooperativeKernelMultiDevice(t.launches.data(), 1000, 0) == invalid);
+  CHECK(t.launch(4) == invalid);
+  for (const CUstream none : {CUstream{}, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
+    t.launches[1].hStream = none;
+    CHECK(t.launch() == invalid);
+  }
+  t.launches[1].hStream = reinterpret_cast<CUstream>(0x770);
+  CHECK(t.launch() == CUDA_ERROR_INVALID_HANDLE);
+  t.launches[1].hStream = t.streams[0];
+  CHECK(t.launch() == CUDA_ERROR_INVALID_DEVICE);  // the same one twice
+  t.launches[1].hStream = t.streams[1];
+  t.launches[1].function = nullptr;
+  CHECK(t.launch() == CUDA_ERROR_INVALID_HANDLE);
+  t.launches[1].function = t.functions[1];
+  t.launches[1].blockDimY = 0;
+  CHECK(t.launch() == invalid);
+  t.launches[1].blockDimY = 1;
+  REQUIRE(cuStreamBeginCapture_v2(t.streams[1], CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(t.launch() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(t.driver->calls("cuLaunchCooperativeKernelMultiDevice") == 0);
+}
+
+TEST_CASE("a worker takes no launch on several devices that names what the session does not have") {
+  HandMadeClient client;
+  client.open_context();
+  const auto launch = [&](std::vector<std::uint64_t> streams, std::uint64_t function) {
+    client.send_call<wire::LaunchTogether>(Opcode::launchTogether, [&](wire::LaunchTogether::Builder in) {
+      auto list = in.initLaunches(static_cast<unsigned>(streams.size()));
+      for (unsigned i = 0; i < streams.size(); ++i) {
+        list[i].setStream(streams[i]);
+        list[i].setFunction(function);
+      }
+    });
+    return client.reply();
+  };
+  CHECK(launch({}, 5) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(launch(std::vector<std::uint64_t>(1000, 1), 5) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(launch({1}, 5) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(launch({0x1234567, 0}, 5) == CUDA_ERROR_INVALID_HANDLE);
 }

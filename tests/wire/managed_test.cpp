@@ -332,3 +332,27 @@ TEST_CASE("ranges are prefetched and discarded in batches") {
   second[0] = 5;  // what was discarded is written anew
   CHECK(second[0] == 5);
 }
+
+TEST_CASE("memory is opened to the devices that work is done on, whichever came first") {
+  Managed m;
+  unsigned* const words = m.allocate(64 * kib);
+  const std::size_t before = m.driver->calls("cuMemSetAccess");
+  CUcontext other = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+  CHECK(m.driver->calls("cuMemSetAccess") > before);
+  const std::vector<std::uint64_t> last = m.driver->last_arguments("cuMemSetAccess");
+  REQUIRE(last.size() >= 2);
+  CHECK(Managed::at(words) >= last[0]);
+  CHECK(Managed::at(words) < last[0] + last[1]);
+  // What the host writes is there before another device works on it, and comes back.
+  words[3] = 9;
+  REQUIRE(cuCtxPushCurrent_v2(other) == CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&m.fill_kernel, module, "fill32") == CUDA_SUCCESS);
+  m.fill(words, 2, 4);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(words[1] == 4);
+  CHECK(words[3] == 9);
+  REQUIRE(cuCtxPopCurrent_v2(nullptr) == CUDA_SUCCESS);
+}

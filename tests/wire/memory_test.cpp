@@ -1,14 +1,38 @@
 // Device memory through the wire.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "fixture.h"
+#include "hand_made_client.h"
 
 using namespace fargpu;
+using test::HandMadeClient;
 using test::RemoteContext;
+
+namespace {
+
+// What is written to stderr while `body` runs.
+template <class Body>
+std::string said(Body&& body) {
+  const int file = ::memfd_create("stderr", MFD_CLOEXEC), before = ::dup(STDERR_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  body();
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  std::string text(static_cast<std::size_t>(::lseek(file, 0, SEEK_END)), '\0');
+  CHECK(::pread(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  ::close(file);
+  return text;
+}
+
+}  // namespace
 
 TEST_CASE("memory is allocated, filled, copied and freed") {
   RemoteContext remote;
@@ -221,6 +245,21 @@ TEST_CASE("pointer attributes are answered from the map") {
   CHECK(ordinal == -2);
   CHECK(device == 0);
   CHECK(managed == 0);
+  // The address of the host is nothing for memory of the device, and the address itself for memory that is the program's own.
+  CUpointer_attribute host[] = {CU_POINTER_ATTRIBUTE_HOST_POINTER};
+  CUdeviceptr answer = 1;
+  void* to_answer[] = {&answer};
+  CHECK(cuPointerGetAttributes(1, host, to_answer, memory + 10) == CUDA_SUCCESS);
+  CHECK(answer == 0);
+  CHECK(cuPointerGetAttribute(&answer, CU_POINTER_ATTRIBUTE_HOST_POINTER, memory) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuPointerGetAttributes(1, host, to_answer, here) == CUDA_SUCCESS);
+  CHECK(answer == here);
+  void* pinned = nullptr;
+  REQUIRE(cuMemAllocHost_v2(&pinned, 100) == CUDA_SUCCESS);
+  const auto pinned_at = reinterpret_cast<CUdeviceptr>(pinned);
+  CHECK(cuPointerGetAttributes(1, host, to_answer, pinned_at + 9) == CUDA_SUCCESS);
+  CHECK(answer == pinned_at + 9);
+  CHECK(cuMemFreeHost(pinned) == CUDA_SUCCESS);
 }
 
 TEST_CASE("virtual memory is reserved, created, mapped and given back") {
@@ -261,4 +300,106 @@ TEST_CASE("virtual memory is reserved, created, mapped and given back") {
   CHECK(remote.driver->memory_bytes() == before);
   prop.location.type = CU_MEM_LOCATION_TYPE_HOST;
   CHECK(cuMemCreate(&handle, granularity, &prop, 0) == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+TEST_CASE("memory of the host is denied by attributes, and refused without a word") {
+  RemoteContext remote;
+  const auto attribute = [](CUdevice_attribute which) {
+    int value = 7;
+    REQUIRE(cuDeviceGetAttribute(&value, which, 0) == CUDA_SUCCESS);
+    return value;
+  };
+  CHECK(attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) == -1);
+  CHECK(attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0);
+  CHECK(attribute(CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0);
+  CHECK(attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED) == 0);
+  CUmemGenericAllocationHandle handle = 0;
+  const std::string words = said([&] {
+    for (const auto type : {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT}) {
+      CUmemAllocationProp prop{};
+      prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+      prop.location = {type, 0};
+      CHECK(cuMemCreate(&handle, 2u << 20, &prop, 0) == CUDA_ERROR_NOT_SUPPORTED);
+      std::size_t granularity = 0;
+      CHECK(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_ERROR_NOT_SUPPORTED);
+    }
+  });
+  CHECK(words == "");
+  CHECK(remote.driver->calls("cuMemCreate") == 0);
+}
+
+TEST_CASE("batches of decompression go to the driver, with every address checked over its length") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(memory, 6, 4096) == CUDA_SUCCESS);
+  const auto at = [&](std::size_t offset) { return reinterpret_cast<void*>(memory + offset); };
+  const CUmemDecompressParams good{.srcNumBytes = 1000,
+                                   .dstNumBytes = 1000,
+                                   .dstActBytes = static_cast<cuuint32_t*>(at(4000)),
+                                   .src = at(0),
+                                   .dst = at(2048),
+                                   .algo = CU_MEM_DECOMPRESS_ALGORITHM_SNAPPY,
+                                   .padding = {}};
+  std::size_t failed = 5;
+  CUmemDecompressParams list[2] = {good, good};
+  REQUIRE(cuMemBatchDecompressAsync(list, 2, 0, &failed, nullptr) == CUDA_SUCCESS);
+  unsigned written = 0;
+  REQUIRE(cuMemcpyDtoH_v2(&written, memory + 4000, 4) == CUDA_SUCCESS);
+  CHECK(written == 1000);
+  // What the driver has to say comes back, with the item.
+  list[1].algo = CU_MEM_DECOMPRESS_ALGORITHM_LZ4;
+  CHECK(cuMemBatchDecompressAsync(list, 2, 0, &failed, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(failed == 1);
+  CHECK(cuMemBatchDecompressAsync(list, 2, 0, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  const std::size_t asked = remote.driver->calls("cuMemBatchDecompressAsync");
+  remote.driver->script("cuMemBatchDecompressAsync", CUDA_ERROR_NOT_SUPPORTED, 1);
+  CHECK(cuMemBatchDecompressAsync(list, 1, 0, &failed, nullptr) == CUDA_ERROR_NOT_SUPPORTED);
+  constexpr std::size_t none = ~std::size_t{0};
+  CHECK(failed == none);
+
+  const auto with = [&](auto&& change) {
+    list[1] = good;
+    change(list[1]);
+    const CUresult result = cuMemBatchDecompressAsync(list, 2, 0, &failed, nullptr);
+    CHECK(failed == 1);
+    return result;
+  };
+  constexpr CUresult invalid = CUDA_ERROR_INVALID_VALUE;
+  int here = 0;
+  CHECK(with([](auto& i) { i.srcNumBytes = 0; }) == invalid);
+  CHECK(with([](auto& i) { i.srcNumBytes = ~std::size_t{0}; }) == invalid);
+  CHECK(with([](auto& i) { i.srcNumBytes = std::size_t{1} << 30; }) == invalid);
+  CHECK(with([](auto& i) { i.dstNumBytes = std::size_t{1} << 30; }) == invalid);
+  CHECK(with([&](auto& i) { i.src = &here; }) == invalid);
+  CHECK(with([&](auto& i) { i.dst = &here; }) == invalid);
+  CHECK(with([&](auto& i) { i.dstActBytes = nullptr; }) == invalid);
+  CHECK(with([](auto& i) { i.padding[19] = 1; }) == invalid);
+  failed = 5;
+  CHECK(cuMemBatchDecompressAsync(list, 0, 0, &failed, nullptr) == invalid);
+  CHECK(failed == none);
+  CHECK(cuMemBatchDecompressAsync(nullptr, 1, 0, &failed, nullptr) == invalid);
+  CHECK(cuMemBatchDecompressAsync(list, 1, 1, &failed, nullptr) == invalid);
+  CHECK(cuMemBatchDecompressAsync(list, none, 0, &failed, nullptr) == invalid);
+  CHECK(cuMemBatchDecompressAsync(list, 1, 0, &failed, reinterpret_cast<CUstream>(0x770)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(remote.driver->calls("cuMemBatchDecompressAsync") == asked + 1);
+}
+
+TEST_CASE("a worker decompresses nothing that the session does not have") {
+  HandMadeClient client;
+  client.open_context();
+  const auto send = [&](std::uint64_t stream, std::uint64_t address, std::uint64_t bytes) {
+    client.send_call<wire::Decompress>(Opcode::decompress, [&](wire::Decompress::Builder in) {
+      in.setStream(stream);
+      auto item = in.initItems(1)[0];
+      item.setSource(address);
+      item.setSourceBytes(bytes);
+      item.setTarget(address);
+      item.setWritten(address);
+    });
+    return client.reply();
+  };
+  CHECK(send(99, 0x1000'0000'0000, 5) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(send(1, 0x1000'0000'0000, 5) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(send(1, ~0ull - 3, ~0ull) == CUDA_ERROR_INVALID_VALUE);
 }

@@ -50,6 +50,24 @@ TEST_CASE("what is no image, or a bad one, is refused, and the compiler's words 
   CHECK(reinterpret_cast<std::size_t>(values[1]) == 20);
 }
 
+TEST_CASE("a log without room is one in which nothing is written") {
+  RemoteContext remote;
+  char log[100] = "untouched";
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {log, reinterpret_cast<void*>(sizeof(log))};
+  CUmodule module = nullptr;
+  // A program that passes its arrays twice passes the second time what the driver wrote the first time.
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(cuModuleLoadDataEx(&module, ".version 8.0\n.entry one(.param .u64 a)\n", 2, options, values) == CUDA_SUCCESS);
+    CHECK(values[1] == nullptr);
+    CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+  }
+  std::strcpy(log, "untouched");
+  CHECK(cuModuleLoadDataEx(&module, ".version 8.0\n.target sm_90\n syntax error\n", 2, options, values) == CUDA_ERROR_INVALID_PTX);
+  CHECK(std::string(log) == "untouched");
+  CHECK(values[1] == nullptr);
+}
+
 TEST_CASE("separately compiled code is linked by the host's driver") {
   RemoteContext remote;
   const auto container = [](std::string text) {

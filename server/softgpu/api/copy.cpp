@@ -143,10 +143,14 @@ void check_contexts(CUcontext to, CUcontext from) {
     if (context != nullptr) ContextTable::instance().get(context, CUDA_ERROR_INVALID_CONTEXT);
 }
 
+/// The synchronous copy comes behind all work of both contexts.
 CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
                    size_t bytes, bool per_thread) {
   return entry([&] {
     check_contexts(to_context, from_context);
+    refuse_to_wait(*find_stream(nullptr, per_thread));
+    for (CUcontext context : {to_context, from_context})
+      if (context != nullptr) ContextTable::instance().get(context)->synchronize();
     return copy_device_to_device(to, from, bytes, per_thread);
   });
 }

@@ -116,6 +116,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* result, CUdevResourceDesc description, CUd
     green->processors.split = 0;
     ContextTable::instance().add(green->context);
     *result = GreenContextTable::instance().add(green);
+    DestroyedGreenContexts::instance().forget(*result);
   });
 }
 
@@ -123,7 +124,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
   std::shared_ptr<GreenContext> green;
   CUresult found = entry([&] {
     green = GreenContextTable::instance().remove(handle);
-    require(green != nullptr, CUDA_ERROR_INVALID_CONTEXT);
+    bool was_one = DestroyedGreenContexts::instance().has(handle);
+    require(green != nullptr,
+            was_one ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT);
+    DestroyedGreenContexts::instance().add(handle);
     CUcontext context = green->context->handle();
     ContextTable::instance().remove(context);
     if (current_handle() == context) pop_current();

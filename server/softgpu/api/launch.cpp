@@ -1,5 +1,10 @@
 #include "api/entry.h"  // first: it makes cuda.h declare the exported names
 
+#include <set>
+#include <span>
+#include <vector>
+
+#include "driver/event.h"
 #include "driver/launch_operation.h"
 #include "driver/submission.h"
 
@@ -93,7 +98,59 @@ CUresult launch_with_attributes(const CUlaunchConfig* config, CUfunction functio
   return launch(function, shape, config->hStream, arguments, extra, per_thread, completion_event);
 }
 
+using Streams = std::vector<std::shared_ptr<Stream>>;
+
+/// From here on no stream goes on before all of them have got here.
+void join(const Streams& streams) {
+  for (const auto& from : streams) {
+    auto place = std::make_shared<Event>(from->context(), CU_EVENT_DISABLE_TIMING);
+    record_event(from, place, 0);
+    for (const auto& to : streams)
+      if (to != from) wait_for_event(to, place, 0);
+  }
+}
+
+/// Streams of one device each, none of them a default stream; launches that are alike.
+Streams streams_of(const CUDA_LAUNCH_PARAMS* list, unsigned count) {
+  Streams streams;
+  std::set<int> devices;
+  for (const CUDA_LAUNCH_PARAMS& p : std::span(list, count)) {
+    require(p.hStream != nullptr && p.hStream != CU_STREAM_LEGACY &&
+            p.hStream != CU_STREAM_PER_THREAD);
+    auto stream = find_stream(p.hStream, false);
+    refuse_if_captured(*stream);
+    require(devices.insert(stream->context()->device().ordinal()).second,
+            CUDA_ERROR_INVALID_DEVICE);
+    require(p.gridDimX == list->gridDimX && p.gridDimY == list->gridDimY &&
+            p.gridDimZ == list->gridDimZ && p.blockDimX == list->blockDimX &&
+            p.blockDimY == list->blockDimY && p.blockDimZ == list->blockDimZ &&
+            p.sharedMemBytes == list->sharedMemBytes);
+    streams.push_back(std::move(stream));
+  }
+  return streams;
+}
+
 }  // namespace
+
+/// The kernels begin together, unless a flag says otherwise, and what follows waits for all of
+/// them. Each is synchronised as a grid of its own.
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned int count,
+                                              unsigned int flags) {
+  constexpr unsigned no_join_before = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC;
+  constexpr unsigned no_join_after = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+  return entry([&] {
+    require(list != nullptr && count != 0 && (flags & ~(no_join_before | no_join_after)) == 0);
+    Streams streams = streams_of(list, count);
+    if (!(flags & no_join_before)) join(streams);
+    for (const CUDA_LAUNCH_PARAMS& p : std::span(list, count)) {
+      CUresult result = cuLaunchCooperativeKernel(p.function, p.gridDimX, p.gridDimY, p.gridDimZ,
+                                                  p.blockDimX, p.blockDimY, p.blockDimZ,
+                                                  p.sharedMemBytes, p.hStream, p.kernelParams);
+      require(result == CUDA_SUCCESS, result);
+    }
+    if (!(flags & no_join_after)) join(streams);
+  });
+}
 
 CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                         unsigned int bx, unsigned int by, unsigned int bz,

@@ -411,8 +411,9 @@ void get_pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
   }
 }
 
-/// What cuPointerGetAttributes says of memory the driver does not know.
-void get_unknown_attribute(void* data, CUpointer_attribute attribute) {
+/// What cuPointerGetAttributes says of an attribute that memory does not have. Memory that the driver does not know is the program's own.
+void get_absent_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address,
+                          bool is_known) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       store<CUcontext>(data, nullptr);
@@ -424,7 +425,7 @@ void get_unknown_attribute(void* data, CUpointer_attribute attribute) {
       store<CUdeviceptr>(data, 0);
       return;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      store<void*>(data, nullptr);
+      store<CUdeviceptr>(data, is_known ? 0 : address);
       return;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       store<int>(data, CU_DEVICE_INVALID);
@@ -484,7 +485,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       bool has_no_host = range != nullptr && attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER &&
                          !range->is_host() && range->kind != MemoryKind::managed;
       if (range == nullptr || has_no_host)
-        get_unknown_attribute(data[i], attributes[i]);
+        get_absent_attribute(data[i], attributes[i], address, range != nullptr);
       else
         get_pointer_attribute(data[i], attributes[i], address, *range);
     }

@@ -1,6 +1,7 @@
 #include "api/entry.h"  // first: it makes cuda.h declare the exported names
 
 #include "common/limits.h"
+#include "driver/driver.h"
 #include "driver/loader.h"
 #include "driver/module.h"
 #include "driver/submission.h"
@@ -223,11 +224,19 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   });
 }
 
+/// It needs no context: CUDA's runtime asks before it has one. Memory of a variable is some
+/// context's here, and then that of the first device.
 CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                              const char* name) {
   return entry([&] {
     require(address != nullptr || bytes != nullptr);
-    auto module = find_library(library)->module_in(usable_context());
+    auto context = current_handle() != nullptr ? usable_context()
+                                               : Driver::get().device(0).primary_context();
+    if (current_handle() == nullptr) {
+      std::lock_guard lock(context->primary_mutex);
+      context->revive();
+    }
+    auto module = find_library(library)->module_in(context);
     give_global(module->global(name_of(name), /*managed_only=*/true), address, bytes);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "driver/copy.h"
 #include "driver/driver.h"
@@ -64,14 +65,33 @@ bool UserObject::release(unsigned count) {
 
 // ---- graphs ----
 
-Graph::~Graph() {
-  for (const auto& node : nodes_) live_nodes().erase(node.get());
-  for (auto [handle, count] : user_objects) {
+namespace {
+
+/// References like these, for another holder.
+UserObjectCounts retained(const UserObjectCounts& counts) {
+  UserObjectCounts result;
+  for (auto [handle, count] : counts)
+    if (auto object = UserObjectTable::instance().find(handle)) {
+      object->retain(count);
+      result[handle] = count;
+    }
+  return result;
+}
+
+void release(const UserObjectCounts& counts) {
+  for (auto [handle, count] : counts) {
     auto object = UserObjectTable::instance().find(handle);
     if (object == nullptr || !object->release(count)) continue;
     UserObjectTable::instance().remove(handle);
     object->destroy();
   }
+}
+
+}  // namespace
+
+Graph::~Graph() {
+  for (const auto& node : nodes_) live_nodes().erase(node.get());
+  release(user_objects);
 }
 
 GraphNode* Graph::add(std::unique_ptr<Operation> operation,
@@ -123,11 +143,7 @@ std::shared_ptr<Graph> Graph::clone() const {
   for (const auto& node : nodes_)
     for (const GraphNode::Edge& edge : node->dependencies_)
       copy->add_edge(copies[edge.node], copies[node.get()], edge.data);
-  for (auto [handle, count] : user_objects)
-    if (auto object = UserObjectTable::instance().find(handle)) {
-      object->retain(count);
-      copy->user_objects[handle] = count;
-    }
+  copy->user_objects = retained(user_objects);
   return copy;
 }
 
@@ -245,7 +261,10 @@ GraphExec::GraphExec(Graph& graph, uint64_t flags) : flags_(flags & ~uint64_t{CU
     position[node] = steps_.size();
     steps_.push_back(std::move(step));
   }
+  user_objects_ = retained(graph.user_objects);
 }
+
+GraphExec::~GraphExec() { release(user_objects_); }
 
 void GraphExec::add_tasks(const std::shared_ptr<Context>& context,
                           const std::shared_ptr<Task>& begin,
@@ -377,6 +396,7 @@ GraphExec::UpdateFailure GraphExec::update(Graph& graph) {
     step.operation = order[i]->operation().clone();
     step.node_id = order[i]->id();
   }
+  release(std::exchange(user_objects_, retained(graph.user_objects)));
   return {};
 }
 

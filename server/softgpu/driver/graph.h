@@ -68,6 +68,9 @@ class UserObject {
 
 using UserObjectTable = HandleTable<UserObject, CUuserObject>;
 
+/// How many references to user objects something holds.
+using UserObjectCounts = std::map<CUuserObject, unsigned>;
+
 /// Operations and their order. Changed under graph_mutex() only.
 class Graph : public std::enable_shared_from_this<Graph> {
  public:
@@ -91,7 +94,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool holds(const Graph& other) const;
 
   // References that the graph holds to objects of the program.
-  std::map<CUuserObject, unsigned> user_objects;
+  UserObjectCounts user_objects;
   /// A graph within a node of another one belongs to that.
   bool is_child = false;
 
@@ -165,6 +168,8 @@ class MemoryFreeOperation : public Operation {
 class GraphExec {
  public:
   GraphExec(Graph& graph, uint64_t flags);
+  ~GraphExec();
+  GraphExec(const GraphExec&) = delete;
   CUgraphExec handle() { return reinterpret_cast<CUgraphExec>(this); }
   uint64_t flags() const { return flags_; }
 
@@ -202,6 +207,7 @@ class GraphExec {
   const uint64_t flags_;
   std::vector<Step> steps_;
   std::shared_ptr<Task> last_launch_;
+  UserObjectCounts user_objects_;  // of the graph, held as long as it can be launched
 };
 
 using GraphTable = HandleTable<Graph, CUgraph>;

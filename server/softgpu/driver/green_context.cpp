@@ -40,6 +40,26 @@ Multiprocessors from_resource(const CUdevResource& resource) {
   return inside.processors;
 }
 
+DestroyedGreenContexts& DestroyedGreenContexts::instance() {
+  static auto* const all = new DestroyedGreenContexts();
+  return *all;
+}
+
+void DestroyedGreenContexts::add(CUgreenCtx handle) {
+  std::lock_guard lock(mutex_);
+  handles_.insert(handle);
+}
+
+void DestroyedGreenContexts::forget(CUgreenCtx handle) {
+  std::lock_guard lock(mutex_);
+  handles_.erase(handle);
+}
+
+bool DestroyedGreenContexts::has(CUgreenCtx handle) const {
+  std::lock_guard lock(mutex_);
+  return handles_.contains(handle);
+}
+
 std::shared_ptr<GreenContext> green_of(const Context& context) {
   for (const auto& green : GreenContextTable::instance().all())
     if (green->context.get() == &context) return green;

@@ -3,6 +3,8 @@
 #include <cuda.h>
 
 #include <memory>
+#include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include "driver/context.h"
@@ -38,6 +40,20 @@ struct GreenContext {
   Multiprocessors processors;
 };
 using GreenContextTable = HandleTable<GreenContext, CUgreenCtx>;
+
+/// Handles that were green contexts' once: what a destroyed one is answered differs.
+class DestroyedGreenContexts {
+ public:
+  static DestroyedGreenContexts& instance();
+  void add(CUgreenCtx handle);
+  /// The address is a live one's again.
+  void forget(CUgreenCtx handle);
+  bool has(CUgreenCtx handle) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_set<CUgreenCtx> handles_;
+};
 
 /// The green context that a context was converted from; null for others.
 std::shared_ptr<GreenContext> green_of(const Context& context);

@@ -1,5 +1,7 @@
 // Arrays are charged for what they will take before they are made.
 
+#include <limits>
+
 #include "protocol/extent.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
@@ -90,6 +92,55 @@ Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedAr
   return make<wire::CuMipmappedArrayCreateReply, CUmipmappedArray>(
       session, call, HandleKind::mipmap, bytes,
       [&](CUmipmappedArray* out) { return driver.cuMipmappedArrayCreate(out, &array, levels); });
+}
+
+// An array keeps what was ever mapped into it charged for as long as it lives, also when it is taken out again.
+Outcome mapArrays(Session& session, Call& call, wire::MapArrays::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  const auto items = in.getItems();
+  if (items.size() == 0) return CUDA_ERROR_INVALID_VALUE;
+  const int device = session.driver_ordinal(stream->context->device);
+  if (device < 0 || device >= std::numeric_limits<unsigned>::digits) return CUDA_ERROR_INVALID_DEVICE;
+  std::vector<CUarrayMapInfo> list(session.list_size(items.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    CUarrayMapInfo& to = list[i];
+    const auto from = items[i];
+    if (from.getMipmap() != 0) {
+      to.resourceType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+      if (!session.resolve(HandleKind::mipmap, from.getMipmap(), to.resource.mipmap)) return session.invalid(HandleKind::mipmap);
+    } else {
+      to.resourceType = CU_RESOURCE_TYPE_ARRAY;
+      if (!session.resolve(HandleKind::array, from.getArray(), to.resource.array)) return session.invalid(HandleKind::array);
+    }
+    if (from.isLevel()) {
+      const auto level = from.getLevel();
+      to.subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL;
+      to.subresource.sparseLevel = {level.getLevel(), level.getLayer(), level.getX(),      level.getY(),
+                                    level.getZ(),     level.getWidth(), level.getHeight(), level.getDepth()};
+    } else {
+      const auto tail = from.getTail();
+      to.subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL;
+      to.subresource.miptail = {tail.getLayer(), tail.getOffset(), tail.getBytes()};
+    }
+    to.memHandleType = CU_MEM_HANDLE_TYPE_GENERIC;
+    to.memOperationType = from.getAllocation() != 0 ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP;
+    if (from.getAllocation() != 0) {
+      if (!session.resolve(HandleKind::allocation, from.getAllocation(), to.memHandle.memHandle))
+        return session.invalid(HandleKind::allocation);
+      if (from.getOffset() >= session.memory().charge_of(to.memHandle.memHandle)->bytes()) return CUDA_ERROR_INVALID_VALUE;
+      to.offset = from.getOffset();
+    }
+    to.deviceBitMask = 1u << device;
+  }
+  const CUresult result = session.driver().cuMemMapArrayAsync(list.data(), static_cast<unsigned>(list.size()), stream->cuda);
+  if (result != CUDA_SUCCESS) return result;
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const Handle array(items[i].getMipmap() != 0 ? items[i].getMipmap() : items[i].getArray());
+    if (items[i].getAllocation() != 0) session.charge(array, session.memory().charge_of(list[i].memHandle.memHandle));
+  }
+  session.submitted(*stream);
+  return result;
 }
 
 }  // namespace fargpu::server::hand

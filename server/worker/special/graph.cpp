@@ -47,7 +47,7 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
   if (holds_itself(session, graph, Handle(in.getGraph()), node.params(), Handle(in.getParameters().isChild() ? in.getParameters().getChild() : 0)))
     return CUDA_ERROR_INVALID_VALUE;
   if (node.memory()) {
-    if (const CUresult bad = session.graph_memory().check(Handle(in.getGraph()), *node.memory()); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = check_memory(session, Handle(in.getGraph()), *node.memory()); bad != CUDA_SUCCESS) return bad;
   }
   if (const CUresult bad = node.keep_in(keeper_of(session, graph)); bad != CUDA_SUCCESS) return bad;
   CUgraphNode made{};
@@ -294,14 +294,15 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
   DriverTable& driver = session.driver();
-  if (session.graph_memory().any(Handle(in.getGraph()))) {
-    call.out<wire::UpdateGraphReply>().setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
-    call.out<wire::UpdateGraphReply>().setRefusal("updating an executable graph from a graph with memory nodes");
+  auto out = call.out<wire::UpdateGraphReply>();
+  // The driver takes memory nodes for empty ones, and sees no difference between them.
+  GraphMemory& memory = session.graph_memory();
+  if (const auto refused = memory.may_update(Handle(in.getExec()), Handle(in.getGraph())); refused != CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+    out.setOutcome(refused);
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
   CUgraphExecUpdateResultInfo info{};
   CUresult result = driver.cuGraphExecUpdate_v2(exec, graph, &info);
-  auto out = call.out<wire::UpdateGraphReply>();
   out.setOutcome(info.result);
   out.setErrorNode(session.reveal(HandleKind::node, info.errorNode, call, in.getGraph()).value());
   out.setErrorFromNode(session.reveal(HandleKind::node, info.errorFromNode, call, in.getGraph()).value());
@@ -319,6 +320,10 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
       out.setRefusal(refusal);
       out.setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
     }
+  }
+  if (result == CUDA_SUCCESS) {
+    memory.set_instantiated(Handle(in.getGraph()), Handle(in.getExec()));
+    memory.describe(Handle(in.getGraph()), out.initMemory());
   }
   return result;
 }

@@ -1,5 +1,7 @@
 // Kernel launches and what is asked about them.
 
+#include <algorithm>
+
 #include "server/worker/arguments.h"
 #include "server/worker/launch_attributes.h"
 #include "server/worker/session.h"
@@ -66,6 +68,40 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
     session.submitted(*stream);
     if (call.id().wants_reply) tell_cluster(driver, function, call.out<wire::LaunchReply>());
   }
+  return result;
+}
+
+Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reader in) {
+  const auto list = in.getLaunches();
+  if (list.size() == 0 || list.size() > limits::devices_max) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<StreamState*> streams;
+  for (const auto launch : list) {
+    // A default stream is some context's, which is not told here.
+    StreamState* const stream = launch.getStream() == 1 ? nullptr : session.stream(launch.getStream(), call.id().context);
+    if (!stream || std::find(streams.begin(), streams.end(), stream) != streams.end()) return CUDA_ERROR_INVALID_HANDLE;
+    streams.push_back(stream);
+  }
+  if (const auto waits = session.behind_streams(call, streams)) return *waits;
+  std::vector<Arguments> arguments(list.size());
+  std::vector<CUDA_LAUNCH_PARAMS> launches(list.size());
+  for (unsigned i = 0; i < list.size(); ++i) {
+    CUDA_LAUNCH_PARAMS& to = launches[i];
+    if (const CUresult bad = arguments[i].read(session, list[i].getFunction(), list[i].getParameters(), to.function); bad != CUDA_SUCCESS)
+      return bad;
+    to.gridDimX = list[i].getGridX();
+    to.gridDimY = list[i].getGridY();
+    to.gridDimZ = list[i].getGridZ();
+    to.blockDimX = list[i].getBlockX();
+    to.blockDimY = list[i].getBlockY();
+    to.blockDimZ = list[i].getBlockZ();
+    to.sharedMemBytes = list[i].getSharedBytes();
+    to.hStream = streams[i]->cuda;
+    to.kernelParams = arguments[i].pointers();
+  }
+  const CUresult result =
+      session.driver().cuLaunchCooperativeKernelMultiDevice(launches.data(), static_cast<unsigned>(launches.size()), in.getFlags());
+  if (result == CUDA_SUCCESS)
+    for (StreamState* const stream : streams) session.submitted(*stream);
   return result;
 }
 

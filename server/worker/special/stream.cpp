@@ -194,7 +194,7 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
     CUresult result = driver.cuStreamGetCaptureInfo_v3(stream->cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
     if (result != CUDA_SUCCESS) return result;
     const Handle owner = session.captured_graph(*stream, graph, call);
-    if (const CUresult bad = session.graph_memory().check(owner, *params.memory()); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = check_memory(session, owner, *params.memory()); bad != CUDA_SUCCESS) return bad;
     CUgraphNode node{};
     result = driver.cuGraphAddNode_v2(&node, graph, dependencies, edges, count, &params.params());
     if (result == CUDA_SUCCESS)

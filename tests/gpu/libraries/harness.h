@@ -80,6 +80,7 @@ class Memory {
   explicit Memory(size_t count) : count_(count) {
     OK(cudaMalloc(&data_, count * sizeof(T)));
     OK(cudaMemset(data_, 0, count * sizeof(T)));
+    settle();
   }
   Memory(const std::vector<T>& values) : Memory(values.size()) { put(values); }
   ~Memory() { cudaFree(data_); }
@@ -90,6 +91,7 @@ class Memory {
   size_t count() const { return count_; }
   void put(const std::vector<T>& values) {
     OK(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    settle();
   }
   std::vector<T> get() const {
     std::vector<T> values(count_);
@@ -98,6 +100,9 @@ class Memory {
   }
 
  private:
+  // Work on streams that do not wait for the default one may come next.
+  static void settle() { OK(cudaStreamSynchronize(nullptr)); }
+
   T* data_ = nullptr;
   size_t count_;
 };
