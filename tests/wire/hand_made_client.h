@@ -28,6 +28,13 @@ inline void send_until_cut(Channel& channel, std::span<const Channel::Bytes> pie
 /// A worker in this process with a hand-made client before it.
 class HandMadeClient {
  public:
+  /// Where kernels see host memory; ThreadSanitizer has the usual place.
+#if defined(__SANITIZE_THREAD__)
+  static constexpr std::uint64_t host_window = 0x7e80'4000'0000;
+#else
+  static constexpr std::uint64_t host_window = 0x2b5d'4000'0000;
+#endif
+
   explicit HandMadeClient(std::uint64_t host_bytes_max = 0) {
     auto [near, far] = make_memory_channel();
     channel_ = std::move(near);
@@ -49,7 +56,7 @@ class HandMadeClient {
         r.setBytes(std::uint64_t{64} << 30);
       };
       range(attach.initDeviceWindows(1)[0], 0x1000'0000'0000);
-      range(attach.initHostWindows(1)[0], 0x2b5d'4000'0000);
+      range(attach.initHostWindows(1)[0], host_window);
     });
     const auto answer = receive_control(*channel_, limits::lease_timeout);
     MessageReader reader(answer);

@@ -64,7 +64,7 @@ TEST_CASE("a worker refuses what it can refuse, and goes on") {
 TEST_CASE("a worker keeps large host blocks within their bounds") {
   HandMadeClient client;
   client.open_context();
-  constexpr std::uint64_t window = 0x2b5d'4000'0000, bytes = 6u << 20;
+  constexpr std::uint64_t window = HandMadeClient::host_window, bytes = 6u << 20;
   const auto open = [&](std::uint64_t address, std::uint64_t size, std::uint64_t device) {
     client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [&](auto in) {
       in.setAddress(address);
@@ -283,12 +283,12 @@ TEST_CASE("host memory that kernels see goes with its context") {
     in.setAddress(0x5000);
     in.setBytes(4096);
     in.setMapped(true);
-    in.setDevice(0x2b5d'4000'0000);
+    in.setDevice(HandMadeClient::host_window);
   });
   REQUIRE(client.reply() == CUDA_SUCCESS);
   const auto set = [&] {
     client.send_call<wire::CuMemsetD32Async>(Opcode::cuMemsetD32Async, [](auto in) {
-      in.setDstDevice(0x2b5d'4000'0000);
+      in.setDstDevice(HandMadeClient::host_window);
       in.setN(4);
       in.setHStream(1);
     });

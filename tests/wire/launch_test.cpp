@@ -122,6 +122,21 @@ TEST_CASE("only the first launch of a class waits for the driver's word") {
   CHECK(waited() == later + 1);
 }
 
+TEST_CASE("what a block of arguments leaves out is zero") {
+  Kernels k;
+  unsigned char block[12];
+  std::memset(block, 0xAB, sizeof(block));
+  std::size_t size = sizeof(block);
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, block, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+  REQUIRE(cuLaunchKernel(k.mixed, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const auto parameters = k.driver->launches().back().parameters;
+  REQUIRE(parameters.size() == 24);
+  CHECK(parameters[0] == std::byte{0xAB});
+  CHECK(parameters[11] == std::byte{0xAB});
+  for (std::size_t i = 12; i < 24; ++i) CHECK(parameters[i] == std::byte{0});
+}
+
 TEST_CASE("launches that make no sense are refused in the caller") {
   Kernels k;
   void* arguments[] = {&k.memory, &k.count, &k.value};

@@ -114,10 +114,9 @@ void KernelOperation::copy_arguments(void** arguments, void** extra) {
       else
         throw Failure(CUDA_ERROR_INVALID_VALUE);
     }
-    // Buffers are often rounded up behind the last parameter.
-    require(bytes >= kernel.parameter_bytes && (buffer != nullptr || bytes == 0));
-    if (kernel.parameter_bytes != 0)
-      std::memcpy(argument_bytes_.data(), buffer, kernel.parameter_bytes);
+    // Buffers are often rounded up behind the last parameter, and may end early.
+    require(buffer != nullptr);
+    std::memcpy(argument_bytes_.data(), buffer, std::min<size_t>(bytes, kernel.parameter_bytes));
   } else {
     require(kernel.parameters.empty());
   }
