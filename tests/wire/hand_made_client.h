@@ -28,9 +28,9 @@ inline void send_until_cut(Channel& channel, std::span<const Channel::Bytes> pie
 /// A worker in this process with a hand-made client before it.
 class HandMadeClient {
  public:
-  /// Where kernels see host memory; ThreadSanitizer has the usual place.
+  /// Where kernels see host memory; ThreadSanitizer has the usual place. Not where the client would have it: it is in this process too.
 #if defined(__SANITIZE_THREAD__)
-  static constexpr std::uint64_t host_window = 0x7e80'4000'0000;
+  static constexpr std::uint64_t host_window = 0x7e90'4000'0000;
 #else
   static constexpr std::uint64_t host_window = 0x2b5d'4000'0000;
 #endif

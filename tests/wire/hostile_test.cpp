@@ -500,9 +500,9 @@ class HandMadeWorker {
 TEST_CASE("a client loses a session whose worker breaks the protocol, and says so to every call") {
   HandMadeWorker worker;
   CUcontext context = nullptr;
-  std::thread speaker;
+  std::jthread speaker;
   SECTION("a reply for which nobody waits") {
-    speaker = std::thread([&] {
+    speaker = std::jthread([&] {
       FrameHeader header;
       header.kind = FrameKind::reply;
       header.subject = 4711;
@@ -511,7 +511,7 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
   }
   SECTION("bytes for memory that is not pinned") {
     static unsigned char victim = 1;
-    speaker = std::thread([&] {
+    speaker = std::jthread([&] {
       worker.control([](wire::Control::Builder control) {
         auto pull = control.initPull();
         pull.setPull(1);
@@ -521,7 +521,7 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
     });
   }
   SECTION("a function that is part of no graph") {
-    speaker = std::thread([&] {
+    speaker = std::jthread([&] {
       worker.control([](wire::Control::Builder control) {
         auto callback = control.initCallback();
         callback.setCallback(1);
@@ -530,7 +530,7 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
     });
   }
   SECTION("bytes for memory that is part of no graph") {
-    speaker = std::thread([&] {
+    speaker = std::jthread([&] {
       worker.control([](wire::Control::Builder control) {
         auto pull = control.initPull();
         pull.setPull(1);
@@ -546,7 +546,7 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
   memory.pitch = memory.width = 4;
   memory.height = memory.rows = memory.slices = 1;
   const auto deliver = [&](std::uint64_t part, std::uint64_t offset) {
-    speaker = std::thread([&worker, part, offset] {
+    speaker = std::jthread([&worker, part, offset] {
       worker.control([&](wire::Control::Builder control) {
         auto deliver = control.initDeliver();
         deliver.setPart(part);
@@ -566,7 +566,7 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
   SECTION("bytes for memory of a graph that is not launched") { deliver(session.graph_parts().add(memory), 0); }
   SECTION("bytes of memory that a graph only writes") {
     const std::uint64_t part = session.graph_parts().add(memory);
-    speaker = std::thread([&worker, part] {
+    speaker = std::jthread([&worker, part] {
       worker.control([part](wire::Control::Builder control) {
         auto pull = control.initPull();
         pull.setPull(1);
@@ -577,7 +577,7 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
   }
   const auto call = [&](bool destructor, int times) {
     const std::uint64_t part = session.graph_parts().add(client::GraphParts::Function{[](void* n) { ++*static_cast<unsigned char*>(n); }, victim, destructor});
-    speaker = std::thread([&worker, part, times] {
+    speaker = std::jthread([&worker, part, times] {
       for (int i = 1; i <= times; ++i) {
         worker.control([&](wire::Control::Builder control) {
           auto callback = control.initCallback();
@@ -593,26 +593,26 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
   }
   SECTION("a destructor, twice") { call(true, 2); }
   SECTION("a frame that only clients send") {
-    speaker = std::thread([&] {
+    speaker = std::jthread([&] {
       FrameHeader header;
       header.kind = FrameKind::call;
       worker.send(header);
     });
   }
   SECTION("garbage") {
-    speaker = std::thread([&] {
+    speaker = std::jthread([&] {
       const std::vector<std::byte> garbage(4096, std::byte{0xEE});
       const std::span<const std::byte> pieces[] = {garbage};
       send_until_cut(worker.channel(), pieces);
     });
   }
   SECTION("a goodbye") {
-    speaker = std::thread([&] {
+    speaker = std::jthread([&] {
       worker.control([](wire::Control::Builder control) { control.initGoodbye().setText("the host goes down"); });
     });
   }
   SECTION("silence and the end") {
-    speaker = std::thread([&] { worker.channel().close(); });
+    speaker = std::jthread([&] { worker.channel().close(); });
   }
   CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
   speaker.join();
