@@ -187,7 +187,7 @@ TEST_CASE("comparison is cyclic, and all bits may count") {
   REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
   REQUIRE(cuStreamWaitValue64_v2(s.stream, s.host(2), 1, CU_STREAM_WAIT_VALUE_NOR) == CUDA_SUCCESS);
   CHECK(cuStreamQuery(s.stream) == CUDA_ERROR_NOT_READY);
-  wide[1] = 0;
+  std::atomic_ref(wide[1]).store(0);
   REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
 }
 
