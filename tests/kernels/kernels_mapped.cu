@@ -368,6 +368,76 @@ CASE(graphs) {
   OK(cuGraphDestroy(graph));
 }
 
+// A graph copies from and to a block before and after a kernel that uses it, and was made when no kernel had used it yet.
+CASE(copied_by_graphs) {
+  Kernels kernels;
+  for (size_t bytes : {size_t{4096}, 4 * mib}) {
+    for (bool captured : {false, true}) {
+      Pinned values(bytes);
+      Stream stream;
+      Buffer<int> device(values.count());
+      device.clear();
+      int count = static_cast<int>(values.count());
+      CUgraph graph;
+      CUgraphExec executable;
+      CUdeviceptr address = reinterpret_cast<CUdeviceptr>(values.get());  // where kernels see it, too
+      if (captured) {
+        OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        OK(cuMemcpyHtoDAsync(device.address(), values.get(), values.bytes(), stream));
+        launch_step(kernels, stream, device.address(), 1, count);
+        OK(cuMemcpyDtoHAsync(values.get(), device.address(), values.bytes(), stream));
+        launch_step(kernels, stream, address, 1, count);
+        OK(cuMemcpyHtoDAsync(device.address(), values.get(), values.bytes(), stream));
+        OK(cuStreamEndCapture(stream, &graph));
+      } else {
+        OK(cuGraphCreate(&graph, 0));
+        const auto copy = [&](bool in, CUgraphNode* after) {
+          CUDA_MEMCPY3D p{};
+          p.srcMemoryType = in ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+          p.dstMemoryType = in ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+          p.srcHost = p.dstHost = values.get();
+          p.srcDevice = p.dstDevice = device.address();
+          p.WidthInBytes = values.bytes();
+          p.Height = p.Depth = 1;
+          CUcontext context;
+          OK(cuCtxGetCurrent(&context));
+          CUgraphNode node;
+          OK(cuGraphAddMemcpyNode(&node, graph, after, after ? 1 : 0, &p, context));
+          return node;
+        };
+        const auto step_of = [&](CUdeviceptr on, CUgraphNode* after) {
+          long long stride = 1;
+          void* arguments[] = {&on, &stride, &count};
+          CUDA_KERNEL_NODE_PARAMS p{};
+          p.func = kernels.get("step");
+          p.gridDimX = blocks_for(count);
+          p.blockDimX = block_size;
+          p.gridDimY = p.gridDimZ = p.blockDimY = p.blockDimZ = 1;
+          p.kernelParams = arguments;
+          CUgraphNode node;
+          OK(cuGraphAddKernelNode(&node, graph, after, 1, &p));
+          return node;
+        };
+        CUgraphNode last = copy(true, nullptr);
+        last = step_of(device.address(), &last);
+        last = copy(false, &last);
+        last = step_of(address, &last);
+        copy(true, &last);
+      }
+      OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+      for (int round = 0; round < 3; ++round) {
+        values.number(round);
+        OK(cuGraphLaunch(executable, stream));
+        OK(cuStreamSynchronize(stream));
+        const std::vector<int> there = device.get();
+        for (int i = 0; i < count; ++i) HOLDS(values[i] == 4 * (round + i) + 3 && there[i] == values[i]);
+      }
+      OK(cuGraphExecDestroy(executable));
+      OK(cuGraphDestroy(graph));
+    }
+  }
+}
+
 CASE(host_functions) {
   Kernels kernels;
   Pinned values(4 * mib);
