@@ -282,6 +282,13 @@ struct OpenHostBlock {
   paged @4 :Bool;                 # mapped: the client asks for what kernels write (ReadHostBlock); else it is delivered when it has changed
 }
 
+struct MapGraphPart {
+  # Where kernels see memory that a graph copies from or to: from the next launch on, the graph's copies go there. The device address 0
+  # says that kernels see it no more, and that the copies are the client's again. A part that is gone is no error. Deferred.
+  part @0 :UInt64;
+  place @1 :CopySide;
+}
+
 struct CloseHostBlock {
   # The block is gone. The client has made sure that nothing pending uses it. Deferred.
   address @0 :UInt64;

@@ -129,7 +129,10 @@ class Copier {
     call.in().setStream(stream_.wire());
     if (const CUresult bad = write_copy(thread_, copy, nullptr, call.in().initCopy(), parts); bad != CUDA_SUCCESS) return bad;
     const CUresult result = call.post(stream_);
-    if (result == CUDA_SUCCESS) parts.keep();
+    if (result == CUDA_SUCCESS) {
+      session_.host_memory().graph_has(thread_, parts);
+      parts.keep();
+    }
     return result;
   }
 
