@@ -16,6 +16,7 @@ inline constexpr int exit_not_found = 127;
 
 struct RunOptions {
   std::string pool;
+  std::string gpus, memory, compute, priority, wait;  ///< as the variables of the same meaning; empty where none is given
   bool no_check = false;
   std::vector<std::string> arguments;
 };
@@ -38,6 +39,23 @@ struct DoctorOptions {
   std::string pool;
 };
 int doctor(const DoctorOptions& options);
+
+struct TokenOptions {
+  std::string file, name, tenant;
+  std::string ttl = "30d";
+};
+int create_token(const TokenOptions& options);
+int list_tokens(const TokenOptions& options);
+int revoke_token(const TokenOptions& options);
+
+struct PkiOptions {
+  std::string folder;
+  std::string life = "365d";
+  std::string server, tenant;
+  std::vector<std::string> hosts;
+};
+int init_pki(const PkiOptions& options);
+int issue_pki(const PkiOptions& options);
 
 /// The hosts of --pool or FARGPU_POOL; throws std::runtime_error with the repair.
 std::vector<PoolHost> pool_hosts(const std::string& pool);
