@@ -24,6 +24,22 @@ Window window_taken(const std::vector<Window>& offered, wire::Range::Reader take
   throw ProtocolError(host + " took an address window that was not offered");
 }
 
+// A connection that the session's worker has taken as a bulk lane.
+std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<kj::byte>& key, const std::string& host) {
+  auto channel = connect();
+  send_control(*channel, 1, [&](wire::Control::Builder control) {
+    auto lane = control.initLane();
+    lane.setSessionId(session);
+    lane.setKey(capnp::Data::Reader(key.data(), key.size()));
+  });
+  const auto message = receive_control(*channel, limits::connect_timeout);
+  MessageReader reader(message);
+  const auto control = reader.root<wire::Control>();
+  if (!control.isLaneAnswer()) throw ProtocolError(host + " did not answer to a bulk lane");
+  check_failure(control.getLaneAnswer(), host);
+  return channel;
+}
+
 // What is reserved for a session that may not come to be: another host's session needs the same addresses.
 class OfferedWindows {
  public:
@@ -48,7 +64,7 @@ class OfferedWindows {
 }  // namespace
 
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
-                                const std::string& host_name) {
+                                const std::string& host_name, Connect connect) {
   OfferedWindows offered;
   if (offered.device.empty() || offered.host.empty()) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
@@ -76,6 +92,12 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   Terms terms;
   terms.host = host_name;
   terms.session_id = answer.getSessionId();
+  terms.lanes = config.lanes;
+  if (connect && answer.hasLaneKey()) {
+    const auto bytes = answer.getLaneKey();
+    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<kj::byte>(bytes.begin(), bytes.end()),
+                       host_name] { return open_lane(connect, session, key, host_name); };
+  }
   if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
   terms.device_window = window_taken(offered.device, answer.getDeviceWindow(), host_name);
   terms.host_window = window_taken(offered.host, answer.getHostWindow(), host_name);
@@ -130,7 +152,7 @@ std::unique_ptr<Session> dial(const Config& config) {
             ticket.assign(reinterpret_cast<const std::byte*>(bytes.begin()),
                           reinterpret_cast<const std::byte*>(bytes.end()));
           });
-      auto session = attach(connect_to(host), ticket, config, broker.name());
+      auto session = attach(connect_to(host), ticket, config, broker.name(), [host] { return connect_to(host); });
       log::info("session {} at {}, {} device(s)", session->terms().session_id, broker.name(),
                 session->facts().devices.size());
       return session;

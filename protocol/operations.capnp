@@ -197,6 +197,7 @@ struct CopyIn {
     block @4 :UInt64;             # address within a host block whose newest contents the worker holds
     pull @5 :UInt64;              # address of pinned memory of the client
     part @7 :UInt64;              # other memory of the client, of which only the number is known; released when it has been pulled
+    lanes @8 :UInt32;             # one row, however long, comes as this transfer on the bulk lanes
   }
   complete @6 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may overtake it
 }
@@ -210,6 +211,7 @@ struct CopyOut {
   target :union {
     reply @3 :Void;
     block @4 :UInt64;             # address within a host block, where the rows come to lie behind each other
+    lanes @5 :UInt32;             # barrier; one row, however long, goes as this transfer on the bulk lanes
   }
 }
 
