@@ -1,6 +1,7 @@
 #include "dial.h"
 
 #include <cstring>
+#include <set>
 
 #include "log.h"
 #include "protocol/handshake.h"
@@ -16,15 +17,11 @@ void write_windows(const std::vector<Window>& windows, capnp::List<wire::Range>:
   }
 }
 
-// Keeps the one that the worker took and gives the others up.
-Window keep_window(const std::vector<Window>& offered, wire::Range::Reader taken, const std::string& host) {
-  Window kept;
-  for (const Window& window : offered) {
-    if (window.base == taken.getBase() && window.bytes == taken.getBytes()) kept = window;
-    else release_window(window);
-  }
-  if (kept.bytes == 0) throw ProtocolError(host + " took an address window that was not offered");
-  return kept;
+// The one that the worker took.
+Window window_taken(const std::vector<Window>& offered, wire::Range::Reader taken, const std::string& host) {
+  for (const Window& window : offered)
+    if (window.base == taken.getBase() && window.bytes == taken.getBytes()) return window;
+  throw ProtocolError(host + " took an address window that was not offered");
 }
 
 // A connection that the session's worker has taken as a bulk lane.
@@ -43,9 +40,25 @@ std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session
   return channel;
 }
 
-struct OfferedWindows {
-  std::vector<Window> device = reserve_device_windows();
-  std::vector<Window> host = reserve_host_windows();
+// What is reserved for a session that may not come to be: another host's session needs the same addresses.
+class OfferedWindows {
+ public:
+  OfferedWindows() = default;
+  OfferedWindows(const OfferedWindows&) = delete;
+  OfferedWindows& operator=(const OfferedWindows&) = delete;
+  ~OfferedWindows() {
+    for (const auto* const list : std::initializer_list<const std::vector<Window>*>{&device, &host, &band})
+      for (const Window& window : *list)
+        if (!kept_.contains(window.base)) release_window(window);
+  }
+  void keep(const Terms& terms) { kept_ = {terms.device_window.base, terms.host_window.base, terms.driver_band.base}; }
+
+  const std::vector<Window> device = reserve_device_windows();
+  const std::vector<Window> host = reserve_host_windows();
+  std::vector<Window> band;
+
+ private:
+  std::set<std::uint64_t> kept_;
 };
 
 }  // namespace
@@ -86,8 +99,8 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                        host_name] { return open_lane(connect, session, key, host_name); };
   }
   if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
-  terms.device_window = keep_window(offered.device, answer.getDeviceWindow(), host_name);
-  terms.host_window = keep_window(offered.host, answer.getHostWindow(), host_name);
+  terms.device_window = window_taken(offered.device, answer.getDeviceWindow(), host_name);
+  terms.host_window = window_taken(offered.host, answer.getHostWindow(), host_name);
   terms.driver_band = {answer.getDriverBand().getBase(), answer.getDriverBand().getBytes()};
   // Pages of ours are put over parts of it later, so it must be of a shape that cannot reach beyond what is reserved here.
   constexpr std::uint64_t unit = 1u << 30, most = 1ull << 40;
@@ -99,6 +112,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                 "in this process; start it again, or without what maps memory there",
                                 terms.driver_band.base, terms.driver_band.base + terms.driver_band.bytes));
   }
+  if (terms.driver_band.bytes > 0) offered.band.push_back(terms.driver_band);
   terms.facts = read_facts(answer.getFacts());
   if (config.visible_set) select_devices(terms.facts, config.visible_devices);
   const auto opcodes = answer.getOpcodes();
@@ -109,7 +123,9 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                 "or update the driver there",
                                 host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
-  return std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
+  auto session = std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
+  offered.keep(session->terms());
+  return session;
 }
 
 std::unique_ptr<Session> dial(const Config& config) {

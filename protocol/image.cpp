@@ -100,7 +100,7 @@ std::optional<std::size_t> elf_bytes(const Source& source) {
     if (header.e_shentsize < sizeof(section)) return std::nullopt;
     std::uint64_t sections = header.e_shnum;
     if (sections == 0) {  // too many for the header: the first one says how many
-      if (!source.load(header.e_shoff, section)) return std::nullopt;
+      if (!source.load(header.e_shoff, section) || !reach(header.e_shoff, sizeof(section))) return std::nullopt;
       sections = section.sh_size;
     }
     if (sections > limits::image_bytes_max || !reach(header.e_shoff, sections * header.e_shentsize)) return std::nullopt;

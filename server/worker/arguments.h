@@ -24,7 +24,9 @@ class Arguments {
       kernel = true;
     }
     if (!entry) return CUDA_ERROR_INVALID_HANDLE;
-    const FunctionLayout& layout = *session.layout(*entry, kernel);
+    FunctionLayout* found = nullptr;
+    if (const CUresult bad = session.layout(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
+    const FunctionLayout& layout = *found;
     function = reinterpret_cast<CUfunction>(entry->value);
     kj::byte* begin = const_cast<kj::byte*>(block.begin());
     if (block.size() < layout.bytes) {

@@ -60,6 +60,14 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
                         std::to_string(attach.getDriverVersion()) + "; set FARGPU_DRIVER_VERSION=" + std::to_string(version) +
                         " there, or update the driver here");
     }
+    // The end of a process gives its addresses back; in one process with its client a session does.
+    struct Reserved {
+      ~Reserved() {
+        if (window.bytes > 0) driver.cuMemAddressFree(window.base, window.bytes);
+      }
+      DriverTable& driver;
+      Window window;
+    } reserved{driver, {}};
     const Window device_window = choose(attach.getDeviceWindows(), [&](const Window& window) {
       CUdeviceptr got = 0;
       if (driver.cuMemAddressReserve(&got, window.bytes, 0, window.base, 0) != CUDA_SUCCESS) return false;
@@ -67,6 +75,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
       driver.cuMemAddressFree(got, window.bytes);
       return false;
     });
+    if (options.one_process) reserved.window = device_window;
     const Window host_window = choose(attach.getHostWindows(), [&](const Window& window) {
       if (options.one_process) return true;
       void* const wish = reinterpret_cast<void*>(window.base);
@@ -135,7 +144,6 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
       // A process of its own frees everything by its end, which nothing can hold up. The driver could: a kernel may never end.
       if (!options.one_process) (void)session.release();
     }
-    if (options.one_process) driver.cuMemAddressFree(device_window.base, device_window.bytes);
     return why;
   } catch (const kj::Exception& error) {
     return std::string("malformed attach message: ") + error.getDescription().cStr();

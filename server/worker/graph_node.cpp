@@ -308,7 +308,9 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
     function = kernel.func ? session.reveal(HandleKind::function, kernel.func, call) : session.reveal(HandleKind::kernel, kernel.kern, call);
   }
   Handles::Entry* const entry = session.handles().find(function.kind(), function);
-  const FunctionLayout& layout = *session.layout(*entry, function.kind() == HandleKind::kernel);
+  FunctionLayout* found = nullptr;
+  if (const CUresult bad = session.layout(*entry, function.kind() == HandleKind::kernel, found); bad != CUDA_SUCCESS) return bad;
+  const FunctionLayout& layout = *found;
   std::vector<std::byte> block(layout.bytes);
   if (kernel.kernelParams) {
     for (std::size_t i = 0; i < layout.parameters.size(); ++i)

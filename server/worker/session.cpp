@@ -994,20 +994,24 @@ void Session::drop_staging(ContextState& context) {
   staging_out_ = StagingRing();
 }
 
-FunctionLayout* Session::layout(Handles::Entry& entry, bool kernel) {
-  if (entry.layout) return entry.layout;
+CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found) {
+  found = entry.layout;
+  if (found) return CUDA_SUCCESS;
   auto layout = std::make_unique<FunctionLayout>();
   for (std::size_t index = 0;; ++index) {
     std::size_t offset = 0, bytes = 0;
     const CUresult result =
         kernel ? driver_.cuKernelGetParamInfo(reinterpret_cast<CUkernel>(entry.value), index, &offset, &bytes)
                : driver_.cuFuncGetParamInfo(reinterpret_cast<CUfunction>(entry.value), index, &offset, &bytes);
-    if (result != CUDA_SUCCESS) break;  // INVALID_VALUE behind the last one
+    if (result == CUDA_ERROR_INVALID_VALUE) break;  // behind the last one
+    // Fewer parameters than there are would have the driver read beyond them.
+    if (result != CUDA_SUCCESS) return result;
     layout->parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
     layout->bytes = std::max(layout->bytes, static_cast<std::uint32_t>(offset + bytes));
   }
   layouts_.push_back(std::move(layout));
-  return entry.layout = layouts_.back().get();
+  found = entry.layout = layouts_.back().get();
+  return CUDA_SUCCESS;
 }
 
 }  // namespace fargpu::server

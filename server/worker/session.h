@@ -241,7 +241,7 @@ class Session final : FrameHandler {
   void add_user_object(std::uint64_t part, Handle object) { user_objects_[part] = object; }
 
   /// Layouts of functions live as long as the session; a handle's entry points to its own.
-  FunctionLayout* layout(Handles::Entry& entry, bool kernel);
+  CUresult layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found);
 
   /// An event of the client is being waited for, or not any more; destroying it waits until nobody does.
   void event_waiter(std::uint64_t event, int change);

@@ -88,6 +88,9 @@ struct State {
   std::map<std::string, std::size_t> counts;
   std::map<std::string, std::vector<std::uint64_t>> last;
   std::map<std::string, std::deque<CUresult>> scripts;
+  std::size_t calls_since = 0, failing_call = 0;
+  CUresult failing_result = CUDA_SUCCESS;
+  const char* failed_call = "";
   std::vector<Launch> launches;
   bool paused = false;
   bool hung = false;  // paused for ever
@@ -406,6 +409,13 @@ void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
   const Lock lock(s.mutex);
   ++s.counts[name];
   s.last[name] = std::move(arguments);
+  const bool of_completion = std::string_view(name) == "cuEventRecord" || std::string_view(name) == "cuEventQuery";
+  if (!of_completion && ++s.calls_since == s.failing_call) {
+    scripted_ = true;
+    result_ = s.failing_result;
+    s.failed_call = name;
+    return;
+  }
   auto& script = s.scripts[name];
   if (script.empty()) return;
   scripted_ = true;
@@ -414,6 +424,21 @@ void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
 }
 
 extern "C" __attribute__((visibility("default"))) const Controls* fargpu_fake_controls() { return &controls; }
+extern "C" __attribute__((visibility("default"))) void fargpu_fake_fail_call(std::size_t nth, CUresult result) {
+  const Lock lock(state().mutex);
+  state().calls_since = 0;
+  state().failing_call = nth;
+  state().failing_result = result;
+  state().failed_call = "";
+}
+extern "C" __attribute__((visibility("default"))) const char* fargpu_fake_failed_call() {
+  const Lock lock(state().mutex);
+  return state().failed_call;
+}
+extern "C" __attribute__((visibility("default"))) std::size_t fargpu_fake_calls_since() {
+  const Lock lock(state().mutex);
+  return state().calls_since;
+}
 
 // --- the driver -------------------------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,39 @@
 
 #include <dlfcn.h>
 
+#include "faults.h"
+
 #include <stdexcept>
 
 namespace fargpu::fake {
+
+namespace {
+
+// The library's own function of this name; it is loaded when the driver is.
+template <class Function>
+Function* own(const char* name) {
+  FakeDriver::instance();
+  void* const library = ::dlopen(FARGPU_FAKE_PATH, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (!library) throw std::runtime_error(::dlerror());
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+}  // namespace
+
+void fail_call(std::size_t nth, CUresult result) {
+  static auto* const function = own<void(std::size_t, CUresult)>("fargpu_fake_fail_call");
+  function(nth, result);
+}
+
+const char* failed_call() {
+  static auto* const function = own<const char*()>("fargpu_fake_failed_call");
+  return function();
+}
+
+std::size_t calls_since() {
+  static auto* const function = own<std::size_t()>("fargpu_fake_calls_since");
+  return function();
+}
 
 FakeDriver& FakeDriver::instance() {
   static FakeDriver* const driver = new FakeDriver;

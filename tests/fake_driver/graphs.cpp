@@ -13,6 +13,7 @@ struct UserObject {
   CUhostFn destroy = nullptr;
   void* object = nullptr;
   unsigned references = 0;
+  unsigned callers = 0;  // of these: not of graphs
 };
 
 namespace {
@@ -594,7 +595,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) { return behaviour::cuGraphDestroy
 CUresult cuUserObjectCreate(CUuserObject* out, void* object, CUhostFn destroy, unsigned references, unsigned flags) {
   const Lock lock(mutex());
   if (flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC || references == 0) return CUDA_ERROR_INVALID_VALUE;
-  auto* const made = new UserObject{destroy, object, references};
+  auto* const made = new UserObject{destroy, object, references, references};
   objects().insert(made);
   *out = reinterpret_cast<CUuserObject>(made);
   return CUDA_SUCCESS;
@@ -602,14 +603,16 @@ CUresult cuUserObjectCreate(CUuserObject* out, void* object, CUhostFn destroy, u
 CUresult cuUserObjectRetain(CUuserObject object, unsigned count) {
   const Lock lock(mutex());
   UserObject* const o = live<UserObject>(object);
-  if (!o || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!o || count == 0 || count > ~0u - o->references) return CUDA_ERROR_INVALID_VALUE;
   o->references += count;
+  o->callers += count;
   return CUDA_SUCCESS;
 }
 CUresult cuUserObjectRelease(CUuserObject object, unsigned count) {
   const Lock lock(mutex());
   UserObject* const o = live<UserObject>(object);
-  if (!o || count == 0 || count > o->references) return CUDA_ERROR_INVALID_VALUE;
+  if (!o || count == 0 || count > o->callers) return CUDA_ERROR_INVALID_VALUE;
+  o->callers -= count;
   drop(o, count);
   return CUDA_SUCCESS;
 }
@@ -618,8 +621,11 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned co
   Graph* const g = live<Graph>(graph);
   UserObject* const o = live<UserObject>(object);
   if (!g || !o || count == 0 || flags > CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
+  const bool moved = flags == CU_GRAPH_USER_OBJECT_MOVE;
+  if (moved ? count > o->callers : count > ~0u - o->references) return CUDA_ERROR_INVALID_VALUE;
   g->references[o] += count;
-  if (flags != CU_GRAPH_USER_OBJECT_MOVE) o->references += count;
+  if (moved) o->callers -= count;
+  else o->references += count;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned count) {

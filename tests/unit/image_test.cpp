@@ -181,6 +181,12 @@ TEST_CASE("an ELF image ends where the furthest of its parts does") {
     put(bytes, offsetof(Elf64_Ehdr, e_shnum), Elf64_Half{0});
     CHECK(length(bytes) == 605);
   }
+  SECTION("a first section that says there are none belongs to it") {
+    elf.add_section(SHT_PROGBITS, 500, 0);
+    Bytes bytes = elf.build();
+    put(bytes, offsetof(Elf64_Ehdr, e_shnum), Elf64_Half{0});
+    CHECK(length(bytes) == sizeof(Elf64_Ehdr) + sizeof(Elf64_Shdr));
+  }
 }
 
 TEST_CASE("an ELF image of another machine word, or beyond the limit, is none") {

@@ -6,8 +6,11 @@
 #include "cuda_facts.h"
 #include "protocol/handshake.h"
 #include "server/worker/attach.h"
+#include "wrap.h"
 
 namespace fargpu::test {
+
+std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 
 client::Config Remote::default_config() {
   client::Config config;
@@ -18,6 +21,7 @@ client::Config Remote::default_config() {
 Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) {
   driver->reset();
   auto [near, far] = make_memory_channel();
+  if (wrap_channel) near = wrap_channel(std::move(near));
   channel_ = near.get();
   worker_ = std::thread([this, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;

@@ -372,5 +372,6 @@ TEST_CASE("what is destroyed while a stream waits for a value goes when that is 
   std::size_t nodes = 1;
   CHECK(cuGraphGetNodes(one.graph, nullptr, &nodes) == CUDA_SUCCESS);
   CHECK(nodes == 0);
-  CHECK(s.driver->calls("cuModuleUnload") == unloaded + 1);
+  for (int i = 0; i < 2000 && s.driver->calls("cuModuleUnload") == unloaded; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(s.driver->calls("cuModuleUnload") == unloaded + 1);  // beside the executor, and perhaps behind the answer
 }

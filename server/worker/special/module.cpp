@@ -73,10 +73,29 @@ struct Load {
   }
 };
 
-void describe(Session& session, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
+// A kernel whose code is not for this device has no parameters to tell of, and is found all the same: its launch says why it cannot run.
+bool lacks_code(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_NO_BINARY_FOR_GPU:
+    case CUDA_ERROR_INVALID_IMAGE:
+    case CUDA_ERROR_INVALID_PTX:
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
+    case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
+    case CUDA_ERROR_JIT_COMPILATION_DISABLED:
+    case CUDA_ERROR_NOT_FOUND:
+      return true;
+    default:
+      return false;
+  }
+}
+
+CUresult describe(Session& session, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
   const bool kernel = handle.kind() == HandleKind::kernel;
   Handles::Entry& entry = *session.handles().find(handle.kind(), handle);
-  const FunctionLayout& layout = *session.layout(entry, kernel);
+  FunctionLayout* found = nullptr;
+  if (const CUresult bad = session.layout(entry, kernel, found); bad != CUDA_SUCCESS && !lacks_code(bad)) return bad;
+  static const FunctionLayout unknown;
+  const FunctionLayout& layout = found ? *found : unknown;
   out.setFunction(handle.value());
   out.setOwner(owner.value());
   auto parameters = out.initParameters(static_cast<unsigned>(layout.parameters.size()));
@@ -88,6 +107,7 @@ void describe(Session& session, Handle handle, wire::FunctionReply::Builder out,
   const CUresult named = kernel ? session.driver().cuKernelGetName(&name, reinterpret_cast<CUkernel>(entry.value))
                                 : session.driver().cuFuncGetName(&name, reinterpret_cast<CUfunction>(entry.value));
   if (named == CUDA_SUCCESS && name) out.setName(name);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -174,8 +194,7 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (result == CUDA_SUCCESS) describe(session, handle, call.out<wire::FunctionReply>(), owner);
-  return result;
+  return result == CUDA_SUCCESS ? describe(session, handle, call.out<wire::FunctionReply>(), owner) : result;
 }
 
 Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::Reader in) {
@@ -183,17 +202,15 @@ Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::R
   DriverTable& driver = session.driver();
   if (CUkernel kernel{}; session.resolve(HandleKind::kernel, handle.value(), kernel)) {
     CUlibrary library{};
-    driver.cuKernelGetLibrary(&library, kernel);
-    describe(session, handle, call.out<wire::FunctionReply>(), session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
-    return CUDA_SUCCESS;
+    if (const CUresult bad = driver.cuKernelGetLibrary(&library, kernel); bad != CUDA_SUCCESS) return bad;
+    return describe(session, handle, call.out<wire::FunctionReply>(), session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
   }
   CUfunction function{};
   if (!session.handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;
   session.resolve(HandleKind::function, handle.value(), function);
   CUmodule module{};
-  driver.cuFuncGetModule(&module, function);
-  describe(session, handle, call.out<wire::FunctionReply>(), session.reveal(HandleKind::module, module, call));
-  return CUDA_SUCCESS;
+  if (const CUresult bad = driver.cuFuncGetModule(&module, function); bad != CUDA_SUCCESS) return bad;
+  return describe(session, handle, call.out<wire::FunctionReply>(), session.reveal(HandleKind::module, module, call));
 }
 
 Outcome listFunctions(Session& session, Call& call, wire::DescribeFunction::Reader in) {

@@ -1,0 +1,28 @@
+#pragma once
+// What sessions of the fixture may be put behind: their client's end of the channel, changed.
+
+#include <functional>
+#include <memory>
+
+#include "protocol/channel.h"
+
+namespace fargpu::test {
+
+/// Makes the client's end of the next sessions; nothing if it stays as it is.
+extern std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
+
+/// A channel that is another's but for what a test makes different.
+class WrappedChannel : public Channel {
+ public:
+  explicit WrappedChannel(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
+  std::size_t send_some(std::span<const Bytes> pieces) override { return channel_->send_some(pieces); }
+  std::size_t receive_some(std::span<std::byte> buffer) override { return channel_->receive_some(buffer); }
+  Interest wait(Interest interest, Timeout timeout, Waker* waker) override { return channel_->wait(interest, timeout, waker); }
+  void close() noexcept override { channel_->close(); }
+  std::string peer() const override { return channel_->peer(); }
+
+ private:
+  const std::unique_ptr<Channel> channel_;
+};
+
+}  // namespace fargpu::test
