@@ -18,7 +18,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
-#include <vector>
+#include <utility>
 
 #include "errors.h"
 
@@ -101,31 +101,36 @@ class TlsChannel final : public Channel {
     }
   }
 
+  // What was encrypted must leave as it is, so bytes count as taken only once the socket has all of what they became: until then the
+  // caller shows them again, as it does with bytes that were not taken, and they are passed over.
   std::size_t send_some(std::span<const Bytes> pieces) override {
     const std::lock_guard lock(mutex_);
     if (!flush()) {
       if (hung_up_.load(std::memory_order_relaxed)) throw ChannelClosed(peer_ + " closed the connection");
       return 0;
     }
-    std::size_t taken = 0;
+    const std::size_t done = std::exchange(owed_, 0);
+    std::size_t skip = done, encrypted = 0;
     std::array<std::byte, record_bytes> plain;
     for (Bytes piece : pieces) {
-      while (!piece.empty() && taken < batch_bytes_max) {
+      const std::size_t known = std::min(skip, piece.size());
+      piece = piece.subspan(known);
+      skip -= known;
+      while (!piece.empty() && encrypted < batch_bytes_max) {
         const std::size_t part = std::min(piece.size(), plain.size());
         if (!copy_by_kernel(piece.data(), plain.data(), part, /*theirs_is_from=*/true)) {
-          if (taken == 0) throw SystemError("memory to be sent cannot be read");
-          flush();
-          return taken;
+          if (done + encrypted == 0) throw SystemError("memory to be sent cannot be read");
+          return settle(done, encrypted);
         }
         ERR_clear_error();
         const int written = SSL_write(ssl_, plain.data(), static_cast<int>(part));
         if (written != static_cast<int>(part)) throw ChannelClosed("connection to " + peer_ + " lost: " + tls_complaint());
-        taken += part;
+        encrypted += part;
         piece = piece.subspan(part);
       }
     }
-    if (!flush()) attention_.signal();  // who sleeps in wait() looks after the rest
-    return taken;
+    if (skip > 0) throw ChannelClosed("connection to " + peer_ + " lost: bytes that were being sent are gone");
+    return settle(done, encrypted);
   }
 
   std::size_t receive_some(std::span<std::byte> buffer) override {
@@ -150,36 +155,23 @@ class TlsChannel final : public Channel {
     const auto deadline = Clock::now() + std::max(timeout, Timeout::zero());
     while (true) {
       const bool more = interest.readable && more_;
-      const bool unsent = unsent_;
-      std::array<pollfd, 3> polled{};
+      std::array<pollfd, 2> polled{};
       polled[0].fd = socket_;
-      polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) | (interest.writable ? POLLOUT | POLLRDHUP : 0) |
-                                            (unsent ? POLLOUT : 0));
-      polled[1] = {attention_.descriptor(), POLLIN, 0};
-      polled[2] = {waker ? waker->descriptor() : -1, POLLIN, 0};
+      polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) | (interest.writable ? POLLOUT | POLLRDHUP : 0));
+      polled[1] = {waker ? waker->descriptor() : -1, POLLIN, 0};
       timespec time{};
       if (timeout >= Timeout::zero() && !more) {
         const auto left = std::max<Timeout>(deadline - Clock::now(), Timeout::zero());
         time.tv_sec = left.count() / 1'000'000'000;
         time.tv_nsec = left.count() % 1'000'000'000;
       }
-      const int ready = ::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() && !more ? nullptr : &time, nullptr);
-      if (ready < 0) return {};
-      if (polled[1].revents) attention_.drain();
-      if (waker && polled[2].revents) waker->drain();
+      if (::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() && !more ? nullptr : &time, nullptr) < 0) return {};
+      if (waker && polled[1].revents) waker->drain();
       if (polled[0].revents & POLLRDHUP) hung_up_ = true;
       const bool closed = polled[0].revents & (POLLERR | POLLHUP | POLLNVAL | POLLRDHUP);
-      bool writable = polled[0].revents & POLLOUT;
-      if (writable && unsent) {
-        const std::lock_guard lock(mutex_);
-        try {
-          writable = flush();
-        } catch (const ChannelClosed&) {  // who sends or receives next is told
-        }
-      }
       const Interest result{.readable = interest.readable && (more || closed || (polled[0].revents & POLLIN)),
-                            .writable = interest.writable && (closed || writable)};
-      const bool woken = waker && polled[2].revents;
+                            .writable = interest.writable && (closed || ((polled[0].revents & POLLOUT) && flushed()))};
+      const bool woken = waker && polled[1].revents;
       const bool late = timeout >= Timeout::zero() && Clock::now() >= deadline;
       if (result.readable || result.writable || closed || woken || late) return result;
     }
@@ -208,6 +200,22 @@ class TlsChannel final : public Channel {
     return tls_complaint();
   }
 
+  // Of bytes that are shown for sending: those that the socket has now. Under the lock.
+  std::size_t settle(std::size_t done, std::size_t encrypted) {
+    if (flush()) return done + encrypted;
+    owed_ = encrypted;
+    return done;
+  }
+
+  bool flushed() {
+    const std::lock_guard lock(mutex_);
+    try {
+      return flush();
+    } catch (const ChannelClosed&) {  // as whoever sends next is told
+      return true;
+    }
+  }
+
   // Gives the socket what was encrypted; true once all of it is gone. Under the lock.
   bool flush() {
     char* data = nullptr;
@@ -224,7 +232,6 @@ class TlsChannel final : public Channel {
       }
     }
     drop(sent);
-    unsent_ = sent < bytes;
     return sent == bytes;
   }
 
@@ -261,11 +268,10 @@ class TlsChannel final : public Channel {
   SSL* ssl_ = nullptr;
   BIO* out_ = nullptr;  // what was encrypted and not sent yet; ssl_ owns it
   std::array<std::byte, record_bytes> held_;
+  std::size_t owed_ = 0;  // bytes that were encrypted, and not reported as taken
   std::size_t held_begin_ = 0, held_end_ = 0;  // decrypted, and not asked for yet
   std::atomic<bool> more_{false};    // something may be there without the socket's knowing
-  std::atomic<bool> unsent_{false};  // encrypted bytes wait for the socket
   std::atomic<bool> hung_up_{false};
-  Waker attention_;
 };
 
 }  // namespace

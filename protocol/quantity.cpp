@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <cctype>
-#include <cmath>
+#include <cstdint>
 #include <utility>
 
 namespace fargpu {
@@ -17,18 +15,24 @@ struct Amount {
   std::string unit;
 };
 
+// By hand: what C++ has for broken numbers needs the library of mathematics, which the client library is to do without.
 std::optional<Amount> split(std::string_view text) {
   Amount amount;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), amount.number, std::chars_format::fixed);
-  if (error != std::errc{} || !std::isfinite(amount.number) || amount.number < 0) return std::nullopt;
-  for (const char* c = rest; c != text.data() + text.size(); ++c)
-    if (*c != ' ') amount.unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
+  std::size_t place = 0, digits = 0;
+  const auto digit = [&] { return place < text.size() && text[place] >= '0' && text[place] <= '9'; };
+  for (; digit(); ++place, ++digits) amount.number = 10 * amount.number + (text[place] - '0');
+  if (place < text.size() && text[place] == '.') {
+    ++place;
+    for (double part = 0.1; digit(); ++place, ++digits, part /= 10) amount.number += part * (text[place] - '0');
+  }
+  if (digits == 0) return std::nullopt;
+  for (; place < text.size(); ++place)
+    if (text[place] != ' ') amount.unit += static_cast<char>(std::tolower(static_cast<unsigned char>(text[place])));
   return amount;
 }
 
 constexpr double whole_max = 9e15;  // beyond this not every whole number is one of these numbers
 
-// Without the library of mathematics, which the client library is to do without.
 bool whole(double number) { return number <= whole_max && static_cast<double>(static_cast<std::int64_t>(number)) == number; }
 
 }  // namespace

@@ -25,6 +25,7 @@ namespace {
 constexpr std::size_t callers_wanted = 1024;
 constexpr auto accept_pause = std::chrono::milliseconds(100);
 constexpr auto control_idle_max = std::chrono::seconds(60);
+constexpr auto memory_interval = std::chrono::seconds(1);
 constexpr auto stop_patience = std::chrono::seconds(5);
 constexpr unsigned environment_max = 64;
 
@@ -110,6 +111,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
         const auto control = reader.root<wire::Control>();
         switch (control.which()) {
           case wire::Control::HELLO:
+            if (welcome) throw ProtocolError("a second hello");
             welcome = co_await on_hello(control.getHello());
             if (!welcome) co_return;
             break;
@@ -497,6 +499,7 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
   workers_.on_end = [this] {
     if (draining_ && workers_.all().empty()) finish_drain("every session has ended");
   };
+  asio::co_spawn(io_, watch_memory(), asio::detached);
   const auto wait = std::make_shared<std::function<void()>>();
   *wait = [this, wait] {
     signals_.async_wait([this, wait](const asio::error_code& error, int) {
@@ -660,6 +663,35 @@ Worker* Broker::take(std::map<Ticket, Reservation>::iterator reservation, Client
   client = reservation->second.client;
   reservations_.erase(reservation);
   return worker;
+}
+
+asio::awaitable<void> Broker::watch_memory() {
+  asio::steady_timer timer(io_);
+  while (true) {
+    timer.expires_after(memory_interval);
+    co_await timer.async_wait(asio::use_awaitable);
+    // What changes while NVML is asked is no matter of the driver's: the larger of before and after counts, and the smaller of two looks.
+    std::map<std::pair<pid_t, std::size_t>, std::uint64_t> before;
+    const auto each = [&](auto&& use) {
+      for (Worker& worker : workers_.all()) {
+        if (worker.state != Worker::State::session) continue;
+        const Lease& lease = worker.lease->lease();
+        worker.driver_bytes.resize(lease.devices.size());
+        for (std::size_t d = 0; d < lease.devices.size(); ++d) use(worker, lease, lease.account->slot(worker.lease->slot()), d);
+      }
+    };
+    each([&](const Worker& worker, const Lease&, MemorySlot& slot, std::size_t d) { before[{worker.process, d}] = slot.charged[d]; });
+    if (before.empty()) continue;
+    co_await look_at_devices();
+    each([&](Worker& worker, const Lease& lease, MemorySlot& slot, std::size_t d) {
+      const auto seen = device_watch_.process_bytes(lease.devices[d], worker.process);
+      const auto known = before.find({worker.process, d});
+      if (!seen || known == before.end()) return;
+      const std::uint64_t charged = std::max<std::uint64_t>(known->second, slot.charged[d]);
+      const std::uint64_t taken = *seen > charged ? *seen - charged : 0;
+      slot.taken[d] = std::min(taken, std::exchange(worker.driver_bytes[d], taken));
+    });
+  }
 }
 
 asio::awaitable<void> Broker::look_at_devices() {

@@ -34,6 +34,7 @@ struct DeviceWatch::State {
     Clock::time_point at{};
     std::vector<std::string> uuids;
     std::vector<std::vector<HostNvml::Reading>> readings;
+    std::vector<std::map<unsigned, std::uint64_t>> processes;
     std::vector<HostNvml::Distance> distances;
   } answer;
 
@@ -59,10 +60,11 @@ void DeviceWatch::ask(const std::shared_ptr<State>& state) {
     if (!state->io) return;
     state->wanted = false;
     state->asking_since = Clock::now();
-    State::Answer answer{.at = {}, .uuids = state->uuids, .readings = {}, .distances = {}};
+    State::Answer answer{.at = {}, .uuids = state->uuids, .readings = {}, .processes = {}, .distances = {}};
     lock.unlock();
     for (unsigned i = 0; i < answer.uuids.size(); ++i) {
       answer.readings.push_back(state->nvml.read(bytes_of(answer.uuids[i])));
+      answer.processes.push_back(state->nvml.process_bytes(bytes_of(answer.uuids[i])));
       for (unsigned j = 0; j < answer.uuids.size(); ++j)
         if (const auto level = state->nvml.distance(bytes_of(answer.uuids[i]), bytes_of(answer.uuids[j])))
           answer.distances.push_back({i, j, *level});
@@ -105,6 +107,15 @@ std::vector<HostNvml::Reading> DeviceWatch::readings(std::size_t device) const {
   const State::Answer& answer = state_->answer;
   return device < answer.readings.size() && Clock::now() - answer.at < good_for ? answer.readings[device]
                                                                                 : std::vector<HostNvml::Reading>{};
+}
+
+std::optional<std::uint64_t> DeviceWatch::process_bytes(std::size_t device, pid_t process) const {
+  if (!state_) return std::nullopt;
+  const std::lock_guard lock(state_->mutex);
+  const State::Answer& answer = state_->answer;
+  if (device >= answer.processes.size() || Clock::now() - answer.at >= good_for) return std::nullopt;
+  const auto found = answer.processes[device].find(static_cast<unsigned>(process));
+  return found == answer.processes[device].end() ? std::nullopt : std::optional(found->second);
 }
 
 std::vector<HostNvml::Distance> DeviceWatch::distances() const {

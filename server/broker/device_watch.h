@@ -1,9 +1,13 @@
 #pragma once
 // How the host's devices are doing, without waiting for whoever knows.
 
+#include <sys/types.h>
+
 #include <asio.hpp>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +27,8 @@ class DeviceWatch {
   asio::awaitable<void> refresh(std::vector<std::string> uuids);
   /// What it said; nothing if that is long ago.
   std::vector<HostNvml::Reading> readings(std::size_t device) const;
+  /// Memory of a device that a process has, whatever for; nothing if that is not known, or was long ago.
+  std::optional<std::uint64_t> process_bytes(std::size_t device, pid_t process) const;
   /// Between devices, by their numbers in the list.
   std::vector<HostNvml::Distance> distances() const;
 

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "event_log.h"
 
 namespace fargpu::server {
@@ -153,6 +155,33 @@ std::vector<HostNvml::Reading> HostNvml::read_now(const Device& device) {
 std::vector<HostNvml::Reading> HostNvml::read(capnp::Data::Reader uuid) {
   Device* const device = find(uuid);
   return device ? read_now(*device) : std::vector<Reading>{};
+}
+
+std::map<unsigned, std::uint64_t> HostNvml::process_bytes(capnp::Data::Reader uuid) {
+  struct Process {  // nvmlProcessInfo_t
+    unsigned process;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+  };
+  constexpr unsigned processes_max = 4096;
+  constexpr int too_many = 7;  // NVML_ERROR_INSUFFICIENT_SIZE
+  Device* const device = find(uuid);
+  auto* const ask = device ? function<int(Handle, unsigned*, Process*)>("nvmlDeviceGetComputeRunningProcesses_v3") : nullptr;
+  std::map<unsigned, std::uint64_t> result;
+  if (!ask) return result;
+  std::vector<Process> processes(64);
+  auto count = static_cast<unsigned>(processes.size());
+  int outcome = ask(device->handle, &count, processes.data());
+  if (outcome == too_many) {
+    processes.resize(processes_max);
+    count = processes_max;
+    outcome = ask(device->handle, &count, processes.data());
+  }
+  if (outcome != 0) return result;
+  processes.resize(std::min<std::size_t>(count, processes.size()));
+  for (const Process& process : processes)
+    if (process.bytes != ~0ull) result[process.process] = process.bytes;  // the most of all: not known
+  return result;
 }
 
 std::optional<unsigned> HostNvml::distance(capnp::Data::Reader from, capnp::Data::Reader to) {

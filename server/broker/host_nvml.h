@@ -36,6 +36,8 @@ class HostNvml {
 
   /// `uuid`: the device's 16 bytes.
   std::vector<Reading> read(capnp::Data::Reader uuid);
+  /// Memory of a device by the processes that have it, whatever for.
+  std::map<unsigned, std::uint64_t> process_bytes(capnp::Data::Reader uuid);
   /// nvmlGpuTopologyLevel_t between two devices.
   std::optional<unsigned> distance(capnp::Data::Reader from, capnp::Data::Reader to);
 

@@ -68,7 +68,10 @@ Leases::TenantUse Leases::use_of(const std::string& tenant) const {
   TenantUse use;
   for (const auto& lease : all()) {
     if (lease->tenant != tenant) continue;
-    for (std::size_t device = 0; device < lease->devices.size(); ++device) use.memory_bytes += held(*lease, device);
+    for (std::size_t device = 0; device < lease->devices.size(); ++device) {  // a worker may have written any number
+      const std::uint64_t bytes = held(*lease, device);
+      use.memory_bytes = bytes > ~use.memory_bytes ? ~std::uint64_t{0} : use.memory_bytes + bytes;
+    }
     use.compute_percent += lease->compute_percent * lease->devices.size();
     use.sessions += lease->sessions;
   }

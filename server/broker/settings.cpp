@@ -143,6 +143,17 @@ std::string sample_file() {
     }
     text += std::string("\n# ") + entry.help + "." + note + (note.empty() ? "" : ".") + "\n# " + entry.name + " = " + (quoted ? "\"" + value + "\"" : value) + "\n";
   }
+  text +=
+      "\n# Who may use this host, and how much of it: a table each. Without any there is one tenant, default, without limits. Read again on SIGHUP.\n"
+      "# [tenant.lab]\n"
+      "#   memory = \"40GiB\"            on all devices together\n"
+      "#   compute = \"150%\"            of all devices together, 100% for each\n"
+      "#   sessions = 16\n"
+      "#   weight = 200                against other tenants; 100 if not said\n"
+      "#   devices = [0, 1]            that it may use, by their places in `devices`; all if not said\n"
+      "#   priority = \"normal\"         the highest that it may ask for: best-effort, normal or latency-critical\n"
+      "#   certificates = [\"node1\"]    common names of client certificates, besides its own name\n"
+      "#   users = [1000]              of this machine, by number, who come by a Unix socket\n";
   return text;
 }
 

@@ -69,6 +69,7 @@ struct Worker {
   std::chrono::system_clock::time_point started;
   std::vector<std::uint64_t> memory_bytes;
   std::uint64_t calls = 0;
+  std::vector<std::uint64_t> driver_bytes;  ///< what the driver took besides, when it was last looked at
   /// What the session holds of the broker's device at this place.
   std::uint64_t used_bytes(unsigned place) const;
 
@@ -102,6 +103,7 @@ class Workers {
   void reap();
 
   const std::list<Worker>& all() const { return workers_; }
+  std::list<Worker>& all() { return workers_; }
   std::size_t sessions() const;
   /// Sessions, and workers promised to somebody.
   std::size_t taken() const;

@@ -31,6 +31,11 @@ Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<Place> pla
 bool Ledger::charge(int device, std::uint64_t bytes) {
   const auto d = static_cast<std::size_t>(device);
   const Share share = this->share(device);
+  if (share.limit == MemoryAccount::no_limit) {  // whatever it is: the driver will say
+    charged_[d] += bytes;
+    slot().charged[d] += bytes;
+    return true;
+  }
   if (bytes > share.limit || charged_[d] > share.limit - bytes) return false;  // whatever the others do
   for (int round = 0; round < rounds_of_standing_back; ++round) {
     // Announced first, then looked at with what the others have announced: two that do so can never both miss the other.

@@ -108,6 +108,24 @@ class Intruders(SystemTest):
         self.assert_serves()
         wait_until(lambda: self.used_places() == 0, "nothing left of them")
 
+    def test_nobody_becomes_another(self):
+        connection = self.welcome()
+        connection.say(HELLO)
+        self.assertTrue(connection.is_closed())
+        self.host.log("connection refused", reason="a second hello")
+
+    def test_wishes_that_make_no_sense(self):
+        for wish in ("gpus = 4294967295, memoryBytes = 18446744073709551615", "computePercent = 4294967295", "priority = latencyCritical, gpus = 77",
+                     "hold = true", "gpus = 65, waitMs = 4294967295"):
+            with self.subTest(wish):
+                connection = self.welcome()
+                connection.say(f"(leaseRequest = ({wish}))")
+                self.assertRegex(connection.hear(), "denied|badRequest")
+        connection = self.welcome()
+        connection.say('(leaseRequest = (job = "short"))')
+        self.assertTrue(connection.is_closed())
+        self.assert_serves()
+
     def test_another_version_of_the_protocol(self):
         connection = self.connection(self.host)
         connection.say('(hello = (protocolVersion = 2, program = "a\\x1b]0;b\\x7f", hostName = "h"))')

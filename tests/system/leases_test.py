@@ -1,5 +1,6 @@
 """Leases: what clients ask for, who gets it now, and what they then see."""
 
+import tempfile
 import time
 import unittest
 
@@ -175,6 +176,19 @@ class Leases(SystemTest):
                          (64 * MIB, 50, "best-effort", 1, 1))
         table = fargpu("ls", pool=host.pool).out
         self.assertIn("best-effort", table)
+
+    def test_what_the_driver_takes_for_itself_is_charged_when_it_is_seen(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".nvml") as file:
+            host = self.broker("--nvml", paths.PROGRAMS / "libfargpu-host-nvml.so", env={"FARGPU_TEST_NVML": file.name})
+            client = self.client(host, "init", "context", f"alloc a {16 * MIB}", env=asking(gpus=1, mem="64MiB"))
+            self.assertEqual(client.ask("free_bytes"), f"SUCCESS {48 * MIB}")
+            file.write(f"process {self.worker_of(host, client)} process_bytes {16 * MIB + 20 * MIB}\n")
+            file.flush()
+            wait_until(lambda: client.ask("free_bytes") == f"SUCCESS {28 * MIB}", "what the driver took charged")
+            self.assertEqual(client.ask(f"alloc b {30 * MIB}"), "OUT_OF_MEMORY")
+            client.must(f"alloc b {28 * MIB}")
+            client.must("write a 3")
+            self.assert_lives(client)
 
     # --- tenants ---------------------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,15 @@ TEST_CASE("leases: what sessions hold without its being kept for them is not fre
   CHECK(host.get({.gpus = 1, .memory_bytes = 30 * gib})->devices == std::vector<unsigned>{0});
 }
 
+TEST_CASE("leases: a worker that writes nonsense into its tenant's account makes the tenant no richer") {
+  Host host("[tenant.lab]\nmemory = \"40GiB\"\n[tenant.other]\n");
+  const auto lease = host.get({}, "lab");
+  const auto session = host.session(lease);
+  for (auto& bytes : lease->account->slot(session->slot()).charged) bytes = ~std::uint64_t{0} / 2 + 1;
+  CHECK(host.refusal({.gpus = 1, .memory_bytes = gib}, "lab").may_change);
+  CHECK(host.get({.gpus = 2}, "other"));
+}
+
 TEST_CASE("leases: compute is divided too") {
   Host host;
   const auto most = host.get({.gpus = 2, .compute_percent = 70});

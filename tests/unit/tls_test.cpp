@@ -74,7 +74,7 @@ Met meet_by_key(const TlsKey& client, const TlsKey& server) { return meet(make_c
 std::vector<std::byte> receive(Channel& channel, std::size_t bytes) {
   std::vector<std::byte> all(bytes);
   std::size_t got = 0;
-  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  const auto deadline = std::chrono::steady_clock::now() + 10s;
   while (got < bytes && std::chrono::steady_clock::now() < deadline) {
     got += channel.receive_some(std::span(all).subspan(got));
     if (got < bytes) channel.wait({.readable = true}, 100ms);
@@ -123,11 +123,11 @@ TEST_CASE("tls: with one key on both ends, bytes come as they were sent") {
   auto sent_there = std::async(std::launch::async, [&] { send(*met.client, there); });
   auto sent_back = std::async(std::launch::async, [&] { send(*met.server, back); });
   auto got_back = std::async(std::launch::async, [&] { return receive(*met.client, back.size()); });
-  CHECK(receive(*met.server, there.size()) == there);
-  CHECK(got_back.get() == back);
+  CHECK((receive(*met.server, there.size()) == there));
+  CHECK((got_back.get() == back));
 }
 
-TEST_CASE("tls: bytes that the socket did not take leave while somebody waits for something else") {
+TEST_CASE("tls: a full socket, and a thread that waits for what does not come") {
   Met met = meet_by_key(key_of("s"), key_of("s"));
   REQUIRE(met.client);
   const auto all = noise(2'000'000, 3);
@@ -141,7 +141,7 @@ TEST_CASE("tls: bytes that the socket did not take leave while somebody waits fo
     return receive(*met.server, all.size());
   });
   send(*met.client, all);
-  CHECK(got.get() == all);
+  CHECK((got.get() == all));
   over = true;
   send(*met.server, std::span(all).first(1));
   waiting.join();
@@ -169,7 +169,7 @@ TEST_CASE("tls: memory that is not what it should be is an error, and the connec
   send(*met.client, good);
   met.server->wait({.readable = true}, patience);
   CHECK_THROWS_AS(met.server->receive_some({static_cast<std::byte*>(page), 100}), SystemError);
-  CHECK(receive(*met.server, good.size()) == good);
+  CHECK((receive(*met.server, good.size()) == good));
   ::munmap(page, 4096);
 }
 
@@ -179,7 +179,7 @@ TEST_CASE("tls: the end of a connection is told, after everything that came befo
   const auto last = noise(1000, 5);
   send(*met.client, last);
   met.client->close();
-  CHECK(receive(*met.server, last.size()) == last);
+  CHECK((receive(*met.server, last.size()) == last));
   met.server->wait({.readable = true}, patience);
   std::byte byte;
   CHECK_THROWS_AS(met.server->receive_some({&byte, 1}), ChannelClosed);

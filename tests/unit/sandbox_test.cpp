@@ -1,0 +1,87 @@
+// What a worker may still do. Each case in a process of its own, which cannot leave the sandbox again.
+
+#include "server/worker/sandbox.h"
+
+#include <linux/perf_event.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <csignal>
+#include <functional>
+#include <sched.h>
+#include <thread>
+
+#include "protocol/errors.h"
+
+using namespace fargpu;
+using namespace fargpu::server;
+
+namespace {
+
+/// Whether something holds in a sandbox; -1 if the process did not get so far.
+int inside(const std::function<bool()>& holds) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    enter_sandbox();
+    ::_exit(holds() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+bool refused(long result) { return result == -1 && errno == EPERM; }
+
+}  // namespace
+
+TEST_CASE("sandbox: no other programs, no networks, no other processes, no new rights") {
+  const pid_t parent = ::getpid();
+  CHECK(inside([] {
+          char path[] = "/bin/true";
+          char* arguments[] = {path, nullptr};
+          return refused(::execv(path, arguments));
+        }) == 1);
+  CHECK(inside([] { return refused(::socket(AF_INET, SOCK_STREAM, 0)) && refused(::socket(AF_INET6, SOCK_DGRAM, 0)) && refused(::socket(AF_NETLINK, SOCK_RAW, 0)); }) == 1);
+  CHECK(inside([&] { return refused(::kill(parent, 0)) && refused(::kill(-1, 0)) && refused(::syscall(SYS_tgkill, parent, parent, 0)); }) == 1);
+  CHECK(inside([&] { return refused(::ptrace(PTRACE_ATTACH, parent, nullptr, nullptr)); }) == 1);
+  CHECK(inside([&] {
+          char byte;
+          iovec here{&byte, 1}, there{&byte, 1};
+          return refused(::process_vm_readv(parent, &here, 1, &there, 1, 0));
+        }) == 1);
+  CHECK(inside([] { return refused(::unshare(CLONE_NEWUSER)) && refused(::mount("none", "/mnt", "tmpfs", 0, nullptr)) && refused(::chroot("/")); }) == 1);
+  CHECK(inside([] { return refused(::syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }) == 1);
+  CHECK(inside([] { return refused(::syscall(SYS_bpf, 0, nullptr, 0)) && refused(::syscall(SYS_userfaultfd, 0)) && refused(::syscall(SYS_io_uring_setup, 1, nullptr)); }) == 1);
+  CHECK(inside([] { return ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1; }) == 1);
+  CHECK(inside([] {
+          rlimit limit{};
+          return ::getrlimit(RLIMIT_CORE, &limit) == 0 && limit.rlim_max == 0;
+        }) == 1);
+}
+
+TEST_CASE("sandbox: what a driver needs is there") {
+  CHECK(inside([] { return ::socket(AF_UNIX, SOCK_STREAM, 0) >= 0; }) == 1);
+  CHECK(inside([] {
+          int count = 0;
+          std::thread thread([&] { ++count; });
+          thread.join();
+          return count == 1;
+        }) == 1);
+  CHECK(inside([] { return ::kill(::getpid(), 0) == 0; }) == 1);
+  CHECK(inside([] { return ::prctl(PR_SET_TIMERSLACK, 1000) == 0; }) == 1);
+  CHECK(inside([] {
+          hide_memory();
+          return ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0 && ::access("/proc/self/maps", R_OK) == 0;
+        }) == 1);
+}
+
+TEST_CASE("sandbox: users that there are not") { CHECK_THROWS_AS(become_user("no such user"), SystemError); }
