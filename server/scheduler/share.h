@@ -1,0 +1,27 @@
+#pragma once
+// What of the devices a lease may use, next to others.
+
+#include <string>
+#include <vector>
+
+namespace fargpu::scheduler {
+
+constexpr unsigned weight_max = 1000;
+constexpr unsigned percent_max = 100;
+
+struct Share {
+  std::vector<int> devices;       ///< a turn is for all of them
+  unsigned percent = percent_max; ///< upper limit under the policy `fixed`; 100 is none
+  unsigned weight = 1;            ///< against those of others under the policy `fair`
+  bool critical = false;          ///< latency-critical: while it has work, leases that are not are held back
+};
+
+/// What is wrong with it, for a person; empty if nothing is.
+inline std::string complaint(const Share& share) {
+  if (share.percent < 1 || share.percent > percent_max) return "the share is " + std::to_string(share.percent) + "%; give 1 to 100";
+  if (share.weight < 1 || share.weight > weight_max)
+    return "the weight is " + std::to_string(share.weight) + "; give 1 to " + std::to_string(weight_max);
+  return "";
+}
+
+}  // namespace fargpu::scheduler
