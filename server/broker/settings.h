@@ -25,6 +25,10 @@ struct Settings {
   std::uint64_t start_seconds = 0;
   std::uint64_t silence_seconds = 0;
   std::uint64_t drain_seconds = 0;
+  std::string policy;            ///< how devices are divided: see server/scheduler
+  std::uint64_t quantum_ms = 0;
+  std::uint64_t grace_ms = 0;
+  std::uint64_t kernel_seconds_max = 0;
   std::string worker;            ///< path of fargpu-worker
   std::string log_level;
   std::string log_format;        ///< text or json

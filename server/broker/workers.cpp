@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "event_log.h"
@@ -51,6 +52,12 @@ std::uint64_t host_bytes_max(const Settings& settings) {
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 2;
 }
 
+scheduler::Rules rules_of(const Settings& settings) {
+  return {.policy = settings.policy,
+          .quantum = std::chrono::milliseconds(settings.quantum_ms),
+          .grace = std::chrono::milliseconds(settings.grace_ms)};
+}
+
 std::string end_of(int status) {
   if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
   return "exit code " + std::to_string(WEXITSTATUS(status));
@@ -59,7 +66,7 @@ std::string end_of(int status) {
 }  // namespace
 
 Workers::Workers(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), shares_(descriptor_limit() / 4), retry_(io) {}
+    : io_(io), settings_(settings), shares_(descriptor_limit() / 4), scheduling_(io, rules_of(settings)), retry_(io) {}
 
 Worker& Workers::start(const Environment& environment, bool warm) {
   const auto [ours, theirs] = make_link();
@@ -70,7 +77,8 @@ Worker& Workers::start(const Environment& environment, bool warm) {
                                      "--image-bytes-max", std::to_string(settings_.image_bytes_max),
                                      "--host-bytes-max", std::to_string(host_bytes_max(settings_)),
                                      "--spin-us", std::to_string(settings_.spin_us),
-                                     "--silence-seconds", std::to_string(settings_.silence_seconds)};
+                                     "--silence-seconds", std::to_string(settings_.silence_seconds),
+                                     "--kernel-seconds-max", std::to_string(settings_.kernel_seconds_max)};
   if (!settings_.image_folder.empty()) arguments.insert(arguments.end(), {"--image-folder", settings_.image_folder});
   if (!settings_.devices.empty()) arguments.insert(arguments.end(), {"--devices", settings_.devices});
   if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
@@ -200,8 +208,16 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       worker.memory_bytes.clear();
       for (const std::uint64_t bytes : message.getUsage().getMemoryBytes()) worker.memory_bytes.push_back(bytes);
       worker.calls = message.getUsage().getCalls();
+      if (message.getUsage().getBusyNs().size() > limits::devices_max) throw ProtocolError("the worker says what makes no sense now");
+      worker.busy_ns.clear();
+      for (const std::uint64_t nanoseconds : message.getUsage().getBusyNs()) worker.busy_ns.push_back(nanoseconds);
+      worker.waited_ns = message.getUsage().getWaitedNs();
       return;
     }
+    case wire::WorkerMessage::ACTIVITY:
+      require(Worker::State::session);
+      scheduling_.heard(worker.session, message.getActivity());
+      return;
     case wire::WorkerMessage::SHARE:
       require(Worker::State::session);
       if (!shares_.add(worker.process, message.getShare(), std::move(descriptor)))
@@ -222,7 +238,11 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       EventLog::info("session ended", {{"session", worker.session},
                                        {"worker", worker.process},
                                        {"calls", worker.calls},
+                                       {"busy_ms", std::accumulate(worker.busy_ns.begin(), worker.busy_ns.end(), std::uint64_t{0}) / 1'000'000},
+                                       {"waited_ms", worker.waited_ns / 1'000'000},
+                                       {"turn_words", scheduling_.words(worker.session)},
                                        {"reason", printable(message.getEnded().cStr(), 512)}});
+      scheduling_.end(worker.session);
       return;
     default:
       throw ProtocolError("the worker says what only the broker may");
@@ -296,6 +316,10 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.session = id;
   worker.client = client;
   worker.started = std::chrono::system_clock::now();
+  scheduler::Share share;
+  share.devices.resize(facts_ ? facts()->getDevices().size() : 0);
+  std::iota(share.devices.begin(), share.devices.end(), 0);
+  scheduling_.begin(id, id, share, worker.link->native_handle());
   EventLog::info("session started", {{"session", id},
                                      {"worker", worker.process},
                                      {"program", client.program},
@@ -365,6 +389,7 @@ void Workers::reap() {
       if (!packet || packet->message.empty() || !take(*found, std::move(*packet))) break;
     }
     shares_.remove_all(process);
+    scheduling_.end(found->session);
     if (found->state == Worker::State::starting) {
       fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
     } else if (found->state != Worker::State::ending) {

@@ -15,6 +15,7 @@
 
 #include "control.capnp.h"
 #include "server/worker_link.h"
+#include "scheduling.h"
 #include "settings.h"
 #include "shares.h"
 
@@ -50,6 +51,8 @@ struct Worker {
   std::chrono::system_clock::time_point started;
   std::vector<std::uint64_t> memory_bytes;
   std::uint64_t calls = 0;
+  std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
+  std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
 
   /// Called once when it becomes ready, or fails (with the reason).
   std::function<void(Worker*, const std::string& failure)> when_ready;
@@ -87,6 +90,9 @@ class Workers {
   /// Why the last worker with the standard environment could not start; empty if it could.
   const std::string& failure() const { return failure_; }
 
+  Scheduling& scheduling() { return scheduling_; }
+  const Scheduling& scheduling() const { return scheduling_; }
+
   /// Told when a worker has ended.
   std::function<void()> on_end;
 
@@ -106,6 +112,7 @@ class Workers {
   const Settings& settings_;
   std::list<Worker> workers_;  // stable addresses
   Shares shares_;
+  Scheduling scheduling_;
   std::string failure_;
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
   bool stopping_ = false;

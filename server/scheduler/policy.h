@@ -1,19 +1,15 @@
 #pragma once
 // How turns are divided among the leases that want them: what differs between the policies.
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "share.h"
+#include "turn.h"
 
 namespace fargpu::scheduler {
-
-/// Nanoseconds of a clock that only the caller knows. Nothing here reads one.
-using Time = std::chrono::nanoseconds;
-constexpr Time never = Time::max();
 
 /// What the policies keep of a lease.
 struct Account {

@@ -208,7 +208,7 @@ bool Scheduler::next_again(Lease& lease, Time now) {
   });
 }
 
-// Leases that are not latency-critical give way to those that are.
+// Leases of lower priority give way to those of higher.
 void Scheduler::hold_back(Time now) {
   for (auto& [id, lease] : leases_) {
     if (!lease.holds() || !held_back(lease, now)) continue;
@@ -249,7 +249,7 @@ void Scheduler::grant_waiting(Time now) {
     Turn turn;
     turn.granted = true;
     turn.until = after(now, policy_->length(lease->account, wanted_by_others(*lease, now)));
-    turn.ahead = critical_near(*lease) ? ahead_shallow : ahead_usual;
+    turn.ahead = above(*lease) ? ahead_shallow : ahead_usual;
     say(*lease, turn);
   }
 }
@@ -261,15 +261,14 @@ void Scheduler::update_turns(Time now) {
     const bool limited = policy_->length(lease.account, false) != never;
     const bool unhindered = !held_back(lease, now) && !limited;
     const bool others_wait = policy_->takes_turns() && wanted_by_others(lease, now);
-    if (unhindered && (alone(lease) || (!policy_->takes_turns() && !critical_near(lease)))) {
-      // The latency-critical are heard of by those who give way; alone there is nobody.
-      turn = {.granted = true, .quiet = alone(lease) || !lease.account.share.critical, .until = never, .ahead = never};
+    if (unhindered && (alone(lease) || (!policy_->takes_turns() && !mixed(lease)))) {
+      turn = {.granted = true, .quiet = true, .until = never, .ahead = never};
     } else if (unhindered && !policy_->takes_turns()) {
-      turn = {.granted = true, .quiet = false, .until = never, .ahead = lease.account.share.critical ? never : ahead_shallow};
-    } else if (unhindered && lease.account.share.critical && !lease.holds() &&
+      turn = {.granted = true, .quiet = false, .until = never, .ahead = above(lease) ? ahead_shallow : never};
+    } else if (unhindered && lease.account.share.critical() && !lease.holds() &&
                std::none_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
                  const Lease& other = entry.second;
-                 return &other != &lease && other.account.share.critical && overlap(other.account.share, lease.account.share);
+                 return &other != &lease && other.account.share.critical() && overlap(other.account.share, lease.account.share);
                })) {
       // It need not ask: the others give way when it begins.
       turn = {.granted = true, .quiet = false, .until = never, .ahead = never};
@@ -280,7 +279,7 @@ void Scheduler::update_turns(Time now) {
         lease.started = now;
         if (limited) turn.until = after(now, policy_->length(lease.account, others_wait));
       }
-      turn.ahead = lease.account.share.critical ? never : critical_near(lease) ? ahead_shallow : ahead_usual;
+      turn.ahead = lease.account.share.critical() && turn.until == never ? never : above(lease) ? ahead_shallow : ahead_usual;
       if (!limited && !others_wait) turn.until = never;
     }
     if (!(turn == lease.told)) {
@@ -312,23 +311,30 @@ void Scheduler::say(Lease& lease, Turn turn) {
 bool Scheduler::in_the_way(const Lease& holder, const Lease& other) const {
   if (!policy_->takes_turns() || !overlap(holder.account.share, other.account.share)) return false;
   // The latency-critical keep their turn when they have nothing to do.
-  return holder.account.share.critical == other.account.share.critical || !holder.account.share.critical;
+  return holder.account.share.critical() == other.account.share.critical() || !holder.account.share.critical();
 }
 
 bool Scheduler::held_back(const Lease& lease, Time now) const {
-  if (lease.account.share.critical) return false;
   return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
     const Lease& other = entry.second;
-    return other.account.share.critical && (other.busy() || (other.wants() && (other.holds() || may_have_turn(other, now)))) &&
+    return other.account.share.priority > lease.account.share.priority && (other.busy() || (other.wants() && (other.holds() || may_have_turn(other, now)))) &&
            overlap(other.account.share, lease.account.share);
   });
 }
 
-bool Scheduler::critical_near(const Lease& lease) const {
+// Whether a lease beside it is of a higher priority.
+bool Scheduler::above(const Lease& lease) const {
   return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
-    const Lease& other = entry.second;
-    return &other != &lease && other.account.share.critical != lease.account.share.critical &&
-           overlap(other.account.share, lease.account.share);
+    const Share& other = entry.second.account.share;
+    return other.priority > lease.account.share.priority && overlap(other, lease.account.share);
+  });
+}
+
+// Whether one is of a higher or lower priority.
+bool Scheduler::mixed(const Lease& lease) const {
+  return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
+    const Share& other = entry.second.account.share;
+    return other.priority != lease.account.share.priority && overlap(other, lease.account.share);
   });
 }
 
@@ -362,7 +368,7 @@ bool Scheduler::may_have_turn(const Lease& lease, Time now) const { return ready
 
 bool Scheduler::before(const Lease& a, const Lease& b, Time now) const {
   if (stuck(a, now) != stuck(b, now)) return stuck(a, now);
-  if (a.account.share.critical != b.account.share.critical) return a.account.share.critical;
+  if (a.account.share.priority != b.account.share.priority) return a.account.share.priority > b.account.share.priority;
   return policy_->before(a.account, b.account);
 }
 

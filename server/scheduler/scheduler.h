@@ -13,25 +13,6 @@ namespace fargpu::scheduler {
 using LeaseId = std::uint64_t;
 using SessionId = std::uint64_t;
 
-/// What a session may do. Until it hears otherwise, also when it has nothing to do for a while.
-struct Turn {
-  bool granted = false;  ///< it may give work to its devices
-  bool quiet = false;    ///< and need not say what it does: nobody waits for its turns to end
-  Time until = never;    ///< it gives none after this, and having none is the end of the turn
-  Time ahead = never;    ///< how much work, as it expects, may be given before earlier work is complete
-  std::uint64_t number = 0;  ///< of this word: what the session says after it names it
-  bool operator==(const Turn& other) const {  // but for the number
-    return granted == other.granted && quiet == other.quiet && until == other.until && ahead == other.ahead;
-  }
-};
-
-/// What a session says of itself.
-struct Activity {
-  bool wants = false;  ///< it has work that it may not give to the devices
-  bool busy = false;   ///< work that it gave them is not complete
-  bool operator==(const Activity&) const = default;
-};
-
 /// A turn is all sessions' and all devices' of a lease, or nobody's. It ends when the lease has nothing to do, or when its time is
 /// over and what it gave is complete. A lease whose work goes on is waited for no longer than the grace: then the next have their
 /// turn, the GPU divides itself between the two, and both are charged; so work that waits for other work of its lease, which has no
@@ -67,7 +48,7 @@ class Scheduler {
     Time waited{0};         ///< with work and without a turn
     std::uint64_t turns = 0;
     std::uint64_t overruns = 0;
-    std::uint64_t held_back = 0;  ///< how often a latency-critical lease took its turn away
+    std::uint64_t held_back = 0;  ///< how often a lease of higher priority took its turn away
   };
   std::optional<View> view(LeaseId lease) const;
 
@@ -102,7 +83,8 @@ class Scheduler {
   void say(Lease& lease, Turn turn);
   bool in_the_way(const Lease& holder, const Lease& other) const;
   bool held_back(const Lease& lease, Time now) const;
-  bool critical_near(const Lease& lease) const;
+  bool above(const Lease& lease) const;
+  bool mixed(const Lease& lease) const;
   bool alone(const Lease& lease) const;
   bool wanted_by_others(const Lease& lease, Time now) const;
   bool may_have_turn(const Lease& lease, Time now) const;

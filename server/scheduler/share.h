@@ -9,11 +9,15 @@ namespace fargpu::scheduler {
 constexpr unsigned weight_max = 1000;
 constexpr unsigned percent_max = 100;
 
+/// While a lease of a higher one has work, those of lower ones are held back.
+enum class Priority { best_effort, normal, critical };
+
 struct Share {
   std::vector<int> devices;       ///< a turn is for all of them
   unsigned percent = percent_max; ///< upper limit under the policy `fixed`; 100 is none
   unsigned weight = 1;            ///< against those of others under the policy `fair`
-  bool critical = false;          ///< latency-critical: while it has work, leases that are not are held back
+  Priority priority = Priority::normal;
+  bool critical() const { return priority == Priority::critical; }
 };
 
 /// What is wrong with it, for a person; empty if nothing is.

@@ -26,7 +26,8 @@ struct AttachOptions {
   bool one_process = false;
   PrintedByKernels* printed = nullptr;
   Exchange* exchange = nullptr;
-  std::function<void(const std::vector<std::uint64_t>&, std::uint64_t)> report;
+  TurnOptions turns;
+  std::function<void(const SessionUsage&)> report;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;
 };

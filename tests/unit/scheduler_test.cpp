@@ -348,7 +348,7 @@ TEST_CASE("scheduler: the latency-critical wait for no more than what runs") {
   const auto policy = GENERATE("fair", "exclusive", "free");
   const auto neighbours = GENERATE(0, 1, 3);
   World world{std::string(policy)};
-  const Tenant& critical = world.add({.kernel_least = 1ms, .kernel_most = 1ms, .batch = 10, .pause = 20ms}, {.critical = true});
+  const Tenant& critical = world.add({.kernel_least = 1ms, .kernel_most = 1ms, .batch = 10, .pause = 20ms}, {.priority = Priority::critical});
   for (int i = 0; i < neighbours; ++i) world.add({.kernel_least = 250us, .kernel_most = 500us});
   world.run(10s);
   REQUIRE(critical.latencies.size() > 100);
@@ -358,9 +358,19 @@ TEST_CASE("scheduler: the latency-critical wait for no more than what runs") {
   if (neighbours == 1) CHECK(world.used() - critical.used > (10s - critical.used) * 8 / 10);
 }
 
+TEST_CASE("scheduler: best effort is for the time that nobody else wants") {
+  const auto policy = GENERATE("fair", "fixed", "exclusive");
+  World world{std::string(policy)};
+  const Tenant& normal = world.add({.kernel_least = 1ms, .kernel_most = 1ms, .batch = 100, .pause = 100ms});
+  const Tenant& best_effort = world.add({.kernel_least = 1ms, .kernel_most = 1ms}, {.priority = Priority::best_effort});
+  world.run(10s);
+  CHECK(percentile(normal.latencies, 1) < 103ms);
+  CHECK(best_effort.used > 4500ms);
+}
+
 TEST_CASE("scheduler: the percentage of a latency-critical lease is kept all the same") {
   World world("fixed");
-  const Tenant& critical = world.add({.kernel_least = 1ms, .kernel_most = 1ms}, {.percent = 25, .critical = true});
+  const Tenant& critical = world.add({.kernel_least = 1ms, .kernel_most = 1ms}, {.percent = 25, .priority = Priority::critical});
   const Tenant& other = world.add({.kernel_least = 1ms, .kernel_most = 1ms});
   world.run(10s);
   CHECK(world.share(critical) == Approx(25).margin(1.5));  // it pays for what still ran when its turns began
