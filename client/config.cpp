@@ -46,6 +46,7 @@ Config read() {
     }
   }
 
+  c.lease = read_lease_options(c.number_error);
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
     c.visible_set = true;
     c.visible_devices = visible;
@@ -72,7 +73,10 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
     const std::size_t comma = std::min(text.find(',', begin), text.size());
     std::string item = text.substr(begin, comma - begin);
     begin = comma + 1;
-    if (item.starts_with("tcp://")) item.erase(0, 6);
+    PoolHost host;
+    if (item.starts_with("tcp://")) host.transport = PoolHost::Transport::tcp;
+    if (item.starts_with("tls://")) host.transport = PoolHost::Transport::tls;
+    if (host.transport != PoolHost::Transport::usual) item.erase(0, 6);
     const auto complain = [&](const std::string& why) {
       error = std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...]";
       hosts.clear();
@@ -81,7 +85,6 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
       complain("'" + item.substr(0, item.find("://")) + "' is no transport that this version knows");
       return hosts;
     }
-    PoolHost host;
     std::string port;  // with its colon; empty if there is none
     if (item.starts_with('[')) {  // IPv6 literal
       const std::size_t close = item.find(']');

@@ -6,9 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "lease_options.h"
+
 namespace fargpu::client {
 
 struct PoolHost {
+  /// `usual`: TLS, except to this machine itself.
+  enum class Transport { usual, tcp, tls } transport = Transport::usual;
   std::string host;
   std::uint16_t port = 8470;
 };
@@ -22,7 +26,8 @@ struct Config {
   std::string pool_error;
   /// CUDA version that programs see, FARGPU_DRIVER_VERSION (for example 12080); at most the toolkit's.
   int driver_version = 0;
-  std::string number_error;  ///< a variable that is no number, or not one of those it may be; empty if all are
+  LeaseOptions lease;
+  std::string number_error;  ///< a variable that is not what it may be; empty if all are
   /// CUDA_VISIBLE_DEVICES; `visible_set` tells unset from empty.
   std::string visible_devices;
   bool visible_set = false;
@@ -37,7 +42,7 @@ struct Config {
 /// The process's configuration.
 const Config& config();
 
-/// Parses "host[:port][,host...]"; "[v6]:port" and "tcp://" are understood. On failure returns nothing and says why,
+/// Parses "host[:port][,host...]"; "[v6]:port", "tls://" and "tcp://" are understood. On failure returns nothing and says why,
 /// naming `source` as where the text is from.
 std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, const char* source = "FARGPU_POOL");
 

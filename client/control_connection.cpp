@@ -1,14 +1,18 @@
 #include "control_connection.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <asio.hpp>
 
 #include <cerrno>
+#include <cstring>
 
 #include "config.h"
+#include "credentials.h"
 #include "opcodes.h"
+#include "protocol/channel_tls.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
@@ -63,10 +67,24 @@ void require_pool(const Config& config) {
 
 void check_failure(wire::Failure::Reader failure, const std::string& host) {
   if (failure.getReason() != wire::Failure::Reason::NONE)
-    throw DialError(result_of(failure.getReason()), host + ": " + printable(failure.getText().cStr(), 512));
+    throw DialError(result_of(failure.getReason()), host + ": " + printable(failure.getText().cStr(), 512), failure.getReason());
 }
 
-std::unique_ptr<Channel> connect_to(const PoolHost& host) {
+std::string pool_text(const PoolHost& host) {
+  const char* const scheme = host.transport == PoolHost::Transport::tls   ? "tls://"
+                             : host.transport == PoolHost::Transport::tcp ? "tcp://"
+                                                                          : "";
+  return scheme + address_text(host);
+}
+
+namespace {
+
+struct Socket {
+  int descriptor;
+  bool local;
+};
+
+Socket connect_socket(const PoolHost& host) {
   const std::string address = address_text(host);
   asio::io_context io;
   asio::ip::tcp::socket socket(io);
@@ -78,6 +96,7 @@ std::unique_ptr<Channel> connect_to(const PoolHost& host) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
                     "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL");
   const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
+  bool local = false;
   for (const auto& endpoint : endpoints) {
     // Close-on-exec from the start: the program may start others meanwhile.
     const asio::ip::tcp::endpoint to = endpoint;
@@ -91,6 +110,7 @@ std::unique_ptr<Channel> connect_to(const PoolHost& host) {
     socket.async_connect(to, [&](const asio::error_code& error) { outcome = error; });
     io.restart();
     io.run_until(deadline);
+    local = to.address().is_loopback();
     if (!outcome || outcome == asio::error::timed_out) break;
   }
   if (outcome) {
@@ -98,12 +118,85 @@ std::unique_ptr<Channel> connect_to(const PoolHost& host) {
                                                      "); is fargpud running there and FARGPU_POOL right?" +
                                                      std::string(doctor_hint));
   }
-  return make_socket_channel(socket.release(), address);
+  return {socket.release(), local};
 }
 
-ControlConnection::ControlConnection(const PoolHost& host) : name_(address_text(host)), channel_(connect_to(host)) {
+// What would help when a handshake of TLS failed.
+DialError tls_failure(const PoolHost& host, const std::string& why) {
+  const std::string address = address_text(host);
+  return DialError(CUDA_ERROR_NOT_PERMITTED,
+                   address + ": no TLS: " + why + "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, FARGPU_PSK_FILE right, and does its fargpud listen " +
+                       "with TLS? If it serves without, write tcp://" + address,
+                   wire::Failure::Reason::DENIED);
+}
+
+}  // namespace
+
+Line connect_to(const PoolHost& host) {
+  const Socket socket = connect_socket(host);
+  const std::string address = address_text(host);
+  Line line{nullptr, false, socket.local};
+  line.encrypted = host.transport == PoolHost::Transport::tls || (host.transport == PoolHost::Transport::usual && !socket.local);
+  if (!line.encrypted) {
+    line.channel = make_socket_channel(socket.descriptor, address);
+    return line;
+  }
+  Credentials credentials;
+  TlsContext context;
+  try {
+    credentials = read_credentials();
+    if (!credentials.can_tell_hosts()) {
+      throw DialError(CUDA_ERROR_NOT_PERMITTED,
+                      address + " is to be spoken to by TLS, but nothing says how to know it; set FARGPU_CA to its authority's certificate, "
+                                "FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write tcp://" + address + " if it serves without TLS",
+                      wire::Failure::Reason::DENIED);
+    }
+    context = make_client_context(credentials.trust);
+  } catch (const TlsError& error) {
+    ::close(socket.descriptor);
+    throw DialError(CUDA_ERROR_NOT_PERMITTED, error.what(), wire::Failure::Reason::DENIED);
+  } catch (...) {
+    ::close(socket.descriptor);
+    throw;
+  }
+  try {
+    const bool named = credentials.trust.fingerprint.empty() && !credentials.trust.ca_file.empty();
+    line.channel = connect_tls(socket.descriptor, address, context, named ? host.host : "", limits::connect_timeout);
+  } catch (const TlsError& error) {
+    throw tls_failure(host, error.what());
+  } catch (const ChannelClosed& error) {
+    throw tls_failure(host, error.what());
+  }
+  return line;
+}
+
+std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket) {
+  const Socket socket = connect_socket(host);
+  const std::string address = address_text(host);
+  if (ticket.name.empty()) return make_socket_channel(socket.descriptor, address);
+  const TlsContext context = make_client_context(
+      {.key = TlsKey{{reinterpret_cast<const char*>(ticket.name.data()), ticket.name.size()}, ticket.secret}});
+  const int twin = ::fcntl(socket.descriptor, F_DUPFD_CLOEXEC, 0);
+  if (twin < 0) {
+    ::close(socket.descriptor);
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string("no descriptor is free: ") + std::strerror(errno));
+  }
+  send_control(*make_socket_channel(twin, address), 1, [&](wire::Control::Builder control) {
+    control.initRoute().setTicketName({reinterpret_cast<const kj::byte*>(ticket.name.data()), ticket.name.size()});
+  });
+  return connect_tls(socket.descriptor, address, context, "", limits::connect_timeout);
+}
+
+ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(address_text(host)) {
+  Line line = connect_to(host);
+  channel_ = std::move(line.channel);
+  const std::string token = read_credentials().token;
+  if (!token.empty() && !line.encrypted && !line.local) {
+    throw DialError(CUDA_ERROR_NOT_PERMITTED, "a token would be readable on the way to " + name_ + "; write tls://" + name_ + ", or unset FARGPU_TOKEN_FILE",
+                    wire::Failure::Reason::DENIED);
+  }
   ask(
-      [](wire::Control::Builder control) {
+      [&](wire::Control::Builder control) {
         auto hello = control.initHello();
         hello.setProtocolVersion(wire::PROTOCOL_VERSION);
         hello.setSpecHash(spec_hash);
@@ -111,6 +204,9 @@ ControlConnection::ControlConnection(const PoolHost& host) : name_(address_text(
         hello.setProgram(program_name());
         hello.setHostName(host_name());
         hello.setProcessId(static_cast<std::uint32_t>(::getpid()));
+        hello.setToken(token);
+        const auto& job = config().lease.job;
+        if (job && whom == For::job) hello.setJob({reinterpret_cast<const kj::byte*>(job->data()), job->size()});
       },
       wire::Control::HELLO_ANSWER,
       [&](wire::Control::Reader control) {
@@ -123,7 +219,8 @@ ControlConnection::ControlConnection(const PoolHost& host) : name_(address_text(
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
                             const std::function<void(wire::Control::Reader)>& use) {
   // A lease may have to wait for a driver to be initialised; everything else is answered at once.
-  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout : limits::connect_timeout;
+  const auto timeout =
+      expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout + config().lease.wait : std::chrono::milliseconds(limits::connect_timeout);
   try {
     send_control(*channel_, ++sequence_, request);
     const auto message = receive_control(*channel_, timeout);
@@ -140,6 +237,33 @@ void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& r
   } catch (const std::exception& error) {  // another version would have said so
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.what() + "); is the port right?");
   }
+}
+
+void ControlConnection::ask_for_lease(bool hold, const std::function<void(wire::LeaseAnswer::Reader)>& use) {
+  ask(
+      [&](wire::Control::Builder control) {
+        auto request = control.initLeaseRequest();
+        write_lease_options(config().lease, request);
+        request.setHold(hold);
+        const auto& variables = config().cuda_environment;
+        auto environment = request.initEnvironment(static_cast<unsigned>(variables.size()));
+        for (unsigned i = 0; i < environment.size(); ++i) {
+          environment[i].setName(variables[i].first);
+          environment[i].setValue(variables[i].second);
+        }
+      },
+      wire::Control::LEASE_ANSWER,
+      [&](wire::Control::Reader control) {
+        check_failure(control.getLeaseAnswer().getFailure(), name_);
+        use(control.getLeaseAnswer());
+      });
+}
+
+// Under a number that shells and programs do not count on for themselves.
+void ControlConnection::bequeath() {
+  constexpr int least = 200;
+  if (::fcntl(channel_->descriptor(), F_DUPFD, least) < 0)
+    throw SystemError(std::string("cannot keep the lease open for the program: ") + std::strerror(errno));
 }
 
 }  // namespace fargpu::client

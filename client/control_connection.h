@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config.h"
 #include "control.capnp.h"
@@ -17,25 +18,50 @@ namespace fargpu::client {
 
 /// Why no session could be had, as a CUresult and one line for the person at the terminal.
 struct DialError : std::runtime_error {
-  DialError(CUresult result, const std::string& text) : std::runtime_error(text), result(result) {}
+  DialError(CUresult result, const std::string& text, wire::Failure::Reason reason = wire::Failure::Reason::NONE)
+      : std::runtime_error(text), result(result), reason(reason) {}
   CUresult result;
+  wire::Failure::Reason reason;  ///< the broker's, if it gave one
 };
 
 /// What ends a message that `fargpu doctor` can say more about.
 constexpr std::string_view doctor_hint = " `fargpu doctor` tells more";
 
-/// Opens a connection to a host; throws DialError (SYSTEM_NOT_READY) after limits::connect_timeout.
-std::unique_ptr<Channel> connect_to(const PoolHost& host);
+/// A connection to a host.
+struct Line {
+  std::unique_ptr<Channel> channel;
+  bool encrypted = false;
+  bool local = false;  ///< it does not leave this machine
+};
+
+/// Opens one for control messages. Throws DialError, after limits::connect_timeout at the latest.
+Line connect_to(const PoolHost& host);
+
+/// What a broker gave for one session: its connection is the bearer's.
+struct Ticket {
+  std::vector<std::byte> secret;
+  std::vector<std::byte> name;  ///< of a ticket for a connection that speaks TLS; empty otherwise
+};
+
+/// Opens a session's connection, up to where `attach` is sent. Throws the same.
+std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket);
 
 /// One control connection: requests and answers in turn. Throws DialError on refusals, lost connections and silence.
 class ControlConnection {
  public:
+  /// Whose connection it is: of a process that may belong to a job, which then sees its lease, or of whoever looks after the host.
+  enum class For { job, host };
   /// Connects and says hello.
-  explicit ControlConnection(const PoolHost& host);
+  explicit ControlConnection(const PoolHost& host, For whom = For::job);
 
   /// Sends a request and calls `use` with the answer, whose kind must be `expected`.
   void ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
            const std::function<void(wire::Control::Reader)>& use);
+
+  /// Asks for a lease of the configuration's: for a session, or to be held by this connection.
+  void ask_for_lease(bool hold, const std::function<void(wire::LeaseAnswer::Reader)>& use);
+  /// Leaves the connection open to the programs that this process becomes or starts, for as long as any of them lives.
+  void bequeath();
 
   const std::string& broker_version() const { return broker_version_; }
   const std::string& name() const { return name_; }
@@ -53,8 +79,11 @@ void require_pool(const Config& config);
 /// This machine, as brokers are told.
 std::string host_name();
 
-/// The host as FARGPU_POOL would name it.
+/// The host's address, for messages.
 std::string address_text(const PoolHost& host);
+
+/// The host as FARGPU_POOL names it.
+std::string pool_text(const PoolHost& host);
 
 /// Throws DialError, with the host's name in front, unless the failure's reason is `none`.
 void check_failure(wire::Failure::Reader failure, const std::string& host);

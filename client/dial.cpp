@@ -97,24 +97,16 @@ std::unique_ptr<Session> dial(const Config& config) {
   for (const PoolHost& host : config.hosts) {
     try {
       ControlConnection broker(host);
-      std::vector<std::byte> ticket;
-      broker.ask(
-          [&](wire::Control::Builder control) {
-            auto environment = control.initLeaseRequest().initEnvironment(static_cast<unsigned>(config.cuda_environment.size()));
-            for (unsigned i = 0; i < config.cuda_environment.size(); ++i) {
-              environment[i].setName(config.cuda_environment[i].first);
-              environment[i].setValue(config.cuda_environment[i].second);
-            }
-          },
-          wire::Control::LEASE_ANSWER,
-          [&](wire::Control::Reader control) {
-            const auto answer = control.getLeaseAnswer();
-            check_failure(answer.getFailure(), broker.name());
-            const auto bytes = answer.getTicket();
-            ticket.assign(reinterpret_cast<const std::byte*>(bytes.begin()),
-                          reinterpret_cast<const std::byte*>(bytes.end()));
-          });
-      auto session = attach(connect_to(host), ticket, config, broker.name());
+      Ticket ticket;
+      broker.ask_for_lease(/*hold=*/false, [&](wire::LeaseAnswer::Reader answer) {
+        const auto bytes = [](capnp::Data::Reader data) {
+          return std::vector<std::byte>(reinterpret_cast<const std::byte*>(data.begin()), reinterpret_cast<const std::byte*>(data.end()));
+        };
+        ticket = {bytes(answer.getTicket()), bytes(answer.getTicketName())};
+      });
+      // Where keys were made from the ticket, nothing else is shown of it.
+      const std::span<const std::byte> shown = ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
+      auto session = attach(connect_session(host, ticket), shown, config, broker.name());
       log::info("session {} at {}, {} device(s)", session->terms().session_id, broker.name(),
                 session->facts().devices.size());
       return session;

@@ -55,6 +55,9 @@ class Channel {
   /// Ends the connection for both ends; threads in wait() return. May be called from any thread, more than once.
   virtual void close() noexcept = 0;
 
+  /// The descriptor of the connection; -1 if it has none.
+  virtual int descriptor() const { return -1; }
+
   /// Who the other end is, for messages.
   virtual std::string peer() const = 0;
 };

@@ -93,6 +93,8 @@ class SocketChannel final : public Channel {
   // The descriptor stays open until destruction, so that no other thread can meet a reused number.
   void close() noexcept override { ::shutdown(socket_, SHUT_RDWR); }
 
+  int descriptor() const override { return socket_; }
+
   std::string peer() const override { return peer_; }
 
  private:

@@ -14,6 +14,12 @@
 #                        connection to the worker that the ticket names; whatever follows is between client and worker. The
 #                        worker answers `attachAnswer`; from then on calls may be sent.
 #
+# Where the broker speaks TLS, a control connection begins with a handshake of TLS 1.3 instead, and everything said above comes
+# within. A session connection begins with one frame in the clear, `route`, which says nothing but whose it is; then follows a
+# handshake of TLS 1.3 with the worker, whose pre-shared key is the ticket and whose identity is the ticket's name; then `attach`,
+# with an empty ticket. So the keys of a session are known to client, broker and worker alone, and a state of TLS, which cannot be
+# handed from one process to another, never needs to be.
+#
 # A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
 # this file does not allow it is a protocol error and ends the connection.
 #
@@ -56,6 +62,13 @@ struct Control {
     # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
     printed @16 :Printed;
     released @17 :Released;
+
+    # --- session connection, opening, where the broker speaks TLS: client -> broker, in the clear ---------------------
+    route @18 :Route;
+
+    # --- control connection -------------------------------------------------------------------------------------
+    schedulingRequest @19 :SchedulingRequest;   # client -> broker
+    schedulingAnswer @20 :SchedulingAnswer;     # broker -> client
   }
 }
 
@@ -84,6 +97,8 @@ struct Hello {
   program @3 :Text;           # file name of the program, for people
   hostName @4 :Text;
   processId @5 :UInt32;
+  token @6 :Text;             # who asks, if not a certificate or key of TLS says so; never sent where strangers can read it
+  job @7 :Data;               # 16 bytes: the job that this process belongs to; `status` then tells of that job's devices
 }
 
 struct HelloAnswer {
@@ -92,14 +107,32 @@ struct HelloAnswer {
   failure @2 :Failure;        # reason none: welcome
   version @3 :Text;           # of the broker's build
   hostName @4 :Text;
+  tenant @5 :Text;            # whom the broker takes the client for
 }
 
 # --- lease ----------------------------------------------------------------------------------------------------------
 
+enum Priority {
+  normal @0;
+  latencyCritical @1;         # while such a lease has work for a device, best-effort ones are held back
+  bestEffort @2;
+}
+
 struct LeaseRequest {
-  # Asks for a session, once a connection. The broker reserves a worker: a warm one if `environment` equals that with which the
-  # warm ones were started, else a new one (CUDA reads these variables once, in cuInit).
+  # Asks for a session, once a connection. The broker finds the lease that it comes under, or makes it of what is asked for here, and
+  # reserves a worker: a warm one if it offers the lease's devices and `environment` equals that with which the warm ones were
+  # started, else a new one (CUDA reads these variables once, in cuInit).
   environment @0 :List(Variable);
+
+  # What the lease is to be. Read only by the request that makes it.
+  gpus @1 :UInt32;            # devices; 0: all that the tenant may use
+  memoryBytes @2 :UInt64;     # of each device, and kept for the lease; 0: whatever is there, up to the tenant's quota
+  computePercent @3 :UInt32;  # of each device, 1 to 100; 0: no limit and no guarantee
+  priority @4 :Priority;
+  waitMs @5 :UInt32;          # how long to wait while there is not enough; 0: be refused at once
+
+  job @6 :Data;               # 16 bytes, made up by whoever starts a job: all that name it share one lease. Empty: a lease of its own
+  hold @7 :Bool;              # no session: the lease itself, which lasts while this connection is open or it has sessions
 }
 
 struct Variable {
@@ -111,6 +144,10 @@ struct LeaseAnswer {
   failure @0 :Failure;
   ticket @1 :Data;            # 32 random bytes, good for one attach within `ticketSeconds`, while this connection is open
   ticketSeconds @2 :UInt32;
+  ticketName @3 :Data;        # 16 random bytes that name the ticket in the clear; where the broker speaks TLS
+  lease @4 :UInt64;           # its number at this host
+  devices @5 :List(UInt32);   # of the lease, by their places in `status`
+  memoryBytes @6 :UInt64;     # of each of them that the lease may hold; 0: no limit of its own
 }
 
 # --- attach ---------------------------------------------------------------------------------------------------------
@@ -120,8 +157,12 @@ struct Range {
   bytes @1 :UInt64;
 }
 
+struct Route {
+  ticketName @0 :Data;
+}
+
 struct Attach {
-  ticket @0 :Data;
+  ticket @0 :Data;                # empty if the connection's keys were made from it
   protocolVersion @1 :UInt32;
   specHash @2 :UInt64;
   driverVersion @3 :UInt32;
@@ -268,6 +309,45 @@ struct Status {
   sessionsTaken @12 :UInt32;      # of sessionsMax: those that run and those promised to somebody who is on the way
   distances @13 :List(Distance);  # between devices, where the host's NVML tells
   peers @14 :List(PeerFacts);
+  leases @15 :List(LeaseStatus);  # those of the tenant who asks
+  tenant @16 :Text;               # who asks, as the broker sees it
+  policy @17 :Text;               # how devices are shared
+  quantumMs @18 :UInt32;
+  graceMs @19 :UInt32;
+}
+
+struct SchedulingRequest {
+  # How devices are shared, from now on and until the broker ends. Only for whoever looks after the host: see Broker::may_administer.
+  union {
+    policy @0 :Text;
+    share @1 :ShareChange;
+  }
+}
+
+struct ShareChange {
+  session @0 :UInt64;             # any of the lease
+  computePercent @1 :UInt32;      # 0: as it is
+  weight @2 :UInt32;              # 0: as it is
+}
+
+struct SchedulingAnswer {
+  failure @0 :Failure;            # reason none: done
+}
+
+struct LeaseStatus {
+  id @0 :UInt64;
+  tenant @1 :Text;
+  devices @2 :List(UInt32);       # by their places in `devices`
+  memoryBytes @3 :UInt64;         # of each device; 0: no limit of its own
+  computePercent @4 :UInt32;
+  priority @5 :Priority;
+  sessions @6 :UInt32;
+  sharePercent @7 :UInt32;        # what the scheduler keeps to, which may have been changed since
+  weight @8 :UInt32;
+  hasTurn @9 :Bool;               # its sessions may give work now
+  turns @10 :UInt64;
+  overruns @11 :UInt64;           # turns after whose grace work still went on
+  heldBack @12 :UInt64;           # turns that one of higher priority took away
 }
 
 struct Distance {
@@ -328,6 +408,7 @@ struct DeviceStatus {
   pciSubSystemId @9 :UInt32;      # the same
   attributes @10 :List(AttributeValue);
   readings @11 :List(Reading);
+  freeBytes @12 :UInt64;          # that a new lease could be given
 }
 
 struct SessionStatus {
@@ -339,4 +420,8 @@ struct SessionStatus {
   startedSeconds @5 :UInt64;
   memoryBytes @6 :List(UInt64);   # per device
   calls @7 :UInt64;
+  lease @8 :UInt64;
+  tenant @9 :Text;
+  busyNs @10 :List(UInt64);       # for which each device of its lease had work of it, since it began
+  waitedNs @11 :UInt64;           # for which it had work and no turn
 }

@@ -31,6 +31,7 @@ inline constexpr std::size_t shares_max = 256;  ///< things that one session sha
 
 inline constexpr std::chrono::milliseconds connect_timeout{5000};  ///< also for the broker's answers that take no work
 inline constexpr std::chrono::milliseconds lease_timeout{75000};   ///< a lease may wait for a driver to be initialised
+inline constexpr std::chrono::seconds lease_wait_max{7 * 86'400};  ///< longest that a client may wait for what others hold
 inline constexpr std::chrono::seconds worker_start_max{60};        ///< longest such wait at a host: clients wait a little longer
 
 /// Silence after which a session's peer is dead. The host decides (`silence_seconds` of fargpud); this where nobody has.

@@ -17,13 +17,14 @@ struct WorkerMessage {
     unshare @7 :Data;       # by its key: no longer
     fetch @8 :Fetch;        # what another session shares; answered by `fetched`
 
-    activity @10 :Activity; # what the session does, where others hear of it
+    activity @11 :Activity; # what the session does, where others hear of it
 
     # broker -> worker
+    account @10 :Void;      # with a descriptor: the memory account of the session's tenant; right before `session`
     session @4 :Session;    # with the connection's descriptor: serve it
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
-    turn @11 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
+    turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
   }
 }
 
@@ -59,6 +60,11 @@ struct Session {
   id @0 :UInt64;
   attach @1 :Data;          # the client's first frame, already read: its message
   peer @2 :Text;            # for logs
+  ticketName @3 :Data;      # not empty: the connection speaks TLS, with this identity and
+  ticket @4 :Data;          # this key; `attach` is still to come on it
+  memoryBytes @5 :UInt64;   # of each device that the session's lease may hold; 0: no limit of its own
+  slot @6 :UInt32;          # the session's, in the account
+  imageFolder @7 :Text;     # of its tenant; empty for none
 }
 
 struct Share {

@@ -16,6 +16,7 @@ inline constexpr int exit_not_found = 127;
 
 struct RunOptions {
   std::string pool;
+  std::string gpus, memory, compute, priority, wait;  ///< as the variables of the same meaning; empty where none is given
   bool no_check = false;
   std::vector<std::string> arguments;
 };
@@ -28,6 +29,28 @@ struct ListOptions {
 };
 int list(const ListOptions& options);
 
+/// Who uses what of the hosts' devices, again and again on a terminal; once elsewhere.
+struct TopOptions {
+  std::string pool;
+  std::string output = "table";
+  double seconds = 1;
+  bool once = false;
+};
+int top(const TopOptions& options);
+
+struct PolicyOptions {
+  std::string host;
+  std::string policy;  ///< empty: show it
+};
+int policy(const PolicyOptions& options);
+
+struct QuotaOptions {
+  std::string host;
+  std::uint64_t session = 0;
+  unsigned percent = 0, weight = 0;  ///< 0: as it is
+};
+int quota(const QuotaOptions& options);
+
 struct SmiOptions {
   std::string pool;
   std::string output = "table";
@@ -38,6 +61,23 @@ struct DoctorOptions {
   std::string pool;
 };
 int doctor(const DoctorOptions& options);
+
+struct TokenOptions {
+  std::string file, name, tenant;
+  std::string ttl = "30d";
+};
+int create_token(const TokenOptions& options);
+int list_tokens(const TokenOptions& options);
+int revoke_token(const TokenOptions& options);
+
+struct PkiOptions {
+  std::string folder;
+  std::string life = "365d";
+  std::string server, tenant;
+  std::vector<std::string> hosts;
+};
+int init_pki(const PkiOptions& options);
+int issue_pki(const PkiOptions& options);
 
 /// The hosts of --pool or FARGPU_POOL; throws std::runtime_error with the repair.
 std::vector<PoolHost> pool_hosts(const std::string& pool);

@@ -3,16 +3,22 @@
 #include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "client/control_connection.h"
 #include "client/uuid.h"
 #include "commands.h"
 #include "protocol/printable.h"
+#include "protocol/quantity.h"
 
 namespace fargpu::client::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+const char* priority_text(wire::Priority priority) {
+  return priority == wire::Priority::LATENCY_CRITICAL ? "latency-critical" : priority == wire::Priority::BEST_EFFORT ? "best-effort" : "normal";
+}
 
 Json describe(const std::string& name, wire::Status::Reader status) {
   Json host{{"host", name},
@@ -25,7 +31,10 @@ Json describe(const std::string& name, wire::Status::Reader status) {
             {"started", status.getStartedSeconds()},
             {"warm_workers", status.getWarmWorkers()},
             {"sessions_max", status.getSessionsMax()},
-            {"sessions_taken", status.getSessionsTaken()}};
+            {"sessions_taken", status.getSessionsTaken()},
+            {"policy", printable(status.getPolicy().cStr())},
+            {"quantum_ms", status.getQuantumMs()},
+            {"grace_ms", status.getGraceMs()}};
   if (status.getFailure().getReason() != wire::Failure::Reason::NONE) host["failure"] = printable(status.getFailure().getText().cStr(), 512);
   host["devices"] = Json::array();
   for (const auto device : status.getDevices()) {
@@ -35,6 +44,7 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                                                                   device.getComputeCapability() % 10)},
                                {"memory_bytes", device.getMemoryBytes()},
                                {"used_bytes", device.getUsedBytes()},
+                               {"free_bytes", device.getFreeBytes()},
                                {"pci", fmt::format("{:08x}:{:02x}:{:02x}.0", device.getPciDomain(), device.getPciBus(),
                                                    device.getPciDevice())}});
   }
@@ -42,6 +52,8 @@ Json describe(const std::string& name, wire::Status::Reader status) {
   for (const auto session : status.getSessions()) {
     Json memory = Json::array();
     for (const std::uint64_t bytes : session.getMemoryBytes()) memory.push_back(bytes);
+    Json busy = Json::array();
+    for (const std::uint64_t nanoseconds : session.getBusyNs()) busy.push_back(nanoseconds);
     host["sessions"].push_back({{"id", session.getId()},
                                 {"program", printable(session.getProgram().cStr())},
                                 {"client", printable(session.getHostName().cStr())},
@@ -49,9 +61,47 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                                 {"worker", session.getWorkerId()},
                                 {"started", session.getStartedSeconds()},
                                 {"memory_bytes", memory},
-                                {"calls", session.getCalls()}});
+                                {"calls", session.getCalls()},
+                                {"lease", session.getLease()},
+                                {"tenant", printable(session.getTenant().cStr())},
+                                {"busy_ns", busy},
+                                {"waited_ns", session.getWaitedNs()}});
+  }
+  host["leases"] = Json::array();
+  for (const auto lease : status.getLeases()) {
+    Json devices = Json::array();
+    for (const unsigned device : lease.getDevices()) devices.push_back(device);
+    host["leases"].push_back({{"id", lease.getId()},
+                              {"tenant", printable(lease.getTenant().cStr())},
+                              {"devices", devices},
+                              {"memory_bytes", lease.getMemoryBytes()},
+                              {"compute_percent", lease.getComputePercent()},
+                              {"priority", priority_text(lease.getPriority())},
+                              {"sessions", lease.getSessions()},
+                              {"share_percent", lease.getSharePercent()},
+                              {"weight", lease.getWeight()},
+                              {"has_turn", lease.getHasTurn()},
+                              {"turns", lease.getTurns()},
+                              {"overruns", lease.getOverruns()},
+                              {"held_back", lease.getHeldBack()}});
   }
   return host;
+}
+
+// Leases that ask for something in particular: the others are everybody's.
+void print_leases(const Json& leases) {
+  bool headed = false;
+  for (const Json& lease : leases) {
+    const auto memory = lease["memory_bytes"].get<std::uint64_t>();
+    const auto percent = lease["compute_percent"].get<unsigned>();
+    const auto priority = lease["priority"].get<std::string>();
+    if (memory == 0 && percent == 0 && priority == "normal") continue;
+    if (!std::exchange(headed, true)) std::cout << fmt::format("  {:>7}  {:<20} {:<12} {:>12} {:>8}  {}\n", "lease", "tenant", "GPUs", "memory each", "compute", "priority");
+    std::string devices;
+    for (const Json& device : lease["devices"]) devices += (devices.empty() ? "" : ",") + std::to_string(device.get<unsigned>());
+    std::cout << fmt::format("  {:>7}  {:<20.20} {:<12.12} {:>12} {:>8}  {}\n", lease["id"].get<std::uint64_t>(), lease["tenant"].get<std::string>(), devices,
+                             memory == 0 ? "-" : bytes_text(memory), percent == 0 ? "-" : fmt::format("{}%", percent), priority);
+  }
 }
 
 std::string gib(std::uint64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1u << 30)); }
@@ -82,6 +132,7 @@ void print(const Json& host) {
     std::cout << fmt::format("  GPU {}  {:<28} {}  {:>10} of {:>10}  {}\n", number++, device["name"].get<std::string>(), bar(used, all),
                              gib(used), gib(all), device["uuid"].get<std::string>());
   }
+  print_leases(host["leases"]);
   if (host["sessions"].empty()) {
     std::cout << "  no sessions\n";
     return;
@@ -105,7 +156,7 @@ int list(const ListOptions& options) {
   for (const PoolHost& host : pool_hosts(options.pool)) {
     const std::string name = host.host + ":" + std::to_string(host.port);
     try {
-      ControlConnection broker(host);
+      ControlConnection broker(host, ControlConnection::For::host);
       broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
                  [&](wire::Control::Reader control) { hosts.push_back(describe(name, control.getStatus())); });
     } catch (const DialError& error) {

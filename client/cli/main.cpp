@@ -19,6 +19,11 @@ int main(int argc, char** argv) {
   cli::RunOptions run;
   CLI::App* const run_command = app.add_subcommand("run", "Run a program with the pool's GPUs");
   run_command->add_option("--pool", run.pool, "GPU hosts, host[:port][,host...] (default: FARGPU_POOL)");
+  run_command->add_option("-n,--gpus", run.gpus, "Number of GPUs (default: all of the host; FARGPU_GPUS)");
+  run_command->add_option("-m,--mem", run.memory, "Memory of each GPU to be kept for the job, for example 8GiB (FARGPU_MEM)");
+  run_command->add_option("-c,--compute", run.compute, "Share of each GPU, for example 50% (FARGPU_COMPUTE)");
+  run_command->add_option("--priority", run.priority, "latency-critical, normal or best-effort (FARGPU_PRIORITY)");
+  run_command->add_option("--wait", run.wait, "How long to wait while others hold what is asked for, for example 10min (FARGPU_WAIT)");
   run_command->add_flag("--no-check", run.no_check, "Start the program without asking the pool first");
   run_command->add_option("program", run.arguments, "The program and its arguments, after --")->required();
   run_command->prefix_command(false);
@@ -29,6 +34,28 @@ int main(int argc, char** argv) {
   list_command->add_option("--pool", list.pool, "GPU hosts (default: FARGPU_POOL)");
   list_command->add_option("-o,--output", list.output, "table or json")->check(CLI::IsMember({"table", "json"}));
 
+  cli::TopOptions top;
+  CLI::App* const top_command = app.add_subcommand("top", "Show what devices do and for whom, as it changes");
+  top_command->add_option("--pool", top.pool, "GPU hosts (default: FARGPU_POOL)");
+  top_command->add_option("-o,--output", top.output, "table or json, which is told once")->check(CLI::IsMember({"table", "json"}));
+  top_command->add_option("-d,--delay", top.seconds, "Seconds between two looks")->check(CLI::Range(0.1, 3600.0));
+  top_command->add_flag("--once", top.once, "Look once, as where the output is no terminal");
+
+  cli::PolicyOptions policy;
+  CLI::App* const policy_command = app.add_subcommand("policy", "How a host's devices are shared (on the GPU host)");
+  policy_command->require_subcommand(1);
+  CLI::App* const policy_show = policy_command->add_subcommand("show", "Show it");
+  CLI::App* const policy_set = policy_command->add_subcommand("set", "Share by another policy from now on");
+  policy_set->add_option("policy", policy.policy, "free, fair, fixed or exclusive")->required();
+  for (CLI::App* const verb : {policy_show, policy_set}) verb->add_option("--host", policy.host, "The GPU host (default: FARGPU_POOL)");
+
+  cli::QuotaOptions quota;
+  CLI::App* const quota_command = app.add_subcommand("quota", "Change what of the devices a running lease gets (on the GPU host)");
+  quota_command->add_option("session", quota.session, "Any session of the lease, as `fargpu ls` numbers it")->required();
+  quota_command->add_option("--percent", quota.percent, "At most so much of each device, under the policy fixed")->check(CLI::Range(1, 100));
+  quota_command->add_option("--weight", quota.weight, "Against others, under the policy fair")->check(CLI::Range(1, 10'000));
+  quota_command->add_option("--host", quota.host, "The GPU host (default: FARGPU_POOL)");
+
   cli::SmiOptions smi;
   CLI::App* const smi_command = app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
   smi_command->add_option("--pool", smi.pool, "GPU hosts (default: FARGPU_POOL)");
@@ -37,6 +64,37 @@ int main(int argc, char** argv) {
   cli::DoctorOptions doctor;
   CLI::App* const doctor_command = app.add_subcommand("doctor", "Check everything that a program will need, and say how to mend it");
   doctor_command->add_option("--pool", doctor.pool, "GPU hosts (default: FARGPU_POOL)");
+
+  cli::TokenOptions token;
+  CLI::App* const token_command = app.add_subcommand("token", "Tokens by which clients say who they are (on the GPU host)");
+  token_command->require_subcommand(1);
+  const auto token_verb = [&](const char* name, const char* help) {
+    CLI::App* const verb = token_command->add_subcommand(name, help);
+    verb->add_option("--file", token.file, "The broker's token_file")->required();
+    return verb;
+  };
+  CLI::App* const token_create = token_verb("create", "Make a token, and show it once");
+  token_create->add_option("--tenant", token.tenant, "Whose it is")->required();
+  token_create->add_option("--name", token.name, "What it is called in the list")->required();
+  token_create->add_option("--ttl", token.ttl, "How long it is good, for example 24h, or never");
+  CLI::App* const token_list = token_verb("list", "Show what tokens there are");
+  CLI::App* const token_revoke = token_verb("revoke", "Make a token worthless from now on");
+  token_revoke->add_option("name", token.name, "Its name")->required();
+
+  cli::PkiOptions pki;
+  CLI::App* const pki_command = app.add_subcommand("pki", "Certificates for sites that have none of their own");
+  pki_command->require_subcommand(1);
+  const auto pki_verb = [&](const char* name, const char* help) {
+    CLI::App* const verb = pki_command->add_subcommand(name, help);
+    verb->add_option("--folder", pki.folder, "Where certificates and keys are kept")->required();
+    verb->add_option("--life", pki.life, "How long the certificate is good, for example 365d");
+    return verb;
+  };
+  CLI::App* const pki_init = pki_verb("init", "Make an authority");
+  CLI::App* const pki_issue = pki_verb("issue", "Make the certificate of a server or of a tenant's clients");
+  pki_issue->add_option("--server", pki.server, "Name of a GPU host");
+  pki_issue->add_option("--host", pki.hosts, "Names and addresses by which clients reach it");
+  pki_issue->add_option("--tenant", pki.tenant, "Tenant whose clients it is for");
 
   try {
     app.parse(argc, argv);
@@ -56,7 +114,15 @@ int main(int argc, char** argv) {
   try {
     if (run_command->parsed()) return cli::run(run);
     if (list_command->parsed()) return cli::list(list);
+    if (top_command->parsed()) return cli::top(top);
+    if (policy_command->parsed()) return cli::policy(policy);
+    if (quota_command->parsed()) return cli::quota(quota);
     if (smi_command->parsed()) return cli::smi(smi);
+    if (token_create->parsed()) return cli::create_token(token);
+    if (token_list->parsed()) return cli::list_tokens(token);
+    if (token_revoke->parsed()) return cli::revoke_token(token);
+    if (pki_init->parsed()) return cli::init_pki(pki);
+    if (pki_issue->parsed()) return cli::issue_pki(pki);
     return cli::doctor(doctor);
   } catch (const std::exception& error) {
     std::cerr << "fargpu: " << error.what() << "\n";

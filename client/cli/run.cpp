@@ -1,6 +1,8 @@
 #include <fmt/format.h>
+#include <sys/random.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -24,34 +26,46 @@ struct Refusal {
   std::string text;
 };
 
-/// Why a host would not take the program now.
-Refusal ask(const PoolHost& host) {
+int exit_code_of(const DialError& error) {
+  switch (error.reason) {
+    case wire::Failure::Reason::NO_CAPACITY:
+    case wire::Failure::Reason::DRAINING:
+      return exit_no_capacity;
+    default:
+      return error.result == CUDA_ERROR_NOT_PERMITTED ? exit_denied : exit_own_error;
+  }
+}
+
+/// Gets the job's lease at a host, which lasts as long as the programs of the job; or why not.
+Refusal take_lease(const PoolHost& host) {
   try {
     ControlConnection broker(host);
     Refusal refusal;
     broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
                [&](wire::Control::Reader control) {
-                 const auto status = control.getStatus();
-                 if (status.getFailure().getReason() != wire::Failure::Reason::NONE)
-                   refusal = {exit_own_error, printable(status.getFailure().getText().cStr(), 512)};
-                 else if (status.getDraining()) refusal = {exit_no_capacity, "the host is shutting down"};
-                 else if (status.getSessionsTaken() >= status.getSessionsMax())
-                   refusal = {exit_no_capacity, fmt::format("all {} sessions of this host are taken; try later", status.getSessionsMax())};
+                 const auto failure = control.getStatus().getFailure();
+                 if (failure.getReason() != wire::Failure::Reason::NONE)
+                   refusal = {exit_own_error, broker.name() + ": " + printable(failure.getText().cStr(), 512)};
                });
-    refusal.text = broker.name() + ": " + refusal.text;
-    return refusal;
+    if (refusal.code != 0) return refusal;
+    broker.ask_for_lease(/*hold=*/true, [](wire::LeaseAnswer::Reader) {});
+    broker.bequeath();
+    return {};
   } catch (const DialError& error) {
-    return {error.result == CUDA_ERROR_NOT_PERMITTED ? exit_denied : exit_own_error, error.what()};
+    return {exit_code_of(error), error.what()};
   }
 }
 
-/// What the pool says before a program is started for nothing: 0, or the exit code with one line said. Of several refusals the one
-/// counts that waiting mends, then one that is meant.
-int ask_pool(const std::vector<PoolHost>& hosts) {
+/// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code with one line said. Of several refusals
+/// the one counts that waiting mends, then one that is meant. The programs go to the host that gave it, and to no other.
+int take_lease(const std::vector<PoolHost>& hosts) {
   Refusal worst;
   for (const PoolHost& host : hosts) {
-    Refusal refusal = ask(host);
-    if (refusal.code == 0) return 0;
+    Refusal refusal = take_lease(host);
+    if (refusal.code == 0) {
+      ::setenv("FARGPU_POOL", pool_text(host).c_str(), 1);
+      return 0;
+    }
     const auto rank = [](int code) { return code == exit_no_capacity ? 3 : code == exit_denied ? 2 : code == exit_own_error ? 1 : 0; };
     if (rank(refusal.code) > rank(worst.code)) worst = std::move(refusal);
   }
@@ -59,10 +73,38 @@ int ask_pool(const std::vector<PoolHost>& hosts) {
   return worst.code;
 }
 
+// A name for the job, which nobody can guess.
+std::string new_job() {
+  std::array<unsigned char, std::tuple_size_v<LeaseOptions::Job>> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) throw std::runtime_error("no random numbers");
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+// What is asked for on the command line counts more than what the environment asks for, for the programs too.
+void ask_for(const RunOptions& options) {
+  const std::pair<const char*, const std::string&> wishes[] = {{"FARGPU_GPUS", options.gpus},
+                                                               {"FARGPU_MEM", options.memory},
+                                                               {"FARGPU_COMPUTE", options.compute},
+                                                               {"FARGPU_PRIORITY", options.priority},
+                                                               {"FARGPU_WAIT", options.wait}};
+  bool new_wish = !options.pool.empty();
+  for (const auto& [name, value] : wishes) {
+    if (value.empty()) continue;
+    ::setenv(name, value.c_str(), 1);
+    new_wish = true;
+  }
+  // Within another job without wishes of its own it is part of that job.
+  if (new_wish || !std::getenv("FARGPU_JOB")) ::setenv("FARGPU_JOB", new_job().c_str(), 1);
+}
+
 }  // namespace
 
 int run(const RunOptions& options) {
   if (!options.pool.empty()) ::setenv("FARGPU_POOL", options.pool.c_str(), 1);
+  ask_for(options);
+  if (!config().number_error.empty()) throw std::runtime_error(config().number_error);
   const std::vector<PoolHost> hosts = pool_hosts(options.pool);
   const std::filesystem::path folder = library_folder();
   if (folder.empty()) {
@@ -70,7 +112,7 @@ int run(const RunOptions& options) {
     return exit_own_error;
   }
   if (!options.no_check) {
-    if (const int code = ask_pool(hosts); code != 0) return code;
+    if (const int code = take_lease(hosts); code != 0) return code;
   }
   prepend("LD_LIBRARY_PATH", folder.string());
   ::setenv("TRITON_LIBCUDA_PATH", folder.c_str(), 1);  // Triton looks through the loader's cache otherwise

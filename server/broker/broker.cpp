@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "event_log.h"
@@ -65,11 +66,12 @@ std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
 /// One client connection while it belongs to the broker. Lives as long as something is under way on it.
 class Broker::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Broker& broker, asio::ip::tcp::socket socket)
-      : broker_(broker), socket_(std::move(socket)), deadline_(broker.io_) {
+  Connection(Broker& broker, asio::ip::tcp::socket socket, Transport transport)
+      : broker_(broker), socket_(std::move(socket)), transport_(transport), deadline_(broker.io_) {
     asio::error_code error;
     const auto endpoint = socket_.remote_endpoint(error);
-    client_.peer = error ? "?" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
+    if (!error) address_ = endpoint.address();
+    client_.peer = error ? "?" : address_.to_string() + ":" + std::to_string(endpoint.port());
     place_ = broker_.callers_.insert(broker_.callers_.end(), this);
     calling_ = true;
   }
@@ -77,6 +79,8 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     stop_calling();
     if (ticket_) broker_.withdraw(*ticket_);
   }
+
+  const asio::ip::address& address() const { return address_; }
 
   void cut(const std::string& why) {
     EventLog::warn("connection cut", {{"peer", client_.peer}, {"reason", why}});
@@ -99,6 +103,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     try {
       keep_alive(socket_);
       expire_after(handshake_time());
+      if (transport_ == Transport::tls && !co_await open_tls()) co_return;
       bool welcome = false;
       while (co_await read_frame()) {
         MessageReader reader(message_);
@@ -116,15 +121,24 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
           case wire::Control::STATUS_REQUEST:
             if (!welcome) throw ProtocolError("a request before hello");
             co_await broker_.look_at_devices();
-            co_await send([&](wire::Control::Builder answer) { broker_.write_status(answer.initStatus()); });
+            {
+              const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
+              co_await send([&](wire::Control::Builder answer) { broker_.write_status(answer.initStatus(), client_.tenant, seen.get()); });
+            }
+            break;
+          case wire::Control::SCHEDULING_REQUEST:
+            if (!welcome) throw ProtocolError("a request before hello");
+            co_await on_scheduling(control.getSchedulingRequest());
             break;
           case wire::Control::ATTACH:
+            if (transport_ == Transport::tls) throw ProtocolError("an attach on a control connection");
             co_await on_attach(control.getAttach());
             co_return;
           default:
             throw ProtocolError("a control message that a client does not send here");
         }
-        expire_after(ticket_ ? handshake_time() : control_idle_max);
+        if (lease_) deadline_.cancel();  // it lasts as long as this connection
+        else expire_after(ticket_ ? handshake_time() : control_idle_max);
         if (calling_) broker_.callers_.splice(broker_.callers_.end(), broker_.callers_, place_);
       }
     } catch (const kj::Exception& error) {
@@ -152,14 +166,55 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<bool> read_frame() {
     FrameHeader header;
     asio::error_code error;
-    co_await asio::async_read(socket_, asio::buffer(&header, sizeof(header)), asio::redirect_error(asio::use_awaitable, error));
+    co_await read(asio::buffer(&header, sizeof(header)), error);
     if (error) co_return false;
     check_frame_header(header, limits::open_message_bytes_max);
     if (header.kind != FrameKind::control || header.bulk_bytes != 0) throw ProtocolError("something else than a control message");
     if (header.sequence != ++received_) throw ProtocolError("a frame out of its turn");
     message_.resize(header.message_bytes);
-    co_await asio::async_read(socket_, asio::buffer(message_), asio::use_awaitable);
+    co_await read(asio::buffer(message_), error);
+    if (error) throw asio::system_error(error);
     co_return true;
+  }
+
+  asio::awaitable<void> read(asio::mutable_buffer buffer, asio::error_code& error) {
+    if (tls_) co_await asio::async_read(*tls_, buffer, asio::redirect_error(asio::use_awaitable, error));
+    else co_await asio::async_read(socket_, buffer, asio::redirect_error(asio::use_awaitable, error));
+  }
+
+  // What comes first where TLS is spoken: a handshake, or in the clear whose session this is. True if a control connection begins.
+  asio::awaitable<bool> open_tls() {
+    constexpr unsigned char handshake_record = 0x16;  // RFC 8446, 5.1; no frame begins so, since lengths are multiples of 8
+    asio::error_code error;
+    co_await socket_.async_wait(asio::socket_base::wait_read, asio::redirect_error(asio::use_awaitable, error));
+    unsigned char first = 0;
+    if (error || ::recv(socket_.native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) co_return false;
+    if (first == handshake_record) {
+      context_ = broker_.tls_;
+      tls_.emplace(socket_, *context_);
+      co_await tls_->async_handshake(asio::ssl::stream_base::server, asio::redirect_error(asio::use_awaitable, error));
+      if (error) {
+        EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", "TLS: " + error.message()}});
+        co_return false;
+      }
+      shown_ = {true, tls_common_name(tls_->native_handle()), tls_key_identity(tls_->native_handle()), ""};
+      co_return true;
+    }
+    if (!co_await read_frame()) co_return false;
+    MessageReader reader(message_);
+    const auto control = reader.root<wire::Control>();
+    if (control.isRoute()) {
+      co_await on_route(control.getRoute());
+      co_return false;
+    }
+    if (!control.isHello()) throw ProtocolError("neither TLS nor a session's name where TLS is spoken");
+    EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", "a client without TLS"}});
+    co_await send([&](wire::Control::Builder answer) {
+      auto failure = answer.initHelloAnswer().initFailure();
+      failure.setReason(wire::Failure::Reason::DENIED);
+      failure.setText("this port speaks TLS; write FARGPU_POOL=tls://host:port, and set FARGPU_CA");
+    });
+    co_return false;
   }
 
   template <class Fill>
@@ -172,13 +227,19 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     header.message_bytes = static_cast<std::uint32_t>(message.size());
     header.sequence = ++sequence_;
     const std::array<asio::const_buffer, 2> buffers{asio::buffer(&header, sizeof(header)), asio::buffer(message.data(), message.size())};
-    co_await asio::async_write(socket_, buffers, asio::use_awaitable);
+    if (tls_) co_await asio::async_write(*tls_, buffers, asio::use_awaitable);
+    else co_await asio::async_write(socket_, buffers, asio::use_awaitable);
   }
 
   asio::awaitable<bool> on_hello(wire::Hello::Reader hello) {
     client_.program = printable(hello.getProgram().cStr());
     client_.host_name = printable(hello.getHostName().cStr());
     client_.process_id = hello.getProcessId();
+    if (hello.hasJob()) job_ = read_job(hello.getJob());
+    shown_.token = hello.getToken().cStr();
+    const auto [tenant, denied] = broker_.identity_->judge(shown_, broker_.leases_.tenants());
+    shown_.token.clear();
+    client_.tenant = tenant;
     const bool same = hello.getProtocolVersion() == wire::PROTOCOL_VERSION;
     if (!same) {
       EventLog::warn("client of another version", {{"peer", client_.peer}, {"protocol", hello.getProtocolVersion()}});
@@ -192,6 +253,12 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       char name[256] = {};
       ::gethostname(name, sizeof(name) - 1);
       answer.setHostName(name);
+      answer.setTenant(client_.tenant);
+      if (same && !denied.empty()) {
+        auto failure = answer.initFailure();
+        failure.setReason(wire::Failure::Reason::DENIED);
+        failure.setText(denied);
+      }
       if (!same) {
         auto failure = answer.initFailure();
         failure.setReason(wire::Failure::Reason::VERSION_MISMATCH);
@@ -199,10 +266,19 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
                                     FARGPU_VERSION, wire::PROTOCOL_VERSION, theirs));
       }
     });
-    co_return same;
+    if (!denied.empty()) EventLog::warn("client denied", {{"peer", client_.peer}, {"program", client_.program}, {"reason", denied}});
+    co_return same && denied.empty();
+  }
+
+  static JobKey read_job(capnp::Data::Reader bytes) {
+    JobKey job;
+    if (bytes.size() != job.size()) throw ProtocolError("a job's key of a wrong length");
+    std::memcpy(job.data(), bytes.begin(), job.size());
+    return job;
   }
 
   asio::awaitable<bool> refuse_lease(wire::Failure::Reason reason, std::string text) {
+    ++broker_.admissions_["refused"];
     EventLog::info("lease refused", {{"peer", client_.peer}, {"program", client_.program}, {"reason", text}});
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initLeaseAnswer().initFailure();
@@ -212,12 +288,29 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     co_return false;
   }
 
-  asio::awaitable<bool> on_lease(wire::LeaseRequest::Reader request) {
-    if (broker_.draining_) co_return co_await refuse_lease(wire::Failure::Reason::DRAINING, "this host is shutting down");
-    if (broker_.workers_.taken() >= broker_.settings_.sessions_max) {
-      co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY,
-                                      fmt::format("all {} sessions of this host are taken; try later", broker_.settings_.sessions_max));
+  // What would have to change before this client can have a lease; nothing once it has one. Then `lease` is set, and `session` if it is
+  // for one.
+  std::optional<LeaseRefusal> try_lease(const LeaseWish& wish, const std::optional<JobKey>& job, bool hold, std::shared_ptr<Lease>& lease,
+                                        std::unique_ptr<LeaseSession>& session) {
+    if (broker_.draining_) return LeaseRefusal{false, "this host is shutting down"};
+    if (broker_.workers_.taken() >= broker_.settings_.sessions_max)
+      return LeaseRefusal{true, fmt::format("all {} sessions of this host are taken; try later", broker_.settings_.sessions_max)};
+    const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
+    if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
+    auto granted = broker_.leases_.grant(*tenant, wish, job);
+    if (auto* const refusal = std::get_if<LeaseRefusal>(&granted)) return std::move(*refusal);
+    lease = std::get<std::shared_ptr<Lease>>(granted);
+    if (hold) return std::nullopt;
+    auto begun = broker_.leases_.begin_session(lease);
+    if (auto* const refusal = std::get_if<LeaseRefusal>(&begun)) {
+      lease.reset();
+      return std::move(*refusal);
     }
+    session = std::get<std::unique_ptr<LeaseSession>>(std::move(begun));
+    return std::nullopt;
+  }
+
+  asio::awaitable<bool> on_lease(wire::LeaseRequest::Reader request) {
     Environment environment;
     if (request.getEnvironment().size() > environment_max)
       co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "too many environment variables");
@@ -228,14 +321,48 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
                                                                                 " is not one that this host takes");
       environment[name] = value;
     }
+    const LeaseWish wish{request.getGpus(), request.getMemoryBytes(), request.getComputePercent(), request.getPriority()};
+    const bool hold = request.getHold();
+    std::optional<JobKey> job;
+    if (request.hasJob()) job = read_job(request.getJob());
+    if (hold && !job) co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "a lease to hold needs a job");
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.getWaitMs()), limits::lease_wait_max);
+
+    std::shared_ptr<Lease> lease;
+    std::unique_ptr<LeaseSession> session;
+    counted_ = broker_.patient_.take();
+    if (!counted_) co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY, "too many clients wait for this host; try later");
+    deadline_.cancel();
+    while (const auto refusal = try_lease(wish, job, hold, lease, session)) {
+      if (!refusal->may_change || std::chrono::steady_clock::now() >= deadline) {
+        const auto reason = broker_.draining_     ? wire::Failure::Reason::DRAINING
+                            : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
+                                                  : wire::Failure::Reason::DENIED;
+        co_return co_await refuse_lease(reason, refusal->text);
+      }
+      EventLog::debug("lease waits", {{"peer", client_.peer}, {"program", client_.program}, {"reason", refusal->text}});
+      if (!co_await wait_for_change(deadline)) co_return false;
+    }
+    if (hold) {
+      expire_after(handshake_time());
+      co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
+      EventLog::info("lease held", {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+      lease_ = std::move(lease);
+      co_return true;
+    }
+    counted_ = {};
+
     // There is news in any case: a worker becomes ready in its time, or fails. It is waited for by a timer that the news cancels.
     std::string failure;
     bool news = false;
     asio::steady_timer wake(broker_.io_, asio::steady_timer::time_point::max());
-    deadline_.cancel();
-    broker_.workers_.reserve(environment, [&](Worker* worker, const std::string& why) {
+    broker_.workers_.reserve(broker_.profile(std::move(environment), *lease), [&](Worker* worker, const std::string& why) {
       // Promised before anything else can happen to the worker: then its end ends the promise too.
-      if (worker) ticket_ = broker_.issue(*worker, client_);
+      if (worker) {
+        worker->lease = std::move(session);
+        ticket_ = broker_.issue(*worker, client_, transport_);
+      }
       failure = why;
       news = true;
       wake.cancel();
@@ -246,12 +373,60 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     }
     expire_after(handshake_time());
     if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);
+    ++broker_.admissions_["granted"];
+    EventLog::debug("lease granted", {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initLeaseAnswer();
       answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket_->data()), ticket_->size()));
+      if (transport_ == Transport::tls) {
+        const TicketName& name = broker_.reservations_.at(*ticket_).name;
+        answer.setTicketName(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(name.data()), name.size()));
+      }
       answer.setTicketSeconds(static_cast<std::uint32_t>(broker_.settings_.handshake_seconds));
+      write_lease(*lease, answer);
     });
     co_return true;
+  }
+
+  // Until a lease or a session has ended somewhere, or the time is over. False if the client has gone meanwhile.
+  asio::awaitable<bool> wait_for_change(std::chrono::steady_clock::time_point deadline) {
+    constexpr auto look_at_client = std::chrono::seconds(1);
+    asio::steady_timer wake(broker_.io_);
+    bool changed = false;
+    const auto watch = broker_.leases_.watch([&] {
+      changed = true;
+      wake.cancel();
+    });
+    while (!changed && std::chrono::steady_clock::now() < deadline) {
+      wake.expires_at(std::min(deadline, std::chrono::steady_clock::now() + look_at_client));
+      asio::error_code ignored;
+      co_await wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+      char byte;
+      const ssize_t got = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) co_return false;
+    }
+    co_return true;
+  }
+
+  static void write_lease(const Lease& lease, wire::LeaseAnswer::Builder answer) {
+    answer.setLease(lease.id);
+    answer.setMemoryBytes(lease.memory_bytes);
+    auto devices = answer.initDevices(static_cast<unsigned>(lease.devices.size()));
+    for (unsigned i = 0; i < devices.size(); ++i) devices.set(i, lease.devices[i]);
+  }
+
+  asio::awaitable<void> on_scheduling(wire::SchedulingRequest::Reader request) {
+    const bool allowed = broker_.may_administer(address_);
+    const std::string refusal = allowed ? broker_.change_scheduling(request)
+                                        : "only from the GPU host itself, and only where its settings name no tenants, may this be changed; "
+                                          "there, change the settings file";
+    if (!refusal.empty()) EventLog::warn("scheduling not changed", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
+    co_await send([&](wire::Control::Builder control) {
+      auto failure = control.initSchedulingAnswer().initFailure();
+      if (refusal.empty()) return;
+      failure.setReason(allowed ? wire::Failure::Reason::BAD_REQUEST : wire::Failure::Reason::DENIED);
+      failure.setText(refusal);
+    });
   }
 
   asio::awaitable<void> on_attach(wire::Attach::Reader attach) {
@@ -271,25 +446,58 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     client.peer = client_.peer;
     deadline_.cancel();
     const std::uint64_t id = broker_.next_session_++;
-    if (!broker_.workers_.begin_session(*worker, id, client, socket_.release(), message_))
+    if (!broker_.workers_.begin_session(*worker, id, client, {.descriptor = socket_.release(), .attach = message_}))
+      EventLog::error("session lost", {{"session", id}, {"reason", "its worker ended before it could begin"}});
+  }
+
+  // What follows on the connection is between the client and the worker, which both have the ticket.
+  asio::awaitable<void> on_route(wire::Route::Reader route) {
+    const auto bytes = route.getTicketName();
+    const std::span<const std::byte> name(reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size());
+    ClientFacts client;
+    Ticket ticket;
+    Worker* const worker = broker_.redeem_name(name, client, ticket);
+    if (!worker) {
+      EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", "wrong, used or expired ticket"}});
+      co_return;
+    }
+    client.peer = client_.peer;
+    deadline_.cancel();
+    const std::uint64_t id = broker_.next_session_++;
+    if (!broker_.workers_.begin_session(*worker, id, client, {.descriptor = socket_.release(), .ticket_name = name, .ticket = ticket}))
       EventLog::error("session lost", {{"session", id}, {"reason", "its worker ended before it could begin"}});
   }
 
   Broker& broker_;
   asio::ip::tcp::socket socket_;
+  const Transport transport_;
+  std::shared_ptr<asio::ssl::context> context_;                  // that this connection began with
+  std::optional<asio::ssl::stream<asio::ip::tcp::socket&>> tls_;  // over socket_, once its handshake is done
+  Shown shown_;
   asio::steady_timer deadline_;
+  asio::ip::address address_;
   ClientFacts client_;
   std::list<Connection*>::iterator place_;  // among the callers
   bool calling_ = false;
   std::optional<Ticket> ticket_;  // what this connection was promised
+  std::optional<JobKey> job_;     // that the client belongs to
+  std::shared_ptr<Lease> lease_;  // that this connection holds
+  Count::Part counted_;           // among those that wait for a lease or hold one
   std::uint32_t sequence_ = 0;
   std::uint32_t received_ = 0;
   std::vector<std::byte> message_;
 };
 
 Broker::Broker(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), workers_(io, settings), device_watch_(io, settings.nvml), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)) {
+    : io_(io), settings_(settings), leases_(settings.sessions_max), workers_(io, settings), device_watch_(io, settings.nvml), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)), patient_(callers_max_) {
   signals_.add(SIGCHLD);
+  leases_.set_tenants(Tenants::read(settings.file));
+  take_identity(std::make_unique<Identity>(settings));
+  workers_.on_facts = [this] {
+    std::vector<std::uint64_t> memory_bytes;
+    for (const auto device : workers_.facts()->getDevices()) memory_bytes.push_back(device.getMemoryBytes());
+    leases_.set_devices(std::move(memory_bytes));
+  };
   workers_.on_end = [this] {
     if (draining_ && workers_.all().empty()) finish_drain("every session has ended");
   };
@@ -309,18 +517,51 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
   (*wait)();
 }
 
+void Broker::take_identity(std::unique_ptr<Identity> identity) {
+  tls_.reset();
+  if (const TlsContext& context = identity->context()) {
+    SSL_CTX_up_ref(context.get());  // what is made of it takes one
+    tls_ = std::make_shared<asio::ssl::context>(context.get());
+  }
+  identity_ = std::move(identity);
+}
+
+void Broker::reload() {
+  try {
+    Tenants tenants = Tenants::read(settings_.file);
+    auto identity = std::make_unique<Identity>(settings_);
+    if (tls_ && !identity->context()) throw SettingsError("TLS is spoken here, and nothing is left to speak it with");
+    take_identity(std::move(identity));
+    leases_.set_tenants(std::move(tenants));
+    EventLog::info("reloaded", {{"file", settings_.file}});
+  } catch (const SettingsError& error) {
+    EventLog::error("not reloaded", {{"reason", error.what()}, {"meaning", "everything stays as it was"}});
+  }
+}
+
 void Broker::listen() {
+  if (!settings_.metrics_listen.empty())
+    metrics_ = std::make_unique<MetricsServer>(io_, settings_.metrics_listen, settings_.insecure, [this] { return write_metrics(); });
   for (const ListenAddress& address : parse_listen(settings_.listen)) {
     asio::ip::tcp::resolver resolver(io_);
     asio::error_code error;
     const auto endpoints = resolver.resolve(address.host, std::to_string(address.port), asio::ip::tcp::resolver::passive, error);
     if (error) throw SettingsError("listen: there is no address '" + address.host + "' (" + error.message() + ")");
     const asio::ip::tcp::endpoint endpoint = *endpoints.begin();
-    if (!endpoint.address().is_loopback()) {
+    const bool loopback = endpoint.address().is_loopback();
+    const bool tls = address.transport == ListenAddress::Transport::tls ||
+                     (address.transport == ListenAddress::Transport::usual && !loopback && !settings_.insecure);
+    if (tls && !tls_) {
+      throw SettingsError("listen: " + endpoint.address().to_string() +
+                          (loopback ? " is to speak TLS" : " can be reached from other machines, and therefore speaks TLS") +
+                          ", which needs tls_certificate and tls_key (`fargpu pki` makes them) or psk_file; give them" +
+                          (loopback ? "" : ", listen on 127.0.0.1 (and tunnel), or accept the risk with --insecure"));
+    }
+    if (!tls && !loopback) {
       if (!settings_.insecure) {
         throw SettingsError("listen: " + endpoint.address().to_string() +
-                            " can be reached from other machines, and nothing is encrypted or authenticated yet; listen on "
-                            "127.0.0.1 (and tunnel), or accept the risk with --insecure");
+                            " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; write tls://, or accept the "
+                            "risk with --insecure");
       }
       EventLog::warn("insecure", {{"address", endpoint.address().to_string()},
                                   {"meaning", "whoever reaches this port can use the GPUs; nothing is encrypted"}});
@@ -332,8 +573,8 @@ void Broker::listen() {
       acceptor.bind(endpoint);
       acceptor.listen();
       const auto bound = acceptor.local_endpoint();
-      EventLog::info("listening", {{"address", bound.address().to_string()}, {"port", bound.port()}});
-      accept(acceptor);
+      EventLog::info("listening", {{"transport", tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});
+      accept(acceptor, tls ? Transport::tls : Transport::plain);
     } catch (const asio::system_error& failed) {
       const bool taken = failed.code() == asio::error::address_in_use;
       const bool privileged = failed.code() == asio::error::access_denied;
@@ -345,22 +586,24 @@ void Broker::listen() {
   }
 }
 
-void Broker::accept(asio::ip::tcp::acceptor& acceptor) {
-  acceptor.async_accept([this, &acceptor](const asio::error_code& error, asio::ip::tcp::socket socket) {
+void Broker::accept(asio::ip::tcp::acceptor& acceptor, Transport transport) {
+  acceptor.async_accept([this, &acceptor, transport](const asio::error_code& error, asio::ip::tcp::socket socket) {
     if (!acceptor.is_open()) return;
     if (error) {
       // Most likely descriptors or memory ran out, which does not change at once.
       EventLog::warn("cannot accept", {{"reason", error.message()}});
       make_room();
       accept_timer_.expires_after(accept_pause);
-      accept_timer_.async_wait([this, &acceptor](const asio::error_code& stopped) {
-        if (!stopped) accept(acceptor);
+      accept_timer_.async_wait([this, &acceptor, transport](const asio::error_code& stopped) {
+        if (!stopped) accept(acceptor, transport);
       });
       return;
     }
     if (callers_.size() >= callers_max_) make_room();
-    std::make_shared<Connection>(*this, std::move(socket))->start();
-    accept(acceptor);
+    asio::error_code gone;
+    make_room(socket.remote_endpoint(gone).address());
+    std::make_shared<Connection>(*this, std::move(socket), transport)->start();
+    accept(acceptor, transport);
   });
 }
 
@@ -368,11 +611,21 @@ void Broker::make_room() {
   if (!callers_.empty()) callers_.front()->cut("room was needed for others");
 }
 
-Broker::Ticket Broker::issue(Worker& worker, const ClientFacts& client) {
+void Broker::make_room(const asio::ip::address& address) {
+  const auto from_there = [&](const Connection* caller) { return caller->address() == address; };
+  if (static_cast<std::uint64_t>(std::count_if(callers_.begin(), callers_.end(), from_there)) < settings_.callers_per_address_max) return;
+  (*std::find_if(callers_.begin(), callers_.end(), from_there))->cut("too many connections from one address");
+}
+
+Broker::Ticket Broker::issue(Worker& worker, const ClientFacts& client, Transport transport) {
   Ticket ticket;
-  if (::getrandom(ticket.data(), ticket.size(), 0) != static_cast<ssize_t>(ticket.size()))
+  TicketName name;
+  if (::getrandom(ticket.data(), ticket.size(), 0) != static_cast<ssize_t>(ticket.size()) ||
+      ::getrandom(name.data(), name.size(), 0) != static_cast<ssize_t>(name.size()))
     throw SystemError("no random numbers");
   Reservation& reservation = reservations_[ticket];
+  reservation.name = name;
+  reservation.secure = transport == Transport::tls;
   reservation.worker = &worker;
   reservation.client = client;
   reservation.expiry = std::make_unique<asio::steady_timer>(io_, std::chrono::seconds(settings_.handshake_seconds));
@@ -395,10 +648,23 @@ Worker* Broker::redeem(std::span<const std::byte> bytes, ClientFacts& client) {
   if (bytes.size() != ticket.size()) return nullptr;
   std::memcpy(ticket.data(), bytes.data(), ticket.size());
   const auto found = reservations_.find(ticket);
+  if (found == reservations_.end() || found->second.secure) return nullptr;
+  return take(found, client);
+}
+
+Worker* Broker::redeem_name(std::span<const std::byte> name, ClientFacts& client, Ticket& ticket) {
+  const auto found = std::find_if(reservations_.begin(), reservations_.end(), [&](const auto& entry) {
+    return entry.second.secure && std::equal(name.begin(), name.end(), entry.second.name.begin(), entry.second.name.end());
+  });
   if (found == reservations_.end()) return nullptr;
-  Worker* const worker = found->second.worker;
-  client = found->second.client;
-  reservations_.erase(found);
+  ticket = found->first;
+  return take(found, client);
+}
+
+Worker* Broker::take(std::map<Ticket, Reservation>::iterator reservation, ClientFacts& client) {
+  Worker* const worker = reservation->second.worker;
+  client = reservation->second.client;
+  reservations_.erase(reservation);
   return worker;
 }
 
@@ -410,7 +676,25 @@ asio::awaitable<void> Broker::look_at_devices() {
   co_await device_watch_.refresh(std::move(uuids));
 }
 
-void Broker::write_status(wire::Status::Builder status) {
+// That of its job, or of the session that the same process has.
+std::shared_ptr<const Lease> Broker::lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const {
+  if (job) return leases_.find(client.tenant, *job);
+  for (const Worker& worker : workers_.all()) {
+    const ClientFacts& other = worker.client;
+    if (worker.state == Worker::State::session && other.tenant == client.tenant && other.process_id == client.process_id &&
+        other.host_name == client.host_name && other.program == client.program)
+      return worker.lease->shared();
+  }
+  return nullptr;
+}
+
+// The devices of a lease, unless those are all: then workers that are kept ready will do.
+Profile Broker::profile(Environment environment, const Lease& lease) const {
+  const bool all = lease.devices.size() == workers_.facts()->getDevices().size();
+  return {std::move(environment), all ? std::vector<unsigned>{} : lease.devices};
+}
+
+void Broker::write_status(wire::Status::Builder status, const std::string& tenant, const Lease* seen) {
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);
   status.setHostName(name);
@@ -424,76 +708,231 @@ void Broker::write_status(wire::Status::Builder status) {
     failure.setReason(wire::Failure::Reason::HOST_ERROR);
     failure.setText(workers_.failure());
   }
-  unsigned sessions = 0, warm = 0;
+  unsigned warm = 0;
+  std::vector<const Worker*> sessions;
   for (const Worker& worker : workers_.all()) {
-    sessions += worker.state == Worker::State::session;
     warm += worker.state == Worker::State::ready;
+    if (worker.state == Worker::State::session && worker.client.tenant == tenant && (!seen || &worker.lease->lease() == seen))
+      sessions.push_back(&worker);
   }
   status.setWarmWorkers(warm);
   status.setSessionsMax(static_cast<std::uint32_t>(settings_.sessions_max));
   status.setSessionsTaken(static_cast<std::uint32_t>(workers_.taken()));
+  status.setTenant(tenant);
+  const scheduler::Rules& rules = workers_.scheduling().rules();
+  status.setPolicy(rules.policy);
+  status.setQuantumMs(static_cast<std::uint32_t>(rules.quantum / std::chrono::milliseconds(1)));
+  status.setGraceMs(static_cast<std::uint32_t>(rules.grace / std::chrono::milliseconds(1)));
+  std::vector<unsigned> places;  // of the devices that are told of
   if (facts) {
+    places.resize(seen ? seen->devices.size() : facts->getDevices().size());
+    if (seen) places = seen->devices;
+    else std::iota(places.begin(), places.end(), 0u);
     status.setDriverVersion(facts->getDriverVersion());
     status.setDriverRelease(facts->getDriverRelease());
-    const auto known = facts->getDevices();
-    auto devices = status.initDevices(known.size());
-    for (unsigned i = 0; i < devices.size(); ++i) {
-      const auto from = known[i];
-      auto to = devices[i];
-      to.setName(from.getName());
-      to.setUuid(from.getUuid());
-      to.setMemoryBytes(from.getMemoryBytes());
-      std::uint64_t used = 0;
-      for (const Worker& worker : workers_.all())
-        if (worker.state == Worker::State::session && i < worker.memory_bytes.size()) used += worker.memory_bytes[i];
-      to.setUsedBytes(used);
-      unsigned major = 0, minor = 0;
-      for (const auto attribute : from.getAttributes()) {
-        const auto value = static_cast<unsigned>(attribute.getValue());
-        switch (attribute.getAttribute()) {
-          case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: to.setPciDomain(value); break;
-          case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: to.setPciBus(value); break;
-          case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: to.setPciDevice(value); break;
-          case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: major = value; break;
-          case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: minor = value; break;
-          default: break;
-        }
-      }
-      to.setComputeCapability(10 * major + minor);
-      const PciIds ids = pci_ids(to.getPciDomain(), to.getPciBus(), to.getPciDevice());
-      to.setPciDeviceId(ids.device);
-      to.setPciSubSystemId(ids.subsystem);
-      to.setAttributes(from.getAttributes());
-      const auto readings = device_watch_.readings(i);
-      auto list = to.initReadings(static_cast<unsigned>(readings.size()));
-      for (unsigned r = 0; r < list.size(); ++r) {
-        list[r].setKind(readings[r].kind);
-        list[r].setValue(readings[r].value);
-      }
-    }
-    status.setPeers(facts->getPeers());
-    const std::vector<HostNvml::Distance> distances = device_watch_.distances();
-    auto list = status.initDistances(static_cast<unsigned>(distances.size()));
-    for (unsigned d = 0; d < list.size(); ++d) {
-      list[d].setFrom(distances[d].from);
-      list[d].setTo(distances[d].to);
-      list[d].setLevel(distances[d].level);
-    }
+    write_devices(status, places, seen);
   }
-  auto list = status.initSessions(sessions);
-  unsigned i = 0;
-  for (const Worker& worker : workers_.all()) {
-    if (worker.state != Worker::State::session) continue;
-    auto to = list[i++];
+  auto list = status.initSessions(static_cast<unsigned>(sessions.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const Worker& worker = *sessions[i];
+    auto to = list[i];
     to.setId(worker.session);
     to.setProgram(worker.client.program);
     to.setHostName(worker.client.host_name);
     to.setProcessId(worker.client.process_id);
     to.setWorkerId(static_cast<std::uint32_t>(worker.process));
     to.setStartedSeconds(static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(worker.started)));
-    auto memory = to.initMemoryBytes(static_cast<unsigned>(worker.memory_bytes.size()));
-    for (unsigned d = 0; d < worker.memory_bytes.size(); ++d) memory.set(d, worker.memory_bytes[d]);
+    auto memory = to.initMemoryBytes(static_cast<unsigned>(places.size()));
+    for (unsigned d = 0; d < places.size(); ++d) memory.set(d, worker.used_bytes(places[d]));
     to.setCalls(worker.calls);
+    auto busy = to.initBusyNs(static_cast<unsigned>(worker.busy_ns.size()));
+    for (unsigned d = 0; d < busy.size(); ++d) busy.set(d, worker.busy_ns[d]);
+    to.setWaitedNs(worker.waited_ns);
+    to.setLease(worker.lease->lease().id);
+    to.setTenant(worker.client.tenant);
+  }
+  std::vector<std::shared_ptr<Lease>> leases = leases_.all();
+  std::erase_if(leases, [&](const auto& lease) { return lease->tenant != tenant || (seen && lease.get() != seen); });
+  auto lease_list = status.initLeases(static_cast<unsigned>(leases.size()));
+  for (unsigned i = 0; i < lease_list.size(); ++i) {
+    auto to = lease_list[i];
+    to.setId(leases[i]->id);
+    to.setTenant(leases[i]->tenant);
+    auto devices = to.initDevices(static_cast<unsigned>(leases[i]->devices.size()));
+    for (unsigned d = 0; d < devices.size(); ++d) {
+      const auto place = std::find(places.begin(), places.end(), leases[i]->devices[d]);
+      devices.set(d, static_cast<std::uint32_t>(place - places.begin()));
+    }
+    to.setMemoryBytes(leases[i]->memory_bytes);
+    to.setComputePercent(leases[i]->compute_percent);
+    to.setPriority(leases[i]->priority);
+    to.setSessions(static_cast<std::uint32_t>(leases[i]->sessions));
+    if (const auto view = workers_.scheduling().view_of_lease(leases[i]->id)) {
+      to.setSharePercent(view->share.percent);
+      to.setWeight(view->share.weight);
+      to.setHasTurn(view->turn.granted);
+      to.setTurns(view->turns);
+      to.setOverruns(view->overruns);
+      to.setHeldBack(view->held_back);
+    }
+  }
+}
+
+// Series by session cost whoever keeps them; where there are many, only sums are told.
+std::string Broker::write_metrics() const {
+  constexpr std::size_t by_session_max = 64;
+  MetricsText text;
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  const std::string host = name;
+  text.add("fargpu_build_info", "gauge", "What runs here.", {{"Hostname", host}, {"version", FARGPU_VERSION}, {"policy", workers_.scheduling().rules().policy}}, 1);
+  for (const char* result : {"granted", "refused"}) {
+    const auto found = admissions_.find(result);
+    text.add("fargpu_admission_total", "counter", "Requests for sessions.", {{"Hostname", host}, {"result", result}},
+             found == admissions_.end() ? 0 : static_cast<double>(found->second));
+  }
+  text.add("fargpu_worker_restarts_total", "counter", "Workers that ended by a fault.", {{"Hostname", host}}, static_cast<double>(workers_.faults()));
+  const auto facts = workers_.facts();
+  const auto uuid_of = [&](unsigned place) {
+    std::string uuid = "GPU";
+    unsigned i = 0;
+    for (const auto byte : facts->getDevices()[place].getUuid()) {
+      if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) uuid += '-';
+      uuid += fmt::format("{:02x}", byte);
+      ++i;
+    }
+    return uuid;
+  };
+  if (facts) {
+    for (unsigned place = 0; place < facts->getDevices().size(); ++place) {
+      std::uint64_t used = 0;
+      for (const Worker& worker : workers_.all())
+        if (worker.state == Worker::State::session) used += worker.used_bytes(place);
+      const MetricsText::Labels labels{{"Hostname", host}, {"gpu", std::to_string(place)}, {"UUID", uuid_of(place)}};
+      text.add("fargpu_device_memory_bytes", "gauge", "Memory that the device has.", labels, static_cast<double>(facts->getDevices()[place].getMemoryBytes()));
+      text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold.", labels, static_cast<double>(used));
+    }
+  }
+  std::size_t sessions = 0;
+  double busy_all = 0, waited_all = 0;
+  const bool by_session = workers_.sessions() <= by_session_max;
+  for (const Worker& worker : workers_.all()) {
+    if (worker.state != Worker::State::session) continue;
+    ++sessions;
+    const Lease& lease = worker.lease->lease();
+    waited_all += static_cast<double>(worker.waited_ns) / 1e9;
+    for (const std::uint64_t busy : worker.busy_ns) busy_all += static_cast<double>(busy) / 1e9;
+    if (!by_session || !facts) continue;
+    const MetricsText::Labels labels{{"Hostname", host}, {"session", std::to_string(worker.session)}, {"lease", std::to_string(lease.id)}, {"tenant", lease.tenant}};
+    for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+      MetricsText::Labels on = labels;
+      on.emplace_back("gpu", std::to_string(lease.devices[i]));
+      on.emplace_back("UUID", uuid_of(lease.devices[i]));
+      text.add("fargpu_session_memory_bytes", "gauge", "Device memory that a session holds.", on, static_cast<double>(worker.used_bytes(lease.devices[i])));
+      text.add("fargpu_session_memory_limit_bytes", "gauge", "Device memory that its lease may hold; 0 is no limit of its own.", on,
+               static_cast<double>(lease.memory_bytes));
+      text.add("fargpu_session_compute_seconds_total", "counter", "Seconds for which the device had work of the session.", on,
+               i < worker.busy_ns.size() ? static_cast<double>(worker.busy_ns[i]) / 1e9 : 0);
+    }
+    if (const auto view = workers_.scheduling().view(worker.session)) {
+      text.add("fargpu_session_compute_share_ratio", "gauge", "Part of a device that its lease may use at most, under the policy fixed.", labels, view->share.percent / 100.0);
+      text.add("fargpu_session_turns_total", "counter", "Turns of its lease.", labels, static_cast<double>(view->turns));
+    }
+    MetricsText::Labels turn = labels;
+    turn.emplace_back("reason", "turn");
+    text.add("fargpu_throttle_seconds_total", "counter", "Seconds for which a session had work that had to wait.", turn, static_cast<double>(worker.waited_ns) / 1e9);
+  }
+  text.add("fargpu_session_active", "gauge", "Sessions that run.", {{"Hostname", host}}, static_cast<double>(sessions));
+  if (!by_session) {
+    text.add("fargpu_session_compute_seconds_total", "counter", "Seconds for which devices had work of sessions that run.", {{"Hostname", host}}, busy_all);
+    text.add("fargpu_throttle_seconds_total", "counter", "Seconds for which sessions had work that had to wait.", {{"Hostname", host}, {"reason", "turn"}}, waited_all);
+  }
+  return text.text();
+}
+
+std::string Broker::change_scheduling(wire::SchedulingRequest::Reader request) {
+  Scheduling& scheduling = workers_.scheduling();
+  if (request.isPolicy()) {
+    scheduler::Rules rules = scheduling.rules();
+    rules.policy = printable(request.getPolicy().cStr());
+    if (!scheduler::make_policy(rules)) return "there is no policy '" + rules.policy + "'; use free, fair, fixed or exclusive";
+    scheduling.set_rules(rules);
+    EventLog::info("policy", {{"policy", rules.policy}});
+    return "";
+  }
+  if (!request.isShare()) return "that is nothing that can be changed";
+  const auto change = request.getShare();
+  const auto view = scheduling.view(change.getSession());
+  if (!view) return "there is no session " + std::to_string(change.getSession());
+  scheduler::Share share = view->share;
+  if (change.getComputePercent() != 0) share.percent = change.getComputePercent();
+  if (change.getWeight() != 0) share.weight = change.getWeight();
+  if (const std::string wrong = scheduler::complaint(share); !wrong.empty()) return wrong;
+  scheduling.change(change.getSession(), share);
+  EventLog::info("share", {{"session", change.getSession()}, {"percent", share.percent}, {"weight", share.weight}});
+  return "";
+}
+
+void Broker::write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen) {
+  const auto facts = workers_.facts();
+  const auto known = facts->getDevices();
+  auto devices = status.initDevices(static_cast<unsigned>(places.size()));
+  for (unsigned i = 0; i < devices.size(); ++i) {
+    const auto from = known[places[i]];
+    auto to = devices[i];
+    to.setName(from.getName());
+    to.setUuid(from.getUuid());
+    const bool limited = seen && seen->memory_bytes != 0;
+    to.setMemoryBytes(limited ? seen->memory_bytes : from.getMemoryBytes());
+    std::uint64_t used = 0;
+    for (const Worker& worker : workers_.all())
+      if (worker.state == Worker::State::session && (!limited || &worker.lease->lease() == seen)) used += worker.used_bytes(places[i]);
+    to.setUsedBytes(used);
+    to.setFreeBytes(leases_.free_bytes(places[i]));
+    unsigned major = 0, minor = 0;
+    for (const auto attribute : from.getAttributes()) {
+      const auto value = static_cast<unsigned>(attribute.getValue());
+      switch (attribute.getAttribute()) {
+        case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: to.setPciDomain(value); break;
+        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: to.setPciBus(value); break;
+        case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: to.setPciDevice(value); break;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: major = value; break;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: minor = value; break;
+        default: break;
+      }
+    }
+    to.setComputeCapability(10 * major + minor);
+    const PciIds ids = pci_ids(to.getPciDomain(), to.getPciBus(), to.getPciDevice());
+    to.setPciDeviceId(ids.device);
+    to.setPciSubSystemId(ids.subsystem);
+    to.setAttributes(from.getAttributes());
+    const auto readings = device_watch_.readings(places[i]);
+    auto list = to.initReadings(static_cast<unsigned>(readings.size()));
+    for (unsigned r = 0; r < list.size(); ++r) {
+      list[r].setKind(readings[r].kind);
+      list[r].setValue(readings[r].value);
+    }
+  }
+  // Between devices: by their numbers among those that are told of.
+  std::map<unsigned, unsigned> numbers;
+  for (unsigned i = 0; i < places.size(); ++i) numbers[places[i]] = i;
+  const auto told = [&](unsigned from, unsigned to) { return numbers.contains(from) && numbers.contains(to); };
+  std::vector<wire::PeerFacts::Reader> peers;
+  for (const auto peer : facts->getPeers())
+    if (told(peer.getFrom(), peer.getTo())) peers.push_back(peer);
+  auto peer_list = status.initPeers(static_cast<unsigned>(peers.size()));
+  for (unsigned p = 0; p < peer_list.size(); ++p) {
+    peer_list.setWithCaveats(p, peers[p]);
+    peer_list[p].setFrom(numbers.at(peers[p].getFrom()));
+    peer_list[p].setTo(numbers.at(peers[p].getTo()));
+  }
+  std::vector<HostNvml::Distance> distances = device_watch_.distances();
+  std::erase_if(distances, [&](const auto& distance) { return !told(distance.from, distance.to); });
+  auto list = status.initDistances(static_cast<unsigned>(distances.size()));
+  for (unsigned d = 0; d < list.size(); ++d) {
+    list[d].setFrom(numbers.at(distances[d].from));
+    list[d].setTo(numbers.at(distances[d].to));
+    list[d].setLevel(distances[d].level);
   }
 }
 

@@ -2,6 +2,7 @@
 // fargpud: admits clients, gives them workers, and says how the host is doing. It never calls CUDA and never sees a call.
 
 #include <asio.hpp>
+#include <asio/ssl.hpp>
 
 #include <array>
 #include <chrono>
@@ -9,7 +10,11 @@
 #include <memory>
 #include <string>
 
+#include "count.h"
 #include "device_watch.h"
+#include "identity.h"
+#include "lease.h"
+#include "metrics.h"
 #include "settings.h"
 #include "workers.h"
 
@@ -25,33 +30,60 @@ class Broker {
   /// Begins to stop: no new sessions, running ones have their time, then everything ends and the io_context runs dry.
   void drain(const std::string& why, std::chrono::seconds patience);
 
+  /// Reads again what may change while sessions run: tenants, certificates, keys. What is wrong changes nothing.
+  void reload();
+
   Workers& workers() { return workers_; }
 
  private:
   class Connection;
   friend class Connection;
   using Ticket = std::array<std::byte, 32>;
+  using TicketName = std::array<std::byte, 16>;
+  enum class Transport { plain, tls };
   struct Reservation {
     Worker* worker = nullptr;
     ClientFacts client;
+    TicketName name{};    ///< for connections that speak TLS
+    bool secure = false;  ///< only they may come with it
     std::unique_ptr<asio::steady_timer> expiry;
   };
 
-  void accept(asio::ip::tcp::acceptor& acceptor);
+  void accept(asio::ip::tcp::acceptor& acceptor, Transport transport);
+  void take_identity(std::unique_ptr<Identity> identity);
   /// The caller who has said nothing for the longest is cut off.
   void make_room();
-  Ticket issue(Worker& worker, const ClientFacts& client);
+  /// The same for callers from one address, if there are too many.
+  void make_room(const asio::ip::address& address);
+  Ticket issue(Worker& worker, const ClientFacts& client, Transport transport);
   /// The reservation of a ticket is not wanted any more.
   void withdraw(const Ticket& ticket);
   /// Takes the reservation of a ticket; null if there is none (any more).
   Worker* redeem(std::span<const std::byte> ticket, ClientFacts& client);
+  /// The same for the ticket of a name, for a connection that is to speak TLS; tells the ticket too.
+  Worker* redeem_name(std::span<const std::byte> name, ClientFacts& client, Ticket& ticket);
+  Worker* take(std::map<Ticket, Reservation>::iterator reservation, ClientFacts& client);
   /// Has the host's NVML say how the devices are, before the status is written.
   asio::awaitable<void> look_at_devices();
-  void write_status(wire::Status::Builder status);
+  /// As a tenant sees it: with its own leases and sessions. With a lease, as its programs see it: with its devices alone, and of each
+  /// what the lease may have.
+  void write_status(wire::Status::Builder status, const std::string& tenant, const Lease* lease);
+  void write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen);
+  std::shared_ptr<const Lease> lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const;
+  Profile profile(Environment environment, const Lease& lease) const;
+  /// Whether a caller may change how devices are shared: from this machine, where nobody is told apart. Where tenants are, it is the
+  /// settings' affair.
+  bool may_administer(const asio::ip::address& address) const { return address.is_loopback() && !leases_.tenants().configured(); }
+  std::string write_metrics() const;
+  /// Why not; empty when it is done.
+  std::string change_scheduling(wire::SchedulingRequest::Reader request);
   void finish_drain(const std::string& why);
 
   asio::io_context& io_;
   const Settings& settings_;
+  std::unique_ptr<Identity> identity_;
+  std::shared_ptr<asio::ssl::context> tls_;  // of the identity; null if it has none
+  Leases leases_;
   Workers workers_;
   DeviceWatch device_watch_;
   std::list<asio::ip::tcp::acceptor> acceptors_;
@@ -60,9 +92,12 @@ class Broker {
   asio::steady_timer accept_timer_;
   std::map<Ticket, Reservation> reservations_;
   const std::size_t callers_max_;
+  Count patient_;  // connections that wait for a lease, or hold one
   std::list<Connection*> callers_;  // connections that have asked for no session yet; who spoke last is last
   std::uint64_t next_session_ = 1;
   bool draining_ = false;
+  std::map<std::string, std::uint64_t> admissions_;  // by how they went
+  std::unique_ptr<MetricsServer> metrics_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
 };
 

@@ -59,6 +59,15 @@ int main(int argc, char** argv) {
       });
     };
     wait();
+    asio::signal_set reload(io, SIGHUP);
+    std::function<void()> wait_to_reload = [&] {
+      reload.async_wait([&](const asio::error_code& error, int) {
+        if (error) return;
+        broker.reload();
+        wait_to_reload();
+      });
+    };
+    wait_to_reload();
     // A host whose driver does not work says so at once instead of refusing every client later.
     int status = 0;
     broker.workers().reserve({}, [&](Worker* worker, const std::string& failure) {

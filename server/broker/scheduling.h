@@ -30,6 +30,7 @@ class Scheduling {
 
   /// Of the session's lease; nothing if there is no such session.
   std::optional<scheduler::Scheduler::View> view(std::uint64_t session) const;
+  std::optional<scheduler::Scheduler::View> view_of_lease(std::uint64_t lease) const { return scheduler_.view(lease); }
   /// How much was said about its turns, by both sides.
   std::uint64_t words(std::uint64_t session) const;
 

@@ -47,9 +47,14 @@ std::string default_worker() {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
-      {"listen", &Settings::listen, "127.0.0.1:8470", "Addresses to listen on, host:port[,host:port...]; port 0 takes any free one"},
+      {"listen", &Settings::listen, "127.0.0.1:8470", "Addresses to listen on, [tls://|tcp://]host:port[,...]; without either: TLS, except on the loopback. Port 0 takes any free one"},
       {"insecure", &Settings::insecure, "false",
-       "Allow addresses other than loopback although nothing is encrypted or authenticated"},
+       "Serve other machines without TLS where addresses do not say tls://: whoever reaches the port can use the GPUs, and read everything"},
+      {"tls_certificate", &Settings::tls_certificate, "", "This host's certificate with its chain, PEM; `fargpu pki` makes one"},
+      {"tls_key", &Settings::tls_key, "", "Its key, PEM"},
+      {"tls_client_ca", &Settings::tls_client_ca, "", "Certificate of the authority whose client certificates are believed, PEM"},
+      {"psk_file", &Settings::psk_file, "", "Keys shared with tenants, a line TENANT:HEXDIGITS each; they replace certificates"},
+      {"token_file", &Settings::token_file, "", "Tokens of clients; `fargpu token` makes them. Changes count at once"},
       {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name"},
       {"nvml", &Settings::nvml, "libnvidia-ml.so.1", "NVML of this host, which knows clocks, temperatures and use; empty for none"},
       {"devices", &Settings::devices, "", "Devices to offer, by the driver's numbers, comma-separated (default: all)"},
@@ -64,6 +69,8 @@ const std::vector<Entry>& entries() {
        "what the host has"},
       {"spin_us", &Settings::spin_us, "200", "Microseconds that a worker polls before it sleeps, while its client is active"},
       {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},
+      {"callers_per_address_max", &Settings::callers_per_address_max, "512",
+       "Connections without a session that one address may have open; who spoke longest ago makes room"},
       {"start_seconds", &Settings::start_seconds, "60", "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
        "Seconds of silence after which a session's client is taken for dead, and its host by the client"},
@@ -76,6 +83,10 @@ const std::vector<Entry>& entries() {
        "Milliseconds that work may go on after its turn before the next turn begins; longer than most kernels take"},
       {"kernel_seconds_max", &Settings::kernel_seconds_max, "0",
        "Seconds after which a session ends of whose work the GPU completes nothing; 0 for no limit"},
+      {"metrics_listen", &Settings::metrics_listen, "", "Address where Prometheus finds numbers, by HTTP at /metrics; empty for none"},
+      {"sandbox", &Settings::sandbox, "true",
+       "Have workers give up what they do not need: starting programs, tracing others, networks, mounts, new privileges"},
+      {"worker_user", &Settings::worker_user, "", "User that workers run as, where fargpud runs as root; empty: the same as fargpud"},
       {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker"},
       {"log_level", &Settings::log_level, "info", "error, warn, info or debug"},
       {"log_format", &Settings::log_format, "text", "text or json"},
@@ -161,6 +172,7 @@ void check(const Settings& settings) {
   require("warm_workers", settings.warm_workers, 0, 1000);
   require("spin_us", settings.spin_us, 0, 1'000'000);
   require("handshake_seconds", settings.handshake_seconds, 1, 3600);
+  require("callers_per_address_max", settings.callers_per_address_max, 1, 100'000);
   require("start_seconds", settings.start_seconds, 1, static_cast<std::uint64_t>(limits::worker_start_max.count()));
   require("silence_seconds", settings.silence_seconds, 1, 86'400);
   require("drain_seconds", settings.drain_seconds, 0, 86'400);
@@ -224,7 +236,9 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
       where << error.source().begin;
       throw SettingsError(file + ": " + std::string(error.description()) + " (" + where.str() + ")");
     }
+    settings.file = file;
     for (const auto& [key, value] : table) {
+      if (key.str() == "tenant") continue;  // read apart, and again when they change
       const bool known = std::any_of(entries().begin(), entries().end(), [&](const Entry& e) { return key.str() == e.name; });
       if (!known) throw SettingsError(file + ": there is no setting '" + std::string(key.str()) + "'; `fargpud --help` lists them");
     }
@@ -244,8 +258,11 @@ std::vector<ListenAddress> parse_listen(const std::string& text) {
   std::vector<ListenAddress> addresses;
   std::stringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
-    const std::size_t colon = item.rfind(':');
     ListenAddress address;
+    if (item.starts_with("tls://")) address.transport = ListenAddress::Transport::tls;
+    if (item.starts_with("tcp://")) address.transport = ListenAddress::Transport::tcp;
+    if (address.transport != ListenAddress::Transport::usual) item.erase(0, 6);
+    const std::size_t colon = item.rfind(':');
     const std::string port = colon == std::string::npos ? "" : item.substr(colon + 1);
     address.host = item.substr(0, colon);
     if (address.host.starts_with('[') && address.host.ends_with(']')) address.host = address.host.substr(1, address.host.size() - 2);

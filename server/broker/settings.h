@@ -11,6 +11,10 @@ namespace fargpu::server {
 struct Settings {
   std::string listen;            ///< addresses host:port, comma-separated
   bool insecure = false;         ///< allow addresses other than loopback, where nothing is encrypted or authenticated
+  std::string tls_certificate, tls_key;  ///< the host's own, as files of PEM
+  std::string tls_client_ca;     ///< of the authority that signs clients' certificates
+  std::string psk_file;          ///< keys that tenants and this host share
+  std::string token_file;        ///< what is needed to know tokens again
   std::string driver;            ///< driver library, by path or name
   std::string nvml;              ///< the host's libnvidia-ml, by path or name; empty for none
   std::string devices;           ///< the driver's ordinals to offer, comma-separated; empty for all
@@ -22,6 +26,7 @@ struct Settings {
   std::uint64_t host_bytes_max = 0;
   std::uint64_t spin_us = 0;
   std::uint64_t handshake_seconds = 0;
+  std::uint64_t callers_per_address_max = 0;  ///< connections that have no session yet
   std::uint64_t start_seconds = 0;
   std::uint64_t silence_seconds = 0;
   std::uint64_t drain_seconds = 0;
@@ -29,6 +34,9 @@ struct Settings {
   std::uint64_t quantum_ms = 0;
   std::uint64_t grace_ms = 0;
   std::uint64_t kernel_seconds_max = 0;
+  std::string metrics_listen;    ///< host:port for Prometheus; empty for none
+  bool sandbox = false;          ///< workers give up what they do not need
+  std::string worker_user;       ///< whom workers run as; empty: as the broker
   std::string worker;            ///< path of fargpu-worker
   std::string log_level;
   std::string log_format;        ///< text or json
@@ -38,6 +46,7 @@ struct Settings {
     std::string value;
     std::string from;  ///< "flag", "environment", "file", "default"
   };
+  std::string file;             ///< the settings file; empty if there is none
   std::vector<Origin> origins;  ///< for --show-config
 };
 
@@ -54,6 +63,8 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code);
 
 /// One address to listen on.
 struct ListenAddress {
+  /// `usual`: TLS, except on the loopback.
+  enum class Transport { usual, tcp, tls } transport = Transport::usual;
   std::string host;
   std::uint16_t port = 0;
 };

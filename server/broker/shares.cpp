@@ -34,10 +34,10 @@ void Shares::remove_all(pid_t worker) {
   counts_.erase(worker);
 }
 
-const SharedThing* Shares::find(capnp::Data::Reader bytes) const {
+const SharedThing* Shares::find(capnp::Data::Reader bytes, const std::function<bool(pid_t)>& may) const {
   const auto key = share_key(bytes);
   const auto found = key ? shares_.find(*key) : shares_.end();
-  return found == shares_.end() ? nullptr : &found->second.thing;
+  return found == shares_.end() || !may(found->second.worker) ? nullptr : &found->second.thing;
 }
 
 }  // namespace fargpu::server

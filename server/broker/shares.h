@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -23,8 +24,8 @@ class Shares {
   void remove(pid_t worker, capnp::Data::Reader key);
   /// Everything of a worker.
   void remove_all(pid_t worker);
-  /// Null if nothing is shared by this key.
-  const SharedThing* find(capnp::Data::Reader key) const;
+  /// Null if nothing is shared by this key, or not by a worker that `may` share with the one who asks.
+  const SharedThing* find(capnp::Data::Reader key, const std::function<bool(pid_t worker)>& may) const;
 
  private:
   struct Share {

@@ -52,6 +52,19 @@ std::uint64_t host_bytes_max(const Settings& settings) {
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 2;
 }
 
+scheduler::Share share_of(const Lease& lease) {
+  scheduler::Share share;
+  share.devices.assign(lease.devices.begin(), lease.devices.end());
+  if (lease.compute_percent != 0) share.percent = lease.compute_percent;
+  if (lease.weight != 0) share.weight = lease.weight;
+  switch (lease.priority) {
+    case wire::Priority::LATENCY_CRITICAL: share.priority = scheduler::Priority::critical; break;
+    case wire::Priority::BEST_EFFORT: share.priority = scheduler::Priority::best_effort; break;
+    default: break;
+  }
+  return share;
+}
+
 scheduler::Rules rules_of(const Settings& settings) {
   return {.policy = settings.policy,
           .quantum = std::chrono::milliseconds(settings.quantum_ms),
@@ -65,10 +78,36 @@ std::string end_of(int status) {
 
 }  // namespace
 
+std::uint64_t Worker::used_bytes(unsigned place) const {
+  const std::vector<unsigned>& devices = lease->lease().devices;
+  const auto found = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), place) - devices.begin());
+  return found < devices.size() && found < memory_bytes.size() ? memory_bytes[found] : 0;
+}
+
 Workers::Workers(asio::io_context& io, const Settings& settings)
     : io_(io), settings_(settings), shares_(descriptor_limit() / 4), scheduling_(io, rules_of(settings)), retry_(io) {}
 
-Worker& Workers::start(const Environment& environment, bool warm) {
+// The driver's own numbers of a profile's devices.
+std::string Workers::devices_argument(const Profile& profile) const {
+  if (profile.devices.empty()) return settings_.devices;
+  const std::vector<int> offered = parse_devices(settings_.devices);
+  std::string text;
+  for (const unsigned place : profile.devices)
+    text += (text.empty() ? "" : ",") + std::to_string(offered.empty() ? static_cast<int>(place) : offered.at(place));
+  return text;
+}
+
+// What a tenant has sent is no other's to find: not even whether it is there.
+std::string Workers::image_folder(const Worker& worker) const {
+  return settings_.image_folder.empty() ? "" : settings_.image_folder + "/" + worker.lease->lease().tenant;
+}
+
+// What sessions give each other names devices by their numbers, so both must have the same; and both are one tenant's.
+bool Workers::may_share(const Worker& one, const Worker& other) {
+  return one.lease && other.lease && one.lease->lease().tenant == other.lease->lease().tenant && one.profile.devices == other.profile.devices;
+}
+
+Worker& Workers::start(const Profile& profile, bool warm) {
   const auto [ours, theirs] = make_link();
   constexpr int link_descriptor = 3;
   std::vector<std::string> arguments{settings_.worker,
@@ -79,10 +118,11 @@ Worker& Workers::start(const Environment& environment, bool warm) {
                                      "--spin-us", std::to_string(settings_.spin_us),
                                      "--silence-seconds", std::to_string(settings_.silence_seconds),
                                      "--kernel-seconds-max", std::to_string(settings_.kernel_seconds_max)};
-  if (!settings_.image_folder.empty()) arguments.insert(arguments.end(), {"--image-folder", settings_.image_folder});
-  if (!settings_.devices.empty()) arguments.insert(arguments.end(), {"--devices", settings_.devices});
+  if (const std::string devices = devices_argument(profile); !devices.empty()) arguments.insert(arguments.end(), {"--devices", devices});
+  if (settings_.sandbox) arguments.emplace_back("--sandbox");
+  if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
   if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
-  std::vector<std::string> variables = compose(environment);
+  std::vector<std::string> variables = compose(profile.environment);
 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -113,7 +153,7 @@ Worker& Workers::start(const Environment& environment, bool warm) {
   Worker& worker = workers_.emplace_back();
   worker.process = process;
   worker.warm = warm;
-  worker.environment = environment;
+  worker.profile = profile;
   worker.link = std::make_unique<asio::posix::stream_descriptor>(io_, ours);
   worker.start_deadline = std::make_unique<asio::steady_timer>(io_, std::chrono::seconds(settings_.start_seconds));
   worker.start_deadline->async_wait([this, process](const asio::error_code& error) {
@@ -171,11 +211,12 @@ void Workers::kill(Worker& worker) {
 
 // It does not become what it was meant to be. What happens in the environment that a client asked for is that client's affair.
 void Workers::fail(Worker& worker, const std::string& why) {
+  ++faults_;
   EventLog::error("worker failed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
   const bool never_ready = worker.state == Worker::State::starting;
   worker.state = Worker::State::ending;
   worker.start_deadline->cancel();
-  if (never_ready && worker.environment.empty()) rest(why);
+  if (never_ready && worker.profile.standard()) rest(why);
   if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) when_ready(nullptr, why);
 }
 
@@ -188,9 +229,12 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
     case wire::WorkerMessage::READY: {
       require(Worker::State::starting, message.getReady().getFacts().getDevices().size());
       worker.start_deadline->cancel();
-      failure_.clear();
-      facts_ = std::make_unique<capnp::MallocMessageBuilder>();
-      facts_->setRoot(message.getReady().getFacts());
+      if (worker.profile.devices.empty()) {
+        failure_.clear();
+        facts_ = std::make_unique<capnp::MallocMessageBuilder>();
+        facts_->setRoot(message.getReady().getFacts());
+        if (on_facts) on_facts();
+      }
       worker.state = Worker::State::ready;
       EventLog::debug("worker ready", {{"worker", worker.process}});
       if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) {
@@ -250,7 +294,10 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
 }
 
 void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
-  const SharedThing* const thing = shares_.find(fetch.getKey());
+  const SharedThing* const thing = shares_.find(fetch.getKey(), [&](pid_t process) {
+    const auto other = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    return other != workers_.end() && may_share(worker, *other);
+  });
   send_link(
       worker.link->native_handle(),
       [&](wire::WorkerMessage::Builder message) {
@@ -266,9 +313,9 @@ void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
       thing ? thing->descriptor.number() : -1);
 }
 
-void Workers::reserve(const Environment& environment, std::function<void(Worker*, const std::string&)> got) {
+void Workers::reserve(const Profile& profile, std::function<void(Worker*, const std::string&)> got) {
   for (Worker& worker : workers_) {
-    if (worker.state != Worker::State::ready || worker.environment != environment) continue;
+    if (worker.state != Worker::State::ready || worker.profile != profile) continue;
     worker.state = Worker::State::reserved;
     got(&worker, "");
     warm_up();
@@ -276,13 +323,13 @@ void Workers::reserve(const Environment& environment, std::function<void(Worker*
   }
   // One that is starting anyway and that nobody waits for.
   for (Worker& worker : workers_) {
-    if (worker.state != Worker::State::starting || worker.when_ready || worker.environment != environment) continue;
+    if (worker.state != Worker::State::starting || worker.when_ready || worker.profile != profile) continue;
     worker.when_ready = std::move(got);
     warm_up();  // it is nobody's warm one any more
     return;
   }
   try {
-    start(environment, environment.empty()).when_ready = std::move(got);
+    start(profile, profile.standard()).when_ready = std::move(got);
   } catch (const SystemError& error) {
     rest(error.what());
     got(nullptr, error.what());
@@ -292,22 +339,33 @@ void Workers::reserve(const Environment& environment, std::function<void(Worker*
 void Workers::release(Worker& worker) {
   if (worker.state != Worker::State::reserved) return;
   worker.state = Worker::State::ready;
-  // One for a rare environment is not worth keeping, and each costs device memory.
-  if (!worker.environment.empty() || waiting() > settings_.warm_workers) end(worker);
+  worker.lease.reset();
+  // One of a rare profile is not worth keeping, and each costs device memory.
+  if (!worker.profile.standard() || waiting() > settings_.warm_workers) end(worker);
 }
 
-bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, int descriptor,
-                            std::span<const std::byte> attach_message) {
-  const bool sent = send_link(
-      worker.link->native_handle(),
-      [&](wire::WorkerMessage::Builder message) {
-        auto session = message.initSession();
-        session.setId(id);
-        session.setAttach(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(attach_message.data()), attach_message.size()));
-        session.setPeer(client.peer);
-      },
-      descriptor);
-  ::close(descriptor);
+bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const Opening& opening) {
+  const auto data = [](std::span<const std::byte> bytes) {
+    return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size());
+  };
+  const Lease& lease = worker.lease->lease();
+  const bool sent =
+      send_link(worker.link->native_handle(), [](wire::WorkerMessage::Builder message) { message.setAccount(); }, lease.account->descriptor()) &&
+      send_link(
+          worker.link->native_handle(),
+          [&](wire::WorkerMessage::Builder message) {
+            auto session = message.initSession();
+            session.setId(id);
+            session.setAttach(data(opening.attach));
+            session.setPeer(client.peer);
+            session.setTicketName(data(opening.ticket_name));
+            session.setTicket(data(opening.ticket));
+            session.setMemoryBytes(lease.memory_bytes);
+            session.setSlot(static_cast<std::uint32_t>(worker.lease->slot()));
+            session.setImageFolder(image_folder(worker));
+          },
+          opening.descriptor);
+  ::close(opening.descriptor);
   if (!sent) {
     kill(worker);  // if it is there at all
     return false;
@@ -316,16 +374,18 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.session = id;
   worker.client = client;
   worker.started = std::chrono::system_clock::now();
-  scheduler::Share share;
-  share.devices.resize(facts_ ? facts()->getDevices().size() : 0);
-  std::iota(share.devices.begin(), share.devices.end(), 0);
-  scheduling_.begin(id, id, share, worker.link->native_handle());
+  if (lease.compute_percent != 0 && lease.compute_percent < scheduler::percent_max && scheduling_.rules().policy != "fixed")
+    EventLog::warn("share not kept", {{"session", id}, {"lease", lease.id}, {"percent", lease.compute_percent}, {"policy", scheduling_.rules().policy},
+                                      {"meaning", "only the policy 'fixed' keeps leases to their percentage"}});
+  scheduling_.begin(id, lease.id, share_of(lease), worker.link->native_handle());
   EventLog::info("session started", {{"session", id},
                                      {"worker", worker.process},
                                      {"program", client.program},
                                      {"client", client.host_name},
                                      {"pid", client.process_id},
-                                     {"peer", client.peer}});
+                                     {"peer", client.peer},
+                                     {"tenant", client.tenant},
+                                     {"lease", lease.id}});
   warm_up();
   return true;
 }
@@ -344,7 +404,7 @@ void Workers::warm_up() {
 // Those of the standard environment that nobody has yet.
 std::size_t Workers::waiting() const {
   return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
-    return w.environment.empty() && !w.when_ready && (w.state == Worker::State::ready || w.state == Worker::State::starting);
+    return w.profile.standard() && !w.when_ready && (w.state == Worker::State::ready || w.state == Worker::State::starting);
   }));
 }
 
@@ -393,6 +453,7 @@ void Workers::reap() {
     if (found->state == Worker::State::starting) {
       fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
     } else if (found->state != Worker::State::ending) {
+      ++faults_;
       EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});
     }
     workers_.erase(found);

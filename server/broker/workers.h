@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "control.capnp.h"
+#include "lease.h"
 #include "server/worker_link.h"
 #include "scheduling.h"
 #include "settings.h"
@@ -29,6 +30,23 @@ struct ClientFacts {
   std::string host_name;
   std::uint32_t process_id = 0;
   std::string peer;
+  std::string tenant;
+};
+
+/// What a worker is started with, and what it can therefore serve.
+struct Profile {
+  Environment environment;        ///< variables that clients have an opinion on
+  std::vector<unsigned> devices;  ///< places among the broker's devices; empty for all
+  bool standard() const { return environment.empty() && devices.empty(); }
+  bool operator==(const Profile&) const = default;
+};
+
+/// How a session's connection begins.
+struct Opening {
+  int descriptor = -1;                       ///< taken
+  std::span<const std::byte> attach;         ///< the client's first message; empty if it is still to come, within TLS
+  std::span<const std::byte> ticket_name;    ///< of TLS: its identity
+  std::span<const std::byte> ticket;         ///< and its key
 };
 
 struct Worker {
@@ -41,11 +59,12 @@ struct Worker {
   };
   pid_t process = -1;
   State state = State::starting;
-  bool warm = false;  ///< started ahead, with the standard environment
-  Environment environment;
+  bool warm = false;  ///< started ahead, with the standard profile
+  Profile profile;
   std::unique_ptr<asio::posix::stream_descriptor> link;
 
-  // Of a session.
+  // Of a session. The lease from when the worker is promised until the process is gone: until then it holds what it held.
+  std::unique_ptr<LeaseSession> lease;
   std::uint64_t session = 0;
   ClientFacts client;
   std::chrono::system_clock::time_point started;
@@ -53,6 +72,8 @@ struct Worker {
   std::uint64_t calls = 0;
   std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
+  /// What the session holds of the broker's device at this place.
+  std::uint64_t used_bytes(unsigned place) const;
 
   /// Called once when it becomes ready, or fails (with the reason).
   std::function<void(Worker*, const std::string& failure)> when_ready;
@@ -65,13 +86,12 @@ class Workers {
  public:
   Workers(asio::io_context& io, const Settings& settings);
 
-  /// A worker with this environment, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it, or why not.
-  void reserve(const Environment& environment, std::function<void(Worker*, const std::string& failure)> got);
+  /// A worker of this profile, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it, or why not.
+  void reserve(const Profile& profile, std::function<void(Worker*, const std::string& failure)> got);
   /// The reservation was not used. The worker waits for another one, or ends if enough do.
   void release(Worker& worker);
-  /// Gives a reserved worker its session. Takes the descriptor. False if the worker is gone.
-  bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, int descriptor,
-                     std::span<const std::byte> attach_message);
+  /// Gives a reserved worker its session. False if the worker is gone.
+  bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const Opening& opening);
   /// Keeps as many warm workers as the settings say.
   void warm_up();
   /// No new workers; sessions are told to end, workers without one end now.
@@ -85,19 +105,26 @@ class Workers {
   std::size_t sessions() const;
   /// Sessions, and workers promised to somebody.
   std::size_t taken() const;
-  /// Facts as the last worker told them; null before the first.
+  /// Facts of all devices as the last worker with all of them told them; null before the first.
   std::optional<wire::HostFacts::Reader> facts() const;
   /// Why the last worker with the standard environment could not start; empty if it could.
   const std::string& failure() const { return failure_; }
 
+  /// Workers that ended by a fault so far.
+  std::uint64_t faults() const { return faults_; }
   Scheduling& scheduling() { return scheduling_; }
   const Scheduling& scheduling() const { return scheduling_; }
 
   /// Told when a worker has ended.
   std::function<void()> on_end;
+  /// Told when facts are known.
+  std::function<void()> on_facts;
 
  private:
-  Worker& start(const Environment& environment, bool warm);
+  Worker& start(const Profile& profile, bool warm);
+  std::string devices_argument(const Profile& profile) const;
+  std::string image_folder(const Worker& worker) const;
+  static bool may_share(const Worker& one, const Worker& other);
   void listen(Worker& worker);
   bool take(Worker& worker, LinkPacket packet);
   std::size_t waiting() const;
@@ -113,6 +140,7 @@ class Workers {
   std::list<Worker> workers_;  // stable addresses
   Shares shares_;
   Scheduling scheduling_;
+  std::uint64_t faults_ = 0;
   std::string failure_;
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
   bool stopping_ = false;

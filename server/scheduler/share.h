@@ -6,7 +6,7 @@
 
 namespace fargpu::scheduler {
 
-constexpr unsigned weight_max = 1000;
+constexpr unsigned weight_max = 10'000;
 constexpr unsigned percent_max = 100;
 
 /// While a lease of a higher one has work, those of lower ones are held back.

@@ -80,6 +80,9 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
                     "no address range that the client offers is free in the worker; this is a fault of the host's set-up");
     }
 
+    std::vector<std::uint64_t> memory_limits = options.memory_limits;
+    memory_limits.resize(options.devices.size());
+    Ledger quota(memory_limits, options.memory_place);
     send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
       answer.setSessionId(options.session_id);
       answer.setSilenceMs(static_cast<std::uint32_t>(options.silence.count()));
@@ -91,6 +94,10 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
       write(host_window, answer.initHostWindow());
       write(options.driver_band, answer.initDriverBand());
       write_facts(driver, options.devices, answer.initFacts());
+      // What the session may have is the device, as far as programs are concerned.
+      int number = 0;
+      for (auto device : answer.getFacts().getDevices())
+        device.setMemoryBytes(std::min(device.getMemoryBytes(), quota.share(number++).limit));
       auto opcodes = answer.initOpcodes(opcode_max / 8 + 1);
       for (unsigned opcode = 1; opcode <= opcode_max; ++opcode)
         if (service_of(static_cast<std::uint16_t>(opcode))) opcodes[opcode / 8] |= static_cast<kj::byte>(1u << opcode % 8);
@@ -101,8 +108,8 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.device_window = device_window;
     session_options.host_window = host_window;
     session_options.devices = options.devices;
-    session_options.memory_limits = options.memory_limits;
-    session_options.memory_limits.resize(options.devices.size());
+    session_options.memory_limits = memory_limits;
+    session_options.memory_place = options.memory_place;
     session_options.image_folder = options.image_folder;
     session_options.image_bytes_max = options.image_bytes_max;
     session_options.host_bytes_max = options.host_bytes_max;

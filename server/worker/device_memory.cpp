@@ -1,19 +1,70 @@
 #include "device_memory.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "protocol/limits.h"
 
 namespace fargpu::server {
 
-Ledger::Ledger(std::vector<std::uint64_t> limits_bytes) : limits_(std::move(limits_bytes)), charged_(limits_.size()) {}
+namespace {
+
+Ledger::Place place_alone() {
+  Ledger::Place place{std::make_shared<MemoryAccount>(1), 0};
+  place.account->begin(/*lease=*/1, /*unstated=*/false);
+  return place;
+}
+
+std::uint64_t left_of(std::uint64_t limit, std::uint64_t held) { return limit > held ? limit - held : 0; }
+
+// Sessions that ask at the same moment for what is left may see each other's wish and all stand back: then they ask again.
+constexpr int rounds_of_standing_back = 64;
+
+}  // namespace
+
+Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<Place> place)
+    : limits_(std::move(limits_bytes)),
+      charged_(limits_.size()),
+      place_(place ? std::move(*place) : place_alone()),
+      lease_(slot().lease) {}
 
 bool Ledger::charge(int device, std::uint64_t bytes) {
   const auto d = static_cast<std::size_t>(device);
-  if (limits_[d] != 0 && (bytes > limits_[d] || charged_[d] > limits_[d] - bytes)) return false;
-  charged_[d] += bytes;
-  return true;
+  const Share share = this->share(device);
+  if (bytes > share.limit || charged_[d] > share.limit - bytes) return false;  // whatever the others do
+  for (int round = 0; round < rounds_of_standing_back; ++round) {
+    // Announced first, then looked at with what the others have announced: two that do so can never both miss the other.
+    slot().charged[d] += bytes;
+    const bool fits = (limits_[d] == 0 || place_.account->held(lease_, device) <= limits_[d]) &&
+                      (!unstated() || place_.account->held_unstated() <= place_.account->unreserved());
+    if (fits) {
+      charged_[d] += bytes;
+      return true;
+    }
+    slot().charged[d] -= bytes;
+    for (std::size_t i = 0; i <= (place_.slot + static_cast<std::size_t>(round)) % 7; ++i) std::this_thread::yield();
+  }
+  return false;
 }
 
-void Ledger::credit(int device, std::uint64_t bytes) { charged_[static_cast<std::size_t>(device)] -= bytes; }
+void Ledger::credit(int device, std::uint64_t bytes) {
+  charged_[static_cast<std::size_t>(device)] -= bytes;
+  slot().charged[static_cast<std::size_t>(device)] -= bytes;
+}
+
+Ledger::Share Ledger::share(int device) {
+  Share share{MemoryAccount::no_limit, MemoryAccount::no_limit};
+  if (limits_[static_cast<std::size_t>(device)] != 0) {
+    share.limit = limit(device);
+    share.left = left_of(share.limit, place_.account->held(lease_, device));
+  }
+  if (unstated()) {
+    const std::uint64_t all = place_.account->unreserved();
+    share.limit = std::min(share.limit, all);
+    if (all != MemoryAccount::no_limit) share.left = std::min(share.left, left_of(all, place_.account->held_unstated()));
+  }
+  return share;
+}
 
 std::shared_ptr<Charge> Charge::take(Ledger& ledger, int device, std::uint64_t bytes) {
   if (!ledger.charge(device, bytes)) return nullptr;

@@ -6,26 +6,47 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "driver_table.h"
+#include "server/memory_account.h"
 
 namespace fargpu::server {
 
-/// What a session holds, per device, against what it may. A charge is taken before the driver is asked.
+/// What a session holds, per device, against what it may. A charge is taken before the driver is asked. Sessions of one lease share its
+/// limit, and those of a tenant's leases without one the tenant's: what counts is what all of them hold.
 class Ledger {
  public:
-  /// `limits_bytes` per device; 0 for none.
-  explicit Ledger(std::vector<std::uint64_t> limits_bytes);
+  /// Where a session's counters are among those of its tenant.
+  struct Place {
+    std::shared_ptr<MemoryAccount> account;
+    std::size_t slot = 0;
+  };
+  /// `limits_bytes` per device; 0 for none. Without a place the session has its limits for itself.
+  explicit Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<Place> place = std::nullopt);
   bool charge(int device, std::uint64_t bytes);
   void credit(int device, std::uint64_t bytes);
+  /// What this session holds.
   const std::vector<std::uint64_t>& charged() const { return charged_; }
   std::uint64_t limit(int device) const { return limits_[static_cast<std::size_t>(device)]; }
 
+  /// All that there is of a device for the session, and what nobody has of it yet; MemoryAccount::no_limit without a limit.
+  struct Share {
+    std::uint64_t limit;
+    std::uint64_t left;
+  };
+  Share share(int device);
+
  private:
+  MemorySlot& slot() { return place_.account->slot(place_.slot); }
+  bool unstated() { return slot().unstated != 0; }
+
   std::vector<std::uint64_t> limits_;
   std::vector<std::uint64_t> charged_;
+  Place place_;
+  const std::uint64_t lease_;
 };
 
 /// Bytes of a device that the session is charged for until this goes.

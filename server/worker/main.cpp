@@ -12,28 +12,32 @@
 #include <cstdlib>
 #include <iostream>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "attach.h"
 #include "driver_library.h"
 #include "facts.h"
+#include "sandbox.h"
 #include "link_exchange.h"
+#include "protocol/channel_tls.h"
+#include "protocol/handshake.h"
 #include "server/worker_link.h"
 
 namespace fargpu::server {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool may_displace = false;  // their shadow memory lies where mappings would go
+constexpr bool sanitized = true;  // their shadow memory lies where mappings would go, and their reports start programs
 #else
-constexpr bool may_displace = true;
+constexpr bool sanitized = false;
 #endif
 
 // The kernel places mappings below the largest possible stack. With a limit of 48 TiB they begin near 0x4fff_0000_0000 instead of
 // 0x7fff_0000_0000, where a client process has its own: so what the driver places by itself (module globals) can be reserved there.
 // Takes effect at exec. Returns whether the process is displaced.
 bool displace(char** arguments) {
-  if (!may_displace) return false;
+  if (sanitized) return false;
   constexpr rlim_t displacement = 0x3000'0000'0000;
   constexpr const char* mark = "FARGPU_WORKER_DISPLACED";
   constexpr std::size_t thread_stack_bytes = 8u << 20;
@@ -60,8 +64,9 @@ struct Options {
   std::string driver;
   int link = -1;
   std::string devices;
+  std::string user;
+  bool sandbox = false;
   bool warm_context = false;
-  std::string image_folder;
   std::uint64_t image_bytes_max = 8ull << 30;
   std::uint64_t host_bytes_max = 0;
   long spin_us = 0;
@@ -74,9 +79,28 @@ int fail(int link, const std::string& text) {
   return 1;
 }
 
+// The connection's keys are made from the ticket, which the broker gave to the client and to us: nobody else can finish the handshake.
+std::unique_ptr<Channel> accept_session(int descriptor, const std::string& peer, wire::Session::Reader session) {
+  const auto name = session.getTicketName(), ticket = session.getTicket();
+  const std::string identity(reinterpret_cast<const char*>(name.begin()), name.size());
+  const auto* const key = reinterpret_cast<const std::byte*>(ticket.begin());
+  TlsService service;
+  service.find_key = [identity, secret = std::vector<std::byte>(key, key + ticket.size())](const std::string& asked) {
+    return asked == identity ? std::optional(secret) : std::nullopt;
+  };
+  return accept_tls(descriptor, peer, make_server_context(std::move(service)), limits::connect_timeout);
+}
+
 int run(const Options& options) {
   // The driver itself offers no other devices than these: nothing a client sends can name one, wherever a device number may stand.
   if (!options.devices.empty()) ::setenv("CUDA_VISIBLE_DEVICES", options.devices.c_str(), 1);
+  try {
+    if (!options.user.empty()) become_user(options.user);
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // forgotten with the former user
+    if (options.sandbox && !sanitized) enter_sandbox();
+  } catch (const SystemError& error) {
+    return fail(options.link, error.what());
+  }
   static DriverTable driver;
   try {
     load_driver(options.driver, driver);
@@ -108,27 +132,49 @@ int run(const Options& options) {
   // The session, or the word to end.
   AttachOptions attach;
   std::unique_ptr<Channel> channel;
+  std::shared_ptr<MemoryAccount> account;
   std::vector<std::byte> attach_message;
   {
-    const auto packet = receive_link(options.link);
+    auto packet = receive_link(options.link);
     if (!packet || packet->message.empty()) return 0;  // the broker is gone
+    {
+      MessageReader reader(packet->message);
+      if (!reader.root<wire::WorkerMessage>().isAccount() || packet->descriptor < 0) return 0;
+      account = std::make_shared<MemoryAccount>(MemoryAccount::open(packet->descriptor));
+    }
+    packet = receive_link(options.link);
+    if (!packet || packet->message.empty()) return 0;
     MessageReader reader(packet->message);
     const auto message = reader.root<wire::WorkerMessage>();
-    if (!message.isSession() || packet->descriptor < 0) return 0;
+    if (!message.isSession() || packet->descriptor < 0 || message.getSession().getSlot() >= account->slots()) return 0;
     attach.session_id = message.getSession().getId();
+    attach.memory_limits.assign(devices.size(), message.getSession().getMemoryBytes());
+    attach.memory_place = Ledger::Place{account, message.getSession().getSlot()};
+    attach.image_folder = message.getSession().getImageFolder().cStr();
     const auto bytes = message.getSession().getAttach();
     attach_message.assign(reinterpret_cast<const std::byte*>(bytes.begin()), reinterpret_cast<const std::byte*>(bytes.end()));
-    channel = make_socket_channel(packet->descriptor, message.getSession().getPeer().cStr());
+    const std::string peer = message.getSession().getPeer().cStr();
+    if (message.getSession().getTicketName().size() == 0) {
+      channel = make_socket_channel(packet->descriptor, peer);
+    } else {
+      try {
+        channel = accept_session(packet->descriptor, peer, message.getSession());
+        attach_message = receive_control(*channel, limits::connect_timeout);
+      } catch (const std::exception& error) {  // no handshake, or no attach
+        send_link(options.link, [&](wire::WorkerMessage::Builder ended) { ended.setEnded(std::string("no session: ") + error.what()); });
+        return 0;
+      }
+    }
   }
   ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps between looks at the GPU would take 50 us longer
   attach.devices = devices;
   attach.printed = &printed;
-  attach.image_folder = options.image_folder;
   attach.image_bytes_max = options.image_bytes_max;
   attach.host_bytes_max = options.host_bytes_max;
   attach.spin = std::chrono::microseconds(options.spin_us);
   attach.silence = std::chrono::seconds(options.silence_seconds);
   attach.driver_band = displaced_band();
+  if (options.sandbox) hide_memory();
   attach.report = [&](const SessionUsage& used) {
     send_link(options.link, [&](wire::WorkerMessage::Builder message) {
       const auto write = [](const std::vector<std::uint64_t>& from, auto to) {
@@ -159,11 +205,11 @@ int run(const Options& options) {
   static std::mutex mutex;
   static Session* session = nullptr;
   static std::string stop_why;
-  static scheduler::Turn turn;
+  static std::optional<scheduler::Turn> turn;
   attach.running = [](Session* now) {
     const std::lock_guard lock(mutex);
     session = now;
-    if (session) session->hear_turn(turn);
+    if (session && turn) session->hear_turn(*turn);
     if (session && !stop_why.empty()) session->stop(stop_why);
   };
   static LinkExchange exchange(options.link);
@@ -178,9 +224,9 @@ int run(const Options& options) {
       const std::lock_guard lock(mutex);
       if (message.isTurn()) {
         const auto told = message.getTurn();
-        turn = {.granted = told.getGranted(), .quiet = told.getQuiet(), .until = scheduler::Time(told.getUntilNs()),
-                .ahead = scheduler::Time(told.getAheadNs()), .number = told.getNumber()};
-        if (session) session->hear_turn(turn);
+        turn = scheduler::Turn{.granted = told.getGranted(), .quiet = told.getQuiet(), .until = scheduler::Time(told.getUntilNs()),
+                               .ahead = scheduler::Time(told.getAheadNs()), .number = told.getNumber()};
+        if (session) session->hear_turn(*turn);
       }
       if (!message.isStop()) continue;
       stop_why = message.getStop().cStr();
@@ -207,8 +253,9 @@ int main(int argc, char** argv) {
   app.add_option("--driver", options.driver, "Driver library, by path")->required();
   app.add_option("--link", options.link, "Descriptor of the link to the broker")->required();
   app.add_option("--devices", options.devices, "The driver's ordinals to offer, comma-separated (default: all)");
+  app.add_option("--user", options.user, "Become this user first");
+  app.add_flag("--sandbox", options.sandbox, "Give up what is not needed before the driver is loaded");
   app.add_flag("--warm-context", options.warm_context, "Create the first device's primary context before there is a session");
-  app.add_option("--image-folder", options.image_folder, "Folder of images by content, shared with other workers");
   app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
   app.add_option("--host-bytes-max", options.host_bytes_max, "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");

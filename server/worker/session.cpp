@@ -27,7 +27,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel),
       host_budget_(options_.host_bytes_max, [this] { tell_full(); }),
-      ledger_(options_.memory_limits),
+      ledger_(options_.memory_limits, options_.memory_place),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window.base, options_.host_window.bytes),

@@ -84,7 +84,7 @@ class InGoodOrder(SystemTest):
         late.says("this host is shutting down")
         run = fargpu("run", "--", "true", pool=host.pool)
         self.assertEqual(run.code, 75)
-        self.assertIn("the host is shutting down", run.err)
+        self.assertIn("this host is shutting down", run.err)
         self.assertIn("wait until it is back, or name another host", fargpu("doctor", pool=host.pool).out)
 
         self.assert_lives(client)

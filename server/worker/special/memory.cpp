@@ -16,6 +16,17 @@ Outcome releaseMemory(Session& session, Call&, wire::ReleaseMemory::Reader in) {
   return session.memory().unmap(in.getAddress(), in.getBytes());
 }
 
+// What the session may have is all there is of the device, and what is left of that is free, as long as the device has it.
+Outcome cuMemGetInfo_v2(Session& session, Call& call, wire::CuMemGetInfoV2::Reader) {
+  std::size_t free = 0, total = 0;
+  if (const CUresult result = session.driver().cuMemGetInfo_v2(&free, &total); result != CUDA_SUCCESS) return result;
+  const Ledger::Share share = session.ledger().share(session.context(call.id().context)->device);
+  auto out = call.out<wire::CuMemGetInfoV2Reply>();
+  out.setFree(std::min<std::uint64_t>(free, share.left));
+  out.setTotal(std::min<std::uint64_t>(total, share.limit));
+  return CUDA_SUCCESS;
+}
+
 Outcome setPeerAccess(Session& session, Call&, wire::SetPeerAccess::Reader in) {
   const int from = session.driver_ordinal(in.getFrom()), to = session.driver_ordinal(in.getTo());
   if (from < 0 || to < 0) return CUDA_ERROR_INVALID_DEVICE;

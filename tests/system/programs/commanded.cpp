@@ -127,6 +127,22 @@ std::string perform(std::istream& rest) {
     const CUresult result = cuMemGetInfo(&free, &total);
     return name_of(result) + " " + std::to_string(free);
   }
+  if (command == "total_bytes") {
+    std::size_t total = 0;
+    const CUresult result = cuDeviceTotalMem(&total, std::atoi(name.c_str()));
+    return name_of(result) + " " + std::to_string(total);
+  }
+  if (command == "uuid") {
+    CUuuid uuid{};
+    const CUresult result = cuDeviceGetUuid(&uuid, std::atoi(name.c_str()));
+    std::string text;
+    for (const char byte : uuid.bytes) {
+      char digits[3];
+      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+      text += digits;
+    }
+    return name_of(result) + " " + text;
+  }
   if (command == "device") {
     char device[64] = "";
     const CUresult result = cuDeviceGetName(device, sizeof(device), std::atoi(name.c_str()));

@@ -56,13 +56,20 @@ static int spend_time(double seconds, long kernel_us, int batch, int pause_ms) {
   const auto begin = Clock::now();
   long done = 0;
   std::vector<double> latencies;
+  std::vector<long> series;  // kernels done in each tenth of a second
+  const auto count = [&](int kernels) {
+    done += kernels;
+    const auto tenth = static_cast<size_t>(10 * seconds_since(begin));
+    if (series.size() <= tenth) series.resize(tenth + 1);
+    series[tenth] += kernels;
+  };
   if (batch > 0) {
     while (seconds_since(begin) < seconds) {
       const auto asked = Clock::now();
       for (int i = 0; i < batch; ++i) spend<<<1, 1>>>(kernel_us * 1000);
       CHECK(cudaDeviceSynchronize());
       latencies.push_back(1000 * seconds_since(asked));
-      done += batch;
+      count(batch);
       std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
     }
   } else {
@@ -70,7 +77,7 @@ static int spend_time(double seconds, long kernel_us, int batch, int pause_ms) {
     while (seconds_since(begin) < seconds) {
       if (given >= ahead) {
         CHECK(cudaEventSynchronize(events[given % ahead]));
-        ++done;
+        count(1);
       }
       spend<<<1, 1>>>(kernel_us * 1000);
       CHECK(cudaEventRecord(events[given++ % ahead]));
@@ -80,8 +87,10 @@ static int spend_time(double seconds, long kernel_us, int batch, int pause_ms) {
   CHECK(cudaDeviceSynchronize());
   std::sort(latencies.begin(), latencies.end());
   const auto part = [&](double p) { return latencies.empty() ? 0.0 : latencies[static_cast<size_t>(p * (latencies.size() - 1))]; };
-  std::printf("{\"kernels\": %ld, \"seconds\": %.4f, \"share\": %.4f, \"requests\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f}\n", done,
+  std::printf("{\"kernels\": %ld, \"seconds\": %.4f, \"share\": %.4f, \"requests\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, \"series\": [", done,
               took, done * kernel_us / 1e6 / took, latencies.size(), part(0.5), part(0.99), part(1));
+  for (size_t i = 0; i < series.size(); ++i) std::printf("%s%.4f", i ? ", " : "", series[i] * kernel_us / 1e5);
+  std::puts("]}");
   return 0;
 }
 

@@ -1,0 +1,80 @@
+#include "lease_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+
+#include "protocol/limits.h"
+#include "protocol/quantity.h"
+
+namespace fargpu::client {
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::optional<LeaseOptions::Job> parse_job(const std::string& text) {
+  LeaseOptions::Job job;
+  if (text.size() != 2 * job.size()) return std::nullopt;
+  for (std::size_t i = 0; i < job.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* const begin = text.data() + 2 * i;
+    const auto [end, error] = std::from_chars(begin, begin + 2, byte, 16);
+    if (error != std::errc{} || end != begin + 2) return std::nullopt;
+    job[i] = std::byte{byte};
+  }
+  return job;
+}
+
+}  // namespace
+
+LeaseOptions read_lease_options(std::string& error) {
+  LeaseOptions options;
+  const auto complain = [&](const char* name, const std::string& value, const std::string& wanted) {
+    error = std::string(name) + " is '" + value + "'; " + wanted;
+  };
+  if (const std::string gpus = variable("FARGPU_GPUS"); !gpus.empty()) {
+    const auto [end, failed] = std::from_chars(gpus.data(), gpus.data() + gpus.size(), options.gpus);
+    if (failed != std::errc{} || end != gpus.data() + gpus.size() || options.gpus == 0 || options.gpus > limits::devices_max)
+      complain("FARGPU_GPUS", gpus, "give a number of GPUs from 1 to " + std::to_string(limits::devices_max));
+  }
+  if (const std::string memory = variable("FARGPU_MEM"); !memory.empty()) {
+    const auto bytes = parse_bytes(memory);
+    if (!bytes || *bytes == 0) complain("FARGPU_MEM", memory, "give an amount of memory, for example 8GiB");
+    else options.memory_bytes = *bytes;
+  }
+  if (const std::string compute = variable("FARGPU_COMPUTE"); !compute.empty()) {
+    const auto percent = parse_percent(compute);
+    if (!percent || *percent == 0) complain("FARGPU_COMPUTE", compute, "give a share of each GPU from 1% to 100%");
+    else options.compute_percent = *percent;
+  }
+  if (const std::string priority = variable("FARGPU_PRIORITY"); !priority.empty()) {
+    if (priority == "latency-critical") options.priority = wire::Priority::LATENCY_CRITICAL;
+    else if (priority == "best-effort") options.priority = wire::Priority::BEST_EFFORT;
+    else if (priority != "normal") complain("FARGPU_PRIORITY", priority, "give latency-critical, normal or best-effort");
+  }
+  if (const std::string wait = variable("FARGPU_WAIT"); !wait.empty()) {
+    const auto seconds = parse_duration(wait);
+    if (!seconds || *seconds > limits::lease_wait_max) complain("FARGPU_WAIT", wait, "give a time up to 7d, for example 10min");
+    else options.wait = *seconds;
+  }
+  if (const std::string job = variable("FARGPU_JOB"); !job.empty()) {
+    options.job = parse_job(job);
+    if (!options.job) complain("FARGPU_JOB", job, "it is set by `fargpu run`, to 32 hexadecimal digits; leave it alone or unset it");
+  }
+  return options;
+}
+
+void write_lease_options(const LeaseOptions& options, wire::LeaseRequest::Builder request) {
+  request.setGpus(options.gpus);
+  request.setMemoryBytes(options.memory_bytes);
+  request.setComputePercent(options.compute_percent);
+  request.setPriority(options.priority);
+  request.setWaitMs(static_cast<std::uint32_t>(options.wait.count()));
+  if (options.job) request.setJob({reinterpret_cast<const kj::byte*>(options.job->data()), options.job->size()});
+}
+
+}  // namespace fargpu::client

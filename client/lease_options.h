@@ -1,0 +1,31 @@
+#pragma once
+// What to ask a GPU host for, as the environment says it.
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "control.capnp.h"
+
+namespace fargpu::client {
+
+struct LeaseOptions {
+  std::uint32_t gpus = 0;             ///< FARGPU_GPUS; 0 for all there are
+  std::uint64_t memory_bytes = 0;     ///< FARGPU_MEM, of each; 0 for whatever is there
+  std::uint32_t compute_percent = 0;  ///< FARGPU_COMPUTE, of each; 0 for no limit
+  wire::Priority priority = wire::Priority::NORMAL;  ///< FARGPU_PRIORITY
+  std::chrono::milliseconds wait{0};                 ///< FARGPU_WAIT: for how long, while there is not enough
+  using Job = std::array<std::byte, 16>;
+  std::optional<Job> job;  ///< FARGPU_JOB, set by `fargpu run`: all processes of it share one lease
+};
+
+/// Reads the variables; `error` says which is wrong and what it may be, if one is.
+LeaseOptions read_lease_options(std::string& error);
+
+/// As the broker is asked for it.
+void write_lease_options(const LeaseOptions& options, wire::LeaseRequest::Builder request);
+
+}  // namespace fargpu::client

@@ -1,0 +1,287 @@
+#include "channel_tls.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "errors.h"
+
+namespace fargpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t record_bytes = 16u << 10;      // the most that one record of TLS holds
+constexpr std::size_t batch_bytes_max = 256u << 10;  // encrypted ahead of what the socket takes
+
+// Copies between the program's memory, which may not be what it says, and ours: the kernel tells instead of a signal. False if it cannot.
+bool copy_by_kernel(const void* from, void* to, std::size_t bytes, bool theirs_is_from) {
+  static std::atomic<bool> forbidden{false};
+  if (!forbidden.load(std::memory_order_relaxed)) {
+    iovec ours{theirs_is_from ? to : const_cast<void*>(from), bytes};
+    iovec theirs{theirs_is_from ? const_cast<void*>(from) : to, bytes};
+    const ssize_t done = theirs_is_from ? ::process_vm_readv(::getpid(), &ours, 1, &theirs, 1, 0)
+                                        : ::process_vm_writev(::getpid(), &ours, 1, &theirs, 1, 0);
+    if (done == static_cast<ssize_t>(bytes)) return true;
+    if (done >= 0 || errno == EFAULT) return false;
+    forbidden = true;  // by a sandbox, for example a worker's, where all memory is known
+  }
+  std::memcpy(to, from, bytes);
+  return true;
+}
+
+class TlsChannel final : public Channel {
+ public:
+  TlsChannel(int descriptor, std::string peer, const TlsContext& context) : socket_(descriptor), peer_(std::move(peer)), context_(context) {
+    ::fcntl(socket_, F_SETFL, ::fcntl(socket_, F_GETFL) | O_NONBLOCK);
+    ::fcntl(socket_, F_SETFD, FD_CLOEXEC);
+    const int on = 1;
+    ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    ssl_ = SSL_new(context.get());
+    BIO* const in = BIO_new_socket(socket_, BIO_NOCLOSE);
+    out_ = BIO_new(BIO_s_mem());
+    if (!ssl_ || !in || !out_) throw TlsError("no memory for a connection");
+    SSL_set_bio(ssl_, in, out_);
+  }
+
+  ~TlsChannel() override {
+    SSL_free(ssl_);
+    ::close(socket_);
+  }
+
+  void expect(const std::string& server_name) {
+    if (server_name.empty()) return;
+    X509_VERIFY_PARAM* const parameters = SSL_get0_param(ssl_);
+    unsigned char address[16];
+    const bool numeric = ::inet_pton(AF_INET, server_name.c_str(), address) == 1 || ::inet_pton(AF_INET6, server_name.c_str(), address) == 1;
+    if (numeric) {
+      X509_VERIFY_PARAM_set1_ip_asc(parameters, server_name.c_str());
+    } else {
+      X509_VERIFY_PARAM_set1_host(parameters, server_name.c_str(), server_name.size());
+      SSL_set_tlsext_host_name(ssl_, server_name.c_str());
+    }
+  }
+
+  void handshake(bool server, std::chrono::milliseconds timeout) {
+    const auto deadline = Clock::now() + timeout;
+    if (server) SSL_set_accept_state(ssl_);
+    else SSL_set_connect_state(ssl_);
+    while (true) {
+      ERR_clear_error();
+      errno = 0;
+      const int done = SSL_do_handshake(ssl_);
+      const int error = done == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_, done);
+      if (error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ) {
+        const std::string why = reason(error);
+        try {
+          flush();  // the alert that tells the other end
+        } catch (const ChannelClosed&) {
+        }
+        throw TlsError(why);
+      }
+      while (!flush()) await(POLLOUT, deadline);
+      if (done == 1) return;
+      await(POLLIN, deadline);
+    }
+  }
+
+  std::size_t send_some(std::span<const Bytes> pieces) override {
+    const std::lock_guard lock(mutex_);
+    if (!flush()) {
+      if (hung_up_.load(std::memory_order_relaxed)) throw ChannelClosed(peer_ + " closed the connection");
+      return 0;
+    }
+    std::size_t taken = 0;
+    std::array<std::byte, record_bytes> plain;
+    for (Bytes piece : pieces) {
+      while (!piece.empty() && taken < batch_bytes_max) {
+        const std::size_t part = std::min(piece.size(), plain.size());
+        if (!copy_by_kernel(piece.data(), plain.data(), part, /*theirs_is_from=*/true)) {
+          if (taken == 0) throw SystemError("memory to be sent cannot be read");
+          flush();
+          return taken;
+        }
+        ERR_clear_error();
+        const int written = SSL_write(ssl_, plain.data(), static_cast<int>(part));
+        if (written != static_cast<int>(part)) throw ChannelClosed("connection to " + peer_ + " lost: " + tls_complaint());
+        taken += part;
+        piece = piece.subspan(part);
+      }
+    }
+    if (!flush()) attention_.signal();  // who sleeps in wait() looks after the rest
+    return taken;
+  }
+
+  std::size_t receive_some(std::span<std::byte> buffer) override {
+    if (buffer.empty()) return 0;
+    const std::lock_guard lock(mutex_);
+    std::size_t got = 0;
+    while (got < buffer.size()) {
+      if (held_begin_ == held_end_ && !receive_record(/*alone=*/got == 0)) break;
+      const std::size_t part = std::min(buffer.size() - got, held_end_ - held_begin_);
+      if (!copy_by_kernel(held_.data() + held_begin_, buffer.data() + got, part, /*theirs_is_from=*/false)) {
+        if (got == 0) throw SystemError("memory to receive into cannot be written");
+        break;
+      }
+      held_begin_ += part;
+      got += part;
+    }
+    more_ = got == buffer.size();  // perhaps: then nothing was tried that would tell
+    return got;
+  }
+
+  Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
+    const auto deadline = Clock::now() + std::max(timeout, Timeout::zero());
+    while (true) {
+      const bool more = interest.readable && more_;
+      const bool unsent = unsent_;
+      std::array<pollfd, 3> polled{};
+      polled[0].fd = socket_;
+      polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) | (interest.writable ? POLLOUT | POLLRDHUP : 0) |
+                                            (unsent ? POLLOUT : 0));
+      polled[1] = {attention_.descriptor(), POLLIN, 0};
+      polled[2] = {waker ? waker->descriptor() : -1, POLLIN, 0};
+      timespec time{};
+      if (timeout >= Timeout::zero() && !more) {
+        const auto left = std::max<Timeout>(deadline - Clock::now(), Timeout::zero());
+        time.tv_sec = left.count() / 1'000'000'000;
+        time.tv_nsec = left.count() % 1'000'000'000;
+      }
+      const int ready = ::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() && !more ? nullptr : &time, nullptr);
+      if (ready < 0) return {};
+      if (polled[1].revents) attention_.drain();
+      if (waker && polled[2].revents) waker->drain();
+      if (polled[0].revents & POLLRDHUP) hung_up_ = true;
+      const bool closed = polled[0].revents & (POLLERR | POLLHUP | POLLNVAL | POLLRDHUP);
+      bool writable = polled[0].revents & POLLOUT;
+      if (writable && unsent) {
+        const std::lock_guard lock(mutex_);
+        try {
+          writable = flush();
+        } catch (const ChannelClosed&) {  // who sends or receives next is told
+        }
+      }
+      const Interest result{.readable = interest.readable && (more || closed || (polled[0].revents & POLLIN)),
+                            .writable = interest.writable && (closed || writable)};
+      const bool woken = waker && polled[2].revents;
+      const bool late = timeout >= Timeout::zero() && Clock::now() >= deadline;
+      if (result.readable || result.writable || closed || woken || late) return result;
+    }
+  }
+
+  void close() noexcept override { ::shutdown(socket_, SHUT_RDWR); }
+
+  int descriptor() const override { return socket_; }
+
+  std::string peer() const override { return peer_; }
+
+ private:
+  void await(short events, Clock::time_point deadline) {
+    pollfd polled{socket_, events, 0};
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0) throw ChannelClosed(peer_ + " does not answer");
+  }
+
+  // Why a handshake failed, for people.
+  std::string reason(int error) {
+    if (const long verified = SSL_get_verify_result(ssl_); verified != X509_V_OK)
+      return std::string("its certificate is not believed (") + X509_verify_cert_error_string(verified) + ")";
+    const unsigned long last = ERR_peek_error();
+    if (error == SSL_ERROR_SYSCALL || ERR_GET_REASON(last) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return "it closed the connection";
+    if (ERR_GET_REASON(last) == SSL_R_WRONG_VERSION_NUMBER) return "what it sends is not TLS";
+    return tls_complaint();
+  }
+
+  // Gives the socket what was encrypted; true once all of it is gone. Under the lock.
+  bool flush() {
+    char* data = nullptr;
+    auto bytes = static_cast<std::size_t>(BIO_get_mem_data(out_, &data));
+    std::size_t sent = 0;
+    while (sent < bytes) {
+      const ssize_t now = ::send(socket_, data + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (now >= 0) {
+        sent += static_cast<std::size_t>(now);
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        break;
+      } else if (errno != EINTR) {
+        throw ChannelClosed("connection to " + peer_ + " lost: " + std::strerror(errno));
+      }
+    }
+    drop(sent);
+    unsent_ = sent < bytes;
+    return sent == bytes;
+  }
+
+  // Takes what was sent out of the buffer, which cannot be read to nowhere.
+  void drop(std::size_t bytes) {
+    std::array<char, 16u << 10> nowhere;
+    while (bytes > 0) bytes -= static_cast<std::size_t>(BIO_read(out_, nowhere.data(), static_cast<int>(std::min(bytes, nowhere.size()))));
+  }
+
+  // False if none is there yet. `alone`: nothing else is to be told of, so the end may be.
+  bool receive_record(bool alone) {
+    ERR_clear_error();
+    errno = 0;
+    const int got = SSL_read(ssl_, held_.data(), static_cast<int>(held_.size()));
+    if (BIO_ctrl_pending(out_) > 0) flush();  // what the protocol itself had to answer
+    if (got > 0) {
+      held_begin_ = 0;
+      held_end_ = static_cast<std::size_t>(got);
+      return true;
+    }
+    const int error = SSL_get_error(ssl_, got);
+    if (error == SSL_ERROR_WANT_READ) return false;
+    if (!alone) return false;  // next time
+    if (error == SSL_ERROR_ZERO_RETURN || ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
+      throw ChannelClosed(peer_ + " closed the connection");
+    const int number = errno;
+    throw ChannelClosed("connection to " + peer_ + " lost: " + (error == SSL_ERROR_SYSCALL && number != 0 ? std::strerror(number) : tls_complaint()));
+  }
+
+  int socket_;
+  std::string peer_;
+  TlsContext context_;
+  std::mutex mutex_;  // over all below, up to the atomics
+  SSL* ssl_ = nullptr;
+  BIO* out_ = nullptr;  // what was encrypted and not sent yet; ssl_ owns it
+  std::array<std::byte, record_bytes> held_;
+  std::size_t held_begin_ = 0, held_end_ = 0;  // decrypted, and not asked for yet
+  std::atomic<bool> more_{false};    // something may be there without the socket's knowing
+  std::atomic<bool> unsent_{false};  // encrypted bytes wait for the socket
+  std::atomic<bool> hung_up_{false};
+  Waker attention_;
+};
+
+}  // namespace
+
+std::unique_ptr<Channel> connect_tls(int descriptor, std::string peer, const TlsContext& context, const std::string& server_name,
+                                     std::chrono::milliseconds timeout) {
+  auto channel = std::make_unique<TlsChannel>(descriptor, std::move(peer), context);
+  channel->expect(server_name);
+  channel->handshake(/*server=*/false, timeout);
+  return channel;
+}
+
+std::unique_ptr<Channel> accept_tls(int descriptor, std::string peer, const TlsContext& context, std::chrono::milliseconds timeout) {
+  auto channel = std::make_unique<TlsChannel>(descriptor, std::move(peer), context);
+  channel->handshake(/*server=*/true, timeout);
+  return channel;
+}
+
+}  // namespace fargpu

@@ -1,0 +1,85 @@
+#include "identity.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "event_log.h"
+#include "protocol/printable.h"
+
+namespace fargpu::server {
+namespace {
+
+using Keys = std::map<std::string, std::vector<std::byte>>;
+
+// One line a key: NAME:KEY, the key in hexadecimal digits.
+Keys read_keys(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw SettingsError("psk_file: cannot read '" + path + "'");
+  Keys keys;
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (line.empty() || line[0] == '#') continue;
+    const std::size_t colon = line.find(':');
+    const auto key = colon == std::string::npos ? std::nullopt : parse_hex(line.substr(colon + 1));
+    if (!key || !site::plain_name(line.substr(0, colon)) || key->size() < tls_key_bytes_min || key->size() > tls_key_bytes_max) {
+      throw SettingsError(fmt::format("psk_file: line {} of '{}' is not TENANT:KEY with a key of {} to {} hexadecimal digits", number, path,
+                                      2 * tls_key_bytes_min, 2 * tls_key_bytes_max));
+    }
+    keys[line.substr(0, colon)] = *key;
+  }
+  return keys;
+}
+
+}  // namespace
+
+Identity::Identity(const Settings& settings) : tokens_(settings.token_file) {
+  if (settings.tls_certificate.empty() != settings.tls_key.empty())
+    throw SettingsError("tls_certificate and tls_key belong together; one of them is not set");
+  if (settings.tls_certificate.empty() && settings.psk_file.empty()) return;
+  TlsService service;
+  service.certificate_file = settings.tls_certificate;
+  service.key_file = settings.tls_key;
+  service.client_ca_file = settings.tls_client_ca;
+  if (!settings.psk_file.empty()) {
+    service.find_key = [keys = read_keys(settings.psk_file)](const std::string& identity) -> std::optional<std::vector<std::byte>> {
+      const auto found = keys.find(identity);
+      return found == keys.end() ? std::nullopt : std::optional(found->second);
+    };
+  }
+  try {
+    context_ = make_server_context(std::move(service));
+  } catch (const TlsError& error) {
+    throw SettingsError(error.what());
+  }
+}
+
+Judgement Identity::judge(const Shown& shown, const Tenants& tenants) {
+  const auto known = [&](const Tenant* tenant, const std::string& by, const std::string& name) -> Judgement {
+    if (tenant) return {tenant->name, ""};
+    return {"", fmt::format("{} says '{}', which is no tenant of this host; ask who looks after it", by, printable(name))};
+  };
+  if (!shown.token.empty()) {
+    try {
+      const auto found = tokens_.find(shown.token);
+      if (!found) return {"", "the token is not known here, or was revoked; ask for another one (FARGPU_TOKEN_FILE)"};
+      if (found->expired) return {"", fmt::format("the token '{}' has expired; ask for another one (FARGPU_TOKEN_FILE)", found->name)};
+      return known(tenants.find(found->tenant), "the token", found->tenant);
+    } catch (const site::TokenError& error) {
+      EventLog::error("no tokens", {{"reason", error.what()}});
+      return {"", "this host cannot read its file of tokens; ask who looks after it"};
+    }
+  }
+  if (!shown.certificate.empty()) return known(tenants.of_certificate(shown.certificate), "the certificate", shown.certificate);
+  if (!shown.key_identity.empty()) return known(tenants.find(shown.key_identity), "the key", shown.key_identity);
+  if (shown.encrypted) {
+    return {"", "this host must know who you are; set FARGPU_TOKEN_FILE, or FARGPU_CERT and FARGPU_KEY"};
+  }
+  if (const Tenant* const everybody = tenants.find("default")) return {everybody->name, ""};
+  return {"", "this host serves only clients that say who they are; set FARGPU_TOKEN_FILE, or connect to its tls:// address with "
+              "FARGPU_CERT and FARGPU_KEY"};
+}
+
+}  // namespace fargpu::server

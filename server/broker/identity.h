@@ -1,0 +1,43 @@
+#pragma once
+// Who clients are: by their certificates, their keys or their tokens.
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "protocol/tls.h"
+#include "server/site/tokens.h"
+#include "settings.h"
+#include "tenants.h"
+
+namespace fargpu::server {
+
+/// What a client has shown of itself.
+struct Shown {
+  bool encrypted = false;    ///< it came by TLS
+  std::string certificate;   ///< common name of its certificate, which was checked
+  std::string key_identity;  ///< of the key that it knows
+  std::string token;
+};
+
+/// A tenant's name, or why there is none, in words for the client.
+struct Judgement {
+  std::string tenant;  ///< empty: nobody's
+  std::string reason;
+};
+
+class Identity {
+ public:
+  /// Reads keys and certificates. Throws SettingsError.
+  explicit Identity(const Settings& settings);
+
+  /// For connections that speak TLS; null if the settings name neither a certificate nor keys.
+  const TlsContext& context() const { return context_; }
+  Judgement judge(const Shown& shown, const Tenants& tenants);
+
+ private:
+  TlsContext context_;
+  site::TokenBook tokens_;
+};
+
+}  // namespace fargpu::server

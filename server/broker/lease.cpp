@@ -1,0 +1,216 @@
+#include "lease.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "protocol/quantity.h"
+
+namespace fargpu::server {
+namespace {
+
+std::string share_text(std::uint64_t bytes, std::uint32_t percent) {
+  std::string text;
+  if (bytes != 0) text = bytes_text(bytes);
+  if (percent != 0) text += fmt::format("{}{}%", text.empty() ? "" : " and ", percent);
+  return text;
+}
+
+std::uint64_t left_of(std::uint64_t all, std::uint64_t held) { return all > held ? all - held : 0; }
+
+}  // namespace
+
+void Leases::set_tenants(Tenants tenants) {
+  tenants_ = std::move(tenants);
+  for (const auto& lease : all()) {
+    if (const Tenant* const tenant = tenants_.find(lease->tenant)) lease->weight = tenant->weight;
+    divide(lease->tenant);
+  }
+  tell();
+}
+
+std::vector<std::shared_ptr<Lease>> Leases::all() const {
+  std::vector<std::shared_ptr<Lease>> result;
+  for (const auto& [id, weak] : leases_)
+    if (auto lease = weak.lock()) result.push_back(std::move(lease));
+  return result;
+}
+
+std::shared_ptr<Lease> Leases::find(const std::string& tenant, const JobKey& job) const {
+  for (const auto& lease : all())
+    if (lease->job == job && lease->tenant == tenant) return lease;
+  return nullptr;
+}
+
+// What it was promised counts, used or not; what has no promise counts as it is used.
+std::uint64_t Leases::held(const Lease& lease, std::size_t device) const {
+  return std::max(lease.memory_bytes, lease.account->held(lease.id, static_cast<int>(device)));
+}
+
+std::uint64_t Leases::free_bytes(unsigned device) const {
+  std::uint64_t free = capacity_.at(device);
+  for (const auto& lease : all()) {
+    const auto place = std::find(lease->devices.begin(), lease->devices.end(), device);
+    if (place != lease->devices.end()) free = left_of(free, held(*lease, static_cast<std::size_t>(place - lease->devices.begin())));
+  }
+  return free;
+}
+
+std::uint32_t Leases::free_percent(unsigned device) const {
+  std::uint32_t taken = 0;
+  for (const auto& lease : all())
+    if (std::find(lease->devices.begin(), lease->devices.end(), device) != lease->devices.end()) taken += lease->compute_percent;
+  return taken < 100 ? 100 - taken : 0;
+}
+
+Leases::TenantUse Leases::use_of(const std::string& tenant) const {
+  TenantUse use;
+  for (const auto& lease : all()) {
+    if (lease->tenant != tenant) continue;
+    for (std::size_t device = 0; device < lease->devices.size(); ++device) use.memory_bytes += held(*lease, device);
+    use.compute_percent += lease->compute_percent * lease->devices.size();
+    use.sessions += lease->sessions;
+  }
+  return use;
+}
+
+std::shared_ptr<MemoryAccount> Leases::account_of(const std::string& tenant) {
+  std::weak_ptr<MemoryAccount>& known = accounts_[tenant];
+  auto account = known.lock();
+  if (!account) known = account = std::make_shared<MemoryAccount>(account_slots_);
+  return account;
+}
+
+void Leases::divide(const std::string& name) {
+  const auto account = accounts_[name].lock();
+  const Tenant* const tenant = tenants_.find(name);
+  if (!account) return;
+  if (!tenant || tenant->memory_bytes == 0) {
+    account->set_unreserved(MemoryAccount::no_limit);
+    return;
+  }
+  std::uint64_t left = tenant->memory_bytes;
+  for (const auto& lease : all())
+    if (lease->tenant == name) left = left_of(left, lease->memory_bytes * lease->devices.size());
+  account->set_unreserved(left);
+}
+
+LeaseSession::~LeaseSession() {
+  lease_->account->end(slot_);
+  --lease_->sessions;
+  lease_.reset();  // which may be its end, and then there is room for others
+  ended_();
+}
+
+std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease) {
+  const Tenant* const tenant = tenants_.find(lease->tenant);
+  if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", lease->tenant)};
+  if (tenant->sessions_max != 0 && use_of(tenant->name).sessions >= tenant->sessions_max) {
+    return LeaseRefusal{true, fmt::format("all {} sessions of tenant '{}' are taken; try later or wait with --wait", tenant->sessions_max,
+                                          tenant->name)};
+  }
+  const std::size_t slot = lease->account->begin(lease->id, lease->memory_bytes == 0);
+  if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later or wait with --wait"};
+  return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
+}
+
+Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job) {
+  if (job)
+    if (auto lease = find(tenant.name, *job)) return lease;
+  const auto never = [](std::string text) { return LeaseRefusal{false, std::move(text)}; };
+  if (leases_.size() >= account_slots_) return LeaseRefusal{true, "this host has granted as many leases as it can; try later or wait with --wait"};
+  if (capacity_.empty()) return LeaseRefusal{true, "this host does not know its devices yet; try later"};
+  if (wish.compute_percent > 100) return never("compute is a share of each device, 1 to 100%");
+  if (rank(wish.priority) > rank(tenant.priority)) {
+    return never(fmt::format("tenant '{}' may not ask for priority {}, at most for {}", tenant.name, text_of(wish.priority),
+                             text_of(tenant.priority)));
+  }
+  std::vector<unsigned> allowed = tenant.devices;
+  if (allowed.empty()) {
+    allowed.resize(capacity_.size());
+    std::iota(allowed.begin(), allowed.end(), 0u);
+  }
+  std::erase_if(allowed, [&](unsigned device) { return device >= capacity_.size(); });
+  const std::size_t count = wish.gpus == 0 ? allowed.size() : wish.gpus;
+  if (allowed.empty()) return never(fmt::format("none of this host's devices is for tenant '{}'", tenant.name));
+  if (count > allowed.size()) {
+    return never(fmt::format("{} GPUs are asked for, but this host has {} for tenant '{}'", count, allowed.size(), tenant.name));
+  }
+
+  // What could never be had, whoever leaves.
+  const auto large = static_cast<std::size_t>(
+      std::count_if(allowed.begin(), allowed.end(), [&](unsigned device) { return capacity_[device] >= wish.memory_bytes; }));
+  if (large < count) {
+    return never(fmt::format("{} of memory on each of {} GPUs is asked for, but {} of this host's GPUs have so much", bytes_text(wish.memory_bytes),
+                             count, large));
+  }
+  const std::uint64_t bytes = wish.memory_bytes * count;  // each is at most a device's
+  if (tenant.memory_bytes != 0 && bytes > tenant.memory_bytes) {
+    return never(fmt::format("{} of memory is asked for, but tenant '{}' may have {}", bytes_text(bytes), tenant.name,
+                             bytes_text(tenant.memory_bytes)));
+  }
+  const std::uint64_t percent = wish.compute_percent * count;
+  if (tenant.compute_percent != 0 && percent > tenant.compute_percent) {
+    return never(fmt::format("{}% of compute is asked for, but tenant '{}' may have {}%", percent, tenant.name, tenant.compute_percent));
+  }
+
+  // What is taken now.
+  const TenantUse use = use_of(tenant.name);
+  if (tenant.memory_bytes != 0 && bytes > left_of(tenant.memory_bytes, use.memory_bytes)) {
+    return LeaseRefusal{true, fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later or wait with --wait",
+                                          tenant.name, bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes))};
+  }
+  if (tenant.compute_percent != 0 && percent > left_of(tenant.compute_percent, use.compute_percent)) {
+    return LeaseRefusal{true, fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later or wait with --wait",
+                                          tenant.name, use.compute_percent, tenant.compute_percent, percent)};
+  }
+  std::vector<unsigned> fitting;
+  std::string free;
+  for (const unsigned device : allowed) {
+    if (free_bytes(device) >= wish.memory_bytes && free_percent(device) >= wish.compute_percent) fitting.push_back(device);
+    free += fmt::format("{}GPU {}: {}", free.empty() ? "" : ", ", device, share_text(free_bytes(device), free_percent(device)));
+  }
+  if (fitting.size() < count) {
+    return LeaseRefusal{true, fmt::format("{} on each of {} GPUs is asked for, but free are {}; try later or wait with --wait",
+                                          share_text(wish.memory_bytes, wish.compute_percent), count, free)};
+  }
+  std::stable_sort(fitting.begin(), fitting.end(), [&](unsigned a, unsigned b) { return free_bytes(a) > free_bytes(b); });
+  fitting.resize(count);
+  std::sort(fitting.begin(), fitting.end());
+  return make(tenant, wish, std::move(fitting), job);
+}
+
+std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish, std::vector<unsigned> devices,
+                                    const std::optional<JobKey>& job) {
+  const std::shared_ptr<Lease> lease(new Lease, [this](Lease* gone) {
+    const std::string name = gone->tenant;
+    leases_.erase(gone->id);
+    delete gone;
+    divide(name);
+    tell();
+  });
+  lease->id = next_id_++;
+  lease->tenant = tenant.name;
+  lease->weight = tenant.weight;
+  lease->devices = std::move(devices);
+  lease->memory_bytes = wish.memory_bytes;
+  lease->compute_percent = wish.compute_percent;
+  lease->priority = wish.priority;
+  lease->job = job;
+  lease->account = account_of(tenant.name);
+  leases_[lease->id] = lease;
+  divide(tenant.name);
+  return lease;
+}
+
+std::shared_ptr<void> Leases::watch(std::function<void()> changed) {
+  const auto place = watchers_.insert(watchers_.end(), std::move(changed));
+  return {nullptr, [this, place](void*) { watchers_.erase(place); }};
+}
+
+void Leases::tell() {
+  for (const auto& watcher : watchers_) watcher();
+}
+
+}  // namespace fargpu::server

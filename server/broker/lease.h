@@ -1,0 +1,127 @@
+#pragma once
+// Leases: rights to shares of devices, and who may have one now.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "control.capnp.h"
+#include "server/memory_account.h"
+#include "tenants.h"
+
+namespace fargpu::server {
+
+/// What a client asks a lease to be.
+struct LeaseWish {
+  unsigned gpus = 0;                  ///< 0: all that the tenant may use
+  std::uint64_t memory_bytes = 0;     ///< of each device; 0: none is kept, and the tenant's quota is the limit
+  std::uint32_t compute_percent = 0;  ///< of each device; 0: no limit and no guarantee
+  wire::Priority priority = wire::Priority::NORMAL;
+};
+
+/// The job whose processes share a lease; made up by whoever starts it, and meaningless outside of its tenant.
+using JobKey = std::array<std::byte, 16>;
+
+/// A right to a share of some devices, for all sessions of one job. Lasts while somebody points to it: its sessions, what was promised
+/// to them, connections that hold it.
+struct Lease {
+  std::uint64_t id = 0;
+  std::string tenant;
+  std::uint32_t weight = 0;           ///< the tenant's
+  std::vector<unsigned> devices;      ///< places among the broker's devices, ascending: the order in which every session sees them
+  std::uint64_t memory_bytes = 0;     ///< of each device; 0: none is kept
+  std::uint32_t compute_percent = 0;  ///< of each device; 0: no limit
+  wire::Priority priority = wire::Priority::NORMAL;
+  std::optional<JobKey> job;
+  std::size_t sessions = 0;           ///< that run, and that were promised
+  std::shared_ptr<MemoryAccount> account;  ///< the tenant's
+};
+
+/// One session's part in a lease, from when it is promised. Its end frees the session's place.
+class LeaseSession {
+ public:
+  LeaseSession(std::shared_ptr<Lease> lease, std::size_t slot, std::function<void()> ended)
+      : lease_(std::move(lease)), slot_(slot), ended_(std::move(ended)) {
+    ++lease_->sessions;
+  }
+  LeaseSession(const LeaseSession&) = delete;
+  LeaseSession& operator=(const LeaseSession&) = delete;
+  ~LeaseSession();
+  const Lease& lease() const { return *lease_; }
+  std::shared_ptr<const Lease> shared() const { return lease_; }
+  /// Where its worker counts what it holds, in the lease's account.
+  std::size_t slot() const { return slot_; }
+
+ private:
+  std::shared_ptr<Lease> lease_;
+  const std::size_t slot_;
+  const std::function<void()> ended_;
+};
+
+/// Why there is no lease.
+struct LeaseRefusal {
+  bool may_change = false;  ///< it is a matter of what others hold now
+  std::string text;
+};
+
+/// Grants leases against what the devices have and what tenants may. Everything runs on the broker's one thread.
+class Leases {
+ public:
+  /// `account_slots`: sessions that a tenant can have at once.
+  explicit Leases(std::size_t account_slots) : account_slots_(account_slots) {}
+
+  /// The host's devices and their memory. Until they are known nothing is granted.
+  void set_devices(std::vector<std::uint64_t> memory_bytes) { capacity_ = std::move(memory_bytes); }
+  /// Tenants may change at any time. What was granted stays.
+  void set_tenants(Tenants tenants);
+  const Tenants& tenants() const { return tenants_; }
+
+  using Answer = std::variant<std::shared_ptr<Lease>, LeaseRefusal>;
+  /// The lease of a job if it has one, or a new one.
+  Answer grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job);
+  /// The lease of a job; null if it has none.
+  std::shared_ptr<Lease> find(const std::string& tenant, const JobKey& job) const;
+  /// Another session of a lease.
+  std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> begin_session(const std::shared_ptr<Lease>& lease);
+
+  /// All of them, in the order in which they were granted.
+  std::vector<std::shared_ptr<Lease>> all() const;
+  /// Memory of a device that nobody holds and that is kept for nobody.
+  std::uint64_t free_bytes(unsigned device) const;
+
+  /// Calls `changed` whenever a lease or a session of one ends, or tenants change, while the result lives.
+  std::shared_ptr<void> watch(std::function<void()> changed);
+
+ private:
+  struct TenantUse {
+    std::uint64_t memory_bytes = 0;
+    std::uint64_t compute_percent = 0;
+    std::size_t sessions = 0;
+  };
+  TenantUse use_of(const std::string& tenant) const;
+  std::uint64_t held(const Lease& lease, std::size_t device) const;
+  std::uint32_t free_percent(unsigned device) const;
+  std::shared_ptr<MemoryAccount> account_of(const std::string& tenant);
+  /// What leases of the tenant without memory of their own may hold, after a change.
+  void divide(const std::string& tenant);
+  std::shared_ptr<Lease> make(const Tenant& tenant, const LeaseWish& wish, std::vector<unsigned> devices, const std::optional<JobKey>& job);
+  void tell();
+
+  const std::size_t account_slots_;
+  std::vector<std::uint64_t> capacity_;
+  Tenants tenants_;
+  std::uint64_t next_id_ = 1;
+  std::map<std::uint64_t, std::weak_ptr<Lease>> leases_;
+  std::map<std::string, std::weak_ptr<MemoryAccount>> accounts_;
+  std::list<std::function<void()>> watchers_;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,205 @@
+#include "tenants.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "protocol/limits.h"
+#include "protocol/quantity.h"
+#include "settings.h"
+
+namespace fargpu::server {
+namespace {
+
+constexpr const char* default_name = "default";
+
+/// One table [tenant.NAME], with words for what is wrong in it.
+class Reading {
+ public:
+  Reading(const std::string& file, const std::string& name, const toml::table& table) : file_(file), name_(name), table_(table) {}
+
+  [[noreturn]] void complain(const char* key, const std::string& wanted) const {
+    throw SettingsError(file_ + ": " + key + " of tenant '" + name_ + "' is wrong; give " + wanted);
+  }
+
+  void check_keys() const {
+    static const std::set<std::string_view> known{"memory", "compute", "weight", "sessions", "devices", "priority", "certificates", "users"};
+    for (const auto& [key, value] : table_) {
+      if (known.contains(key.str())) continue;
+      throw SettingsError(file_ + ": tenant '" + name_ + "' has no setting '" + std::string(key.str()) +
+                          "'; there are memory, compute, weight, sessions, devices, priority, certificates and users");
+    }
+  }
+
+  /// What a number or a text says, read as text.
+  std::optional<std::string> text(const char* key, const std::string& wanted) const {
+    const toml::node* const node = table_.get(key);
+    if (!node) return std::nullopt;
+    if (const auto* value = node->as_string()) return value->get();
+    if (const auto* value = node->as_integer()) return std::to_string(value->get());
+    complain(key, wanted);
+  }
+
+  std::uint64_t number(const char* key, std::uint64_t standard, std::uint64_t least, std::uint64_t most) const {
+    const std::string wanted = "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+    const toml::node* const node = table_.get(key);
+    if (!node) return standard;
+    const auto* const value = node->as_integer();
+    if (!value || value->get() < 0) complain(key, wanted);
+    const auto result = static_cast<std::uint64_t>(value->get());
+    if (result < least || result > most) complain(key, wanted);
+    return result;
+  }
+
+  std::vector<unsigned> numbers(const char* key, std::uint64_t most) const {
+    std::vector<unsigned> result;
+    const toml::node* const node = table_.get(key);
+    if (!node) return result;
+    const std::string wanted = "a list of whole numbers";
+    const auto* const list = node->as_array();
+    if (!list) complain(key, wanted);
+    for (const auto& item : *list) {
+      const auto* const value = item.as_integer();
+      if (!value || value->get() < 0 || static_cast<std::uint64_t>(value->get()) > most) complain(key, wanted);
+      result.push_back(static_cast<unsigned>(value->get()));
+    }
+    return result;
+  }
+
+  std::vector<std::string> texts(const char* key) const {
+    std::vector<std::string> result;
+    const toml::node* const node = table_.get(key);
+    if (!node) return result;
+    const auto* const list = node->as_array();
+    if (!list) complain(key, "a list of texts");
+    for (const auto& item : *list) {
+      const auto* const value = item.as_string();
+      if (!value) complain(key, "a list of texts");
+      result.push_back(value->get());
+    }
+    return result;
+  }
+
+ private:
+  const std::string& file_;
+  const std::string& name_;
+  const toml::table& table_;
+};
+
+Tenant read_tenant(const std::string& file, const std::string& name, const toml::table& table) {
+  const Reading reading(file, name, table);
+  reading.check_keys();
+  Tenant tenant;
+  tenant.name = name;
+  if (const auto text = reading.text("memory", "an amount such as \"40GiB\"")) {
+    const auto bytes = parse_bytes(*text);
+    if (!bytes) reading.complain("memory", "an amount such as \"40GiB\"");
+    tenant.memory_bytes = *bytes;
+  }
+  constexpr std::uint32_t percent_max = 100 * limits::devices_max;
+  if (const auto text = reading.text("compute", "a share such as \"150%\"")) {
+    const auto percent = parse_percent(*text, percent_max);
+    if (!percent) reading.complain("compute", "a share such as \"150%\", where 100% is one device");
+    tenant.compute_percent = *percent;
+  }
+  tenant.weight = static_cast<std::uint32_t>(reading.number("weight", tenant.weight, 1, 10'000));
+  tenant.sessions_max = reading.number("sessions", 0, 1, 100'000);
+  tenant.devices = reading.numbers("devices", limits::devices_max - 1);
+  std::sort(tenant.devices.begin(), tenant.devices.end());
+  tenant.devices.erase(std::unique(tenant.devices.begin(), tenant.devices.end()), tenant.devices.end());
+  if (const auto text = reading.text("priority", "a priority")) {
+    const auto priority = parse_priority(*text);
+    if (!priority) reading.complain("priority", "best-effort, normal or latency-critical");
+    tenant.priority = *priority;
+  }
+  tenant.certificates = reading.texts("certificates");
+  tenant.users = reading.numbers("users", 0xFFFF'FFFE);
+  return tenant;
+}
+
+// Names stand in file names, logs and certificates.
+bool plain(std::string_view name) {
+  return !name.empty() && name.size() <= 64 && name[0] != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '-' || c == '_' || c == '.';
+  });
+}
+
+}  // namespace
+
+int rank(wire::Priority priority) {
+  switch (priority) {
+    case wire::Priority::LATENCY_CRITICAL: return 2;
+    case wire::Priority::NORMAL: return 1;
+    default: return 0;
+  }
+}
+
+const char* text_of(wire::Priority priority) {
+  switch (priority) {
+    case wire::Priority::LATENCY_CRITICAL: return "latency-critical";
+    case wire::Priority::NORMAL: return "normal";
+    default: return "best-effort";
+  }
+}
+
+std::optional<wire::Priority> parse_priority(const std::string& text) {
+  for (const auto priority : {wire::Priority::LATENCY_CRITICAL, wire::Priority::NORMAL, wire::Priority::BEST_EFFORT})
+    if (text == text_of(priority)) return priority;
+  return std::nullopt;
+}
+
+Tenants::Tenants() {
+  Tenant& everybody = tenants_[default_name];
+  everybody.name = default_name;
+  everybody.priority = wire::Priority::LATENCY_CRITICAL;
+}
+
+Tenants Tenants::read(const std::string& file) {
+  Tenants tenants;
+  if (file.empty()) return tenants;
+  toml::table table;
+  try {
+    table = toml::parse_file(file);
+  } catch (const toml::parse_error& error) {
+    std::ostringstream where;
+    where << error.source().begin;
+    throw SettingsError(file + ": " + std::string(error.description()) + " (" + where.str() + ")");
+  }
+  const toml::node* const all = table.get("tenant");
+  if (!all) return tenants;
+  const std::string wanted = file + ": 'tenant' is wrong; write tables [tenant.NAME]";
+  if (!all->is_table()) throw SettingsError(wanted);
+  tenants.tenants_.clear();
+  tenants.configured_ = true;
+  std::set<std::string> taken;
+  for (const auto& [key, value] : *all->as_table()) {
+    const std::string name(key.str());
+    if (!value.is_table()) throw SettingsError(wanted);
+    if (!plain(name)) throw SettingsError(file + ": '" + name + "' cannot be a tenant's name; use letters, digits, '-', '_' and '.'");
+    const Tenant& tenant = tenants.tenants_[name] = read_tenant(file, name, *value.as_table());
+    for (const std::string& certificate : tenant.certificates)
+      if (!taken.insert(certificate).second) throw SettingsError(file + ": certificate '" + certificate + "' is of two tenants");
+  }
+  return tenants;
+}
+
+const Tenant* Tenants::find(const std::string& name) const {
+  const auto found = tenants_.find(name);
+  return found == tenants_.end() ? nullptr : &found->second;
+}
+
+const Tenant* Tenants::of_certificate(const std::string& common_name) const {
+  for (const auto& [name, tenant] : tenants_)
+    if (std::find(tenant.certificates.begin(), tenant.certificates.end(), common_name) != tenant.certificates.end()) return &tenant;
+  return find(common_name);
+}
+
+const Tenant* Tenants::of_user(std::uint32_t user) const {
+  for (const auto& [name, tenant] : tenants_)
+    if (std::find(tenant.users.begin(), tenant.users.end(), user) != tenant.users.end()) return &tenant;
+  return find(default_name);
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,111 @@
+#include "memory_account.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "protocol/errors.h"
+
+namespace fargpu::server {
+namespace {
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "the counters are shared by processes");
+
+// Numbers that a hostile process may have written: their sum is never small because of that.
+std::uint64_t add(std::uint64_t a, std::uint64_t b) { return a > std::numeric_limits<std::uint64_t>::max() - b ? ~std::uint64_t{0} : a + b; }
+
+[[noreturn]] void fail(const char* what) { throw SystemError(std::string(what) + ": " + std::strerror(errno)); }
+
+}  // namespace
+
+std::size_t MemoryAccount::bytes_of(std::size_t slots) { return sizeof(Header) + slots * sizeof(MemorySlot); }
+
+void* MemoryAccount::map(int descriptor, std::size_t bytes) {
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+MemoryAccount::MemoryAccount(std::size_t slots)
+    : descriptor_(::memfd_create("fargpu-account", MFD_CLOEXEC | MFD_ALLOW_SEALING)), slots_(slots), memory_(nullptr) {
+  if (descriptor_ < 0) fail("memfd_create");
+  // Whoever has it may write to it, but not take it away from under the others.
+  const bool made = ::ftruncate(descriptor_, static_cast<off_t>(bytes_of(slots))) == 0 &&
+                    ::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 &&
+                    (memory_ = map(descriptor_, bytes_of(slots)));
+  if (!made) {
+    ::close(descriptor_);
+    fail("shared memory for a tenant's account");
+  }
+  header().unreserved = no_limit;
+}
+
+MemoryAccount MemoryAccount::open(int descriptor) {
+  struct stat status {};
+  void* memory = nullptr;
+  if (::fstat(descriptor, &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes_of(1) ||
+      !(memory = map(descriptor, static_cast<std::size_t>(status.st_size)))) {
+    ::close(descriptor);
+    throw SystemError("what the broker gave is no account of memory");
+  }
+  return {descriptor, (static_cast<std::size_t>(status.st_size) - sizeof(Header)) / sizeof(MemorySlot), memory};
+}
+
+MemoryAccount::MemoryAccount(MemoryAccount&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), slots_(other.slots_), memory_(std::exchange(other.memory_, nullptr)) {}
+
+MemoryAccount::~MemoryAccount() {
+  if (memory_) ::munmap(memory_, bytes_of(slots_));
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::size_t MemoryAccount::used() { return std::min<std::uint64_t>(header().used, slots_); }
+
+std::size_t MemoryAccount::begin(std::uint64_t lease, bool unstated) {
+  for (std::size_t number = 0; number < slots_; ++number) {
+    MemorySlot& free = slot(number);
+    if (free.lease != 0) continue;
+    end(number);
+    free.unstated = unstated;
+    free.lease = lease;
+    header().used = std::max<std::uint64_t>(header().used, number + 1);
+    return number;
+  }
+  return slots_;
+}
+
+void MemoryAccount::end(std::size_t number) {
+  MemorySlot& gone = slot(number);
+  gone.lease = 0;
+  for (auto& bytes : gone.charged) bytes = 0;
+  for (auto& bytes : gone.taken) bytes = 0;
+}
+
+std::uint64_t MemoryAccount::held(std::uint64_t lease, int device) {
+  const auto d = static_cast<std::size_t>(device);
+  std::uint64_t sum = 0;
+  for (std::size_t number = 0; number < used(); ++number) {
+    MemorySlot& one = slot(number);
+    if (one.lease == lease) sum = add(sum, add(one.charged[d], one.taken[d]));
+  }
+  return sum;
+}
+
+std::uint64_t MemoryAccount::held_unstated() {
+  std::uint64_t sum = 0;
+  for (std::size_t number = 0; number < used(); ++number) {
+    MemorySlot& one = slot(number);
+    if (one.lease == 0 || one.unstated == 0) continue;
+    for (std::size_t d = 0; d < limits::devices_max; ++d) sum = add(sum, add(one.charged[d], one.taken[d]));
+  }
+  return sum;
+}
+
+}  // namespace fargpu::server

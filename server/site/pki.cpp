@@ -1,0 +1,169 @@
+#include "pki.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <openssl/bio.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "protocol/tls.h"
+#include "tokens.h"
+
+namespace fargpu::site {
+namespace {
+
+template <auto Free>
+struct Freed {
+  template <class T>
+  void operator()(T* thing) const {
+    Free(thing);
+  }
+};
+using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
+using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
+
+void require(bool good, const std::string& what) {
+  if (!good) throw PkiError(what + ": " + tls_complaint());
+}
+
+std::string text_of(BIO* bio) {
+  char* data = nullptr;
+  const long bytes = BIO_get_mem_data(bio, &data);
+  return {data, static_cast<std::size_t>(bytes)};
+}
+
+// Never over what is there: a key that is lost cannot be had again.
+void write_new(const std::filesystem::path& path, const std::string& text, int mode) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  if (descriptor < 0) {
+    throw PkiError(errno == EEXIST ? path.string() + " is there already; remove it first, or take another name or folder"
+                                   : "cannot write " + path.string() + " (" + std::strerror(errno) + ")");
+  }
+  const bool written = ::write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ::close(descriptor);
+  if (!written) throw PkiError("cannot write " + path.string());
+}
+
+Certificate read_certificate(const std::filesystem::path& path) {
+  const Bio in(BIO_new_file(path.c_str(), "r"));
+  Certificate certificate(in ? PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr) : nullptr);
+  require(certificate != nullptr, "cannot read certificate " + path.string());
+  return certificate;
+}
+
+Key read_key(const std::filesystem::path& path) {
+  const Bio in(BIO_new_file(path.c_str(), "r"));
+  Key key(in ? PEM_read_bio_PrivateKey(in.get(), nullptr, nullptr, nullptr) : nullptr);
+  require(key != nullptr, "cannot read key " + path.string());
+  return key;
+}
+
+void extend(X509* certificate, X509* issuer, int kind, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  const std::unique_ptr<X509_EXTENSION, Freed<X509_EXTENSION_free>> extension(X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
+  require(extension && X509_add_ext(certificate, extension.get(), -1) == 1, "cannot add '" + value + "' to a certificate");
+}
+
+/// A certificate before it is signed, with a new key.
+struct Draft {
+  Key key{EVP_EC_gen("P-256")};
+  Certificate certificate{X509_new()};
+
+  Draft(const std::string& name, std::chrono::days life) {
+    require(key && certificate, "cannot make a key");
+    X509* const c = certificate.get();
+    X509_set_version(c, X509_VERSION_3);
+    unsigned char serial[16];
+    if (::getrandom(serial, sizeof(serial), 0) != sizeof(serial)) throw PkiError("no random numbers");
+    serial[0] &= 0x7F;
+    const std::unique_ptr<BIGNUM, Freed<BN_free>> number(BN_bin2bn(serial, sizeof(serial), nullptr));
+    BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(c));
+    constexpr long clock_differences = 300;
+    X509_gmtime_adj(X509_getm_notBefore(c), -clock_differences);
+    X509_time_adj_ex(X509_getm_notAfter(c), static_cast<int>(life.count()), 0, nullptr);
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+    X509_set_pubkey(c, key.get());
+  }
+
+  PkiFiles sign_and_write(X509* issuer, EVP_PKEY* issuer_key, const std::filesystem::path& folder, const std::string& name) {
+    X509* const c = certificate.get();
+    require(X509_set_issuer_name(c, X509_get_subject_name(issuer)) == 1 && X509_sign(c, issuer_key, EVP_sha256()) > 0, "cannot sign a certificate");
+    const Bio certificate_text(BIO_new(BIO_s_mem())), key_text(BIO_new(BIO_s_mem()));
+    PEM_write_bio_X509(certificate_text.get(), c);
+    PEM_write_bio_PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+    PkiFiles files{folder / (name + ".crt"), folder / (name + ".key")};
+    write_new(files.key, text_of(key_text.get()), 0600);
+    write_new(files.certificate, text_of(certificate_text.get()), 0644);
+    return files;
+  }
+};
+
+PkiFiles issue(Draft& draft, const std::filesystem::path& folder, const std::string& name, const std::string& use) {
+  const Certificate authority = read_certificate(folder / "ca.crt");
+  const Key authority_key = read_key(folder / "ca.key");
+  extend(draft.certificate.get(), authority.get(), NID_basic_constraints, "critical,CA:FALSE");
+  extend(draft.certificate.get(), authority.get(), NID_ext_key_usage, use);
+  return draft.sign_and_write(authority.get(), authority_key.get(), folder, name);
+}
+
+void require_name(const std::string& name) {
+  if (!plain_name(name) || name == "ca") throw PkiError("'" + name + "' cannot be a name here; use letters, digits, '-', '_' and '.'");
+}
+
+}  // namespace
+
+PkiFiles make_authority(const std::filesystem::path& folder, std::chrono::days life) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw PkiError("cannot make folder " + folder.string() + " (" + error.message() + ")");
+  Draft draft("fargpu authority", life);
+  X509* const c = draft.certificate.get();
+  extend(c, c, NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
+  extend(c, c, NID_key_usage, "critical,keyCertSign,cRLSign");
+  return draft.sign_and_write(c, draft.key.get(), folder, "ca");
+}
+
+PkiFiles issue_server(const std::filesystem::path& folder, const std::string& name, const std::vector<std::string>& hosts,
+                      std::chrono::days life) {
+  require_name(name);
+  if (hosts.empty()) throw PkiError("name the hosts by which the server is reached");
+  Draft draft(name, life);
+  std::string names;
+  for (const std::string& host : hosts) {
+    if (host.empty() || host.find_first_of(", \n") != std::string::npos) throw PkiError("'" + host + "' is no host's name or address");
+    unsigned char address[16];
+    const bool numeric = ::inet_pton(AF_INET, host.c_str(), address) == 1 || ::inet_pton(AF_INET6, host.c_str(), address) == 1;
+    names += fmt::format("{}{}:{}", names.empty() ? "" : ",", numeric ? "IP" : "DNS", host);
+  }
+  extend(draft.certificate.get(), draft.certificate.get(), NID_subject_alt_name, names);
+  return issue(draft, folder, name, "serverAuth");
+}
+
+PkiFiles issue_client(const std::filesystem::path& folder, const std::string& name, std::chrono::days life) {
+  require_name(name);
+  Draft draft(name, life);
+  return issue(draft, folder, name, "clientAuth");
+}
+
+std::string fingerprint(const std::filesystem::path& path) {
+  const Certificate certificate = read_certificate(path);
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned bytes = 0;
+  require(X509_digest(certificate.get(), EVP_sha256(), digest, &bytes) == 1, "cannot read " + path.string());
+  std::string text;
+  for (unsigned i = 0; i < bytes; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
+}
+
+}  // namespace fargpu::site

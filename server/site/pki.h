@@ -1,0 +1,32 @@
+#pragma once
+// A site's own certificates: an authority, servers, clients. For sites that have none of their own.
+
+#include <chrono>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace fargpu::site {
+
+struct PkiError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A certificate and its key as files of PEM.
+struct PkiFiles {
+  std::filesystem::path certificate;
+  std::filesystem::path key;
+};
+
+/// Makes an authority: ca.crt, which everybody may have, and ca.key, which nobody else may.
+PkiFiles make_authority(const std::filesystem::path& folder, std::chrono::days life);
+/// NAME.crt and NAME.key of a server that is reached by these names and addresses.
+PkiFiles issue_server(const std::filesystem::path& folder, const std::string& name, const std::vector<std::string>& hosts,
+                      std::chrono::days life);
+/// NAME.crt and NAME.key of a client, which the common name stands for.
+PkiFiles issue_client(const std::filesystem::path& folder, const std::string& name, std::chrono::days life);
+/// SHA-256 of a certificate, in hexadecimal digits.
+std::string fingerprint(const std::filesystem::path& certificate);
+
+}  // namespace fargpu::site

@@ -1,0 +1,264 @@
+// Who may have a share of which devices.
+
+#include "server/broker/lease.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "server/broker/settings.h"
+
+using namespace fargpu;
+using namespace fargpu::server;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+
+Tenants tenants_of(const std::string& text) {
+  std::string name = (fs::temp_directory_path() / "fargpu-tenants-XXXXXX").string();
+  const int file = ::mkstemp(name.data());
+  REQUIRE(file >= 0);
+  ::close(file);
+  std::ofstream(name) << text;
+  struct Remove {
+    std::string name;
+    ~Remove() { fs::remove(name); }
+  } remove{name};
+  return Tenants::read(name);
+}
+
+std::string complaint(const std::string& text) {
+  try {
+    tenants_of(text);
+  } catch (const SettingsError& error) {
+    return error.what();
+  }
+  return "no complaint";
+}
+
+/// A host with two devices of 80 GiB.
+struct Host {
+  explicit Host(const std::string& tenants = "") : leases(16) {
+    if (!tenants.empty()) leases.set_tenants(tenants_of(tenants));
+    leases.set_devices({80 * gib, 80 * gib});
+  }
+  Leases::Answer ask(const LeaseWish& wish, const std::string& tenant = "default", std::optional<JobKey> job = std::nullopt) {
+    const Tenant* const found = leases.tenants().find(tenant);
+    REQUIRE(found);
+    return leases.grant(*found, wish, job);
+  }
+  std::shared_ptr<Lease> get(const LeaseWish& wish, const std::string& tenant = "default", std::optional<JobKey> job = std::nullopt) {
+    auto answer = ask(wish, tenant, job);
+    if (auto* const refusal = std::get_if<LeaseRefusal>(&answer)) FAIL(refusal->text);
+    return std::get<std::shared_ptr<Lease>>(answer);
+  }
+  LeaseRefusal refusal(const LeaseWish& wish, const std::string& tenant = "default") {
+    auto answer = ask(wish, tenant);
+    REQUIRE(std::holds_alternative<LeaseRefusal>(answer));
+    return std::get<LeaseRefusal>(answer);
+  }
+  std::unique_ptr<LeaseSession> session(const std::shared_ptr<Lease>& lease) {
+    auto begun = leases.begin_session(lease);
+    REQUIRE(std::holds_alternative<std::unique_ptr<LeaseSession>>(begun));
+    return std::get<std::unique_ptr<LeaseSession>>(std::move(begun));
+  }
+  Leases leases;
+};
+
+bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("leases: who asks for nothing in particular gets every device, as often as he likes") {
+  Host host;
+  const auto one = host.get({}), other = host.get({});
+  CHECK(one->devices == std::vector<unsigned>{0, 1});
+  CHECK(one->memory_bytes == 0);
+  CHECK(one->id != other->id);
+  CHECK(host.leases.all().size() == 2);
+}
+
+TEST_CASE("leases: memory that is kept for one is not given to another, until the lease ends") {
+  Host host;
+  auto first = host.get({.gpus = 2, .memory_bytes = 50 * gib});
+  CHECK(host.leases.free_bytes(0) == 30 * gib);
+  const LeaseRefusal refused = host.refusal({.gpus = 1, .memory_bytes = 31 * gib});
+  CHECK(refused.may_change);
+  CHECK(mentions(refused.text, "GPU 0: 30.0 GiB and 100%, GPU 1: 30.0 GiB and 100%"));
+  CHECK(host.get({.gpus = 1, .memory_bytes = 30 * gib})->devices == std::vector<unsigned>{0});
+  first.reset();
+  CHECK(host.leases.free_bytes(0) == 80 * gib);
+  CHECK(host.get({.gpus = 2, .memory_bytes = 80 * gib}));
+}
+
+TEST_CASE("leases: devices with the most free memory, told in the host's order") {
+  Host host;
+  const auto first = host.get({.gpus = 1, .memory_bytes = 10 * gib});
+  CHECK(first->devices == std::vector<unsigned>{0});
+  const auto second = host.get({.gpus = 1, .memory_bytes = 20 * gib});
+  CHECK(second->devices == std::vector<unsigned>{1});
+  const auto third = host.get({.gpus = 1, .memory_bytes = 5 * gib});
+  CHECK(third->devices == std::vector<unsigned>{0});
+  CHECK(host.get({.gpus = 2, .memory_bytes = gib})->devices == std::vector<unsigned>{0, 1});
+}
+
+TEST_CASE("leases: what sessions hold without its being kept for them is not free either") {
+  Host host;
+  const auto lease = host.get({});
+  const auto session = host.session(lease);
+  lease->account->slot(session->slot()).charged[1] = 60 * gib;
+  CHECK(host.leases.free_bytes(0) == 80 * gib);
+  CHECK(host.leases.free_bytes(1) == 20 * gib);
+  CHECK(host.refusal({.gpus = 2, .memory_bytes = 30 * gib}).may_change);
+  CHECK(host.get({.gpus = 1, .memory_bytes = 30 * gib})->devices == std::vector<unsigned>{0});
+}
+
+TEST_CASE("leases: compute is divided too") {
+  Host host;
+  const auto most = host.get({.gpus = 2, .compute_percent = 70});
+  CHECK(host.refusal({.gpus = 1, .compute_percent = 40}).may_change);
+  CHECK(host.get({.gpus = 1, .compute_percent = 30}));
+  CHECK(host.get({}));  // without a share of its own it takes nothing from those who have one
+  CHECK_FALSE(host.refusal({.compute_percent = 101}).may_change);
+}
+
+TEST_CASE("leases: what can never be is refused for good") {
+  Host host;
+  for (const LeaseWish& wish : {LeaseWish{.gpus = 3}, LeaseWish{.gpus = 1, .memory_bytes = 81 * gib}, LeaseWish{.memory_bytes = ~std::uint64_t{0}},
+                                LeaseWish{.gpus = ~0u, .memory_bytes = ~std::uint64_t{0}, .compute_percent = 100}})
+    CHECK_FALSE(host.refusal(wish).may_change);
+}
+
+TEST_CASE("leases: all processes of a job have one, and other tenants' jobs of the same name another") {
+  Host host("[tenant.a]\n[tenant.b]\n");
+  const JobKey job{std::byte{7}};
+  auto lease = host.get({.gpus = 1, .memory_bytes = 60 * gib}, "a", job);
+  CHECK(host.get({.gpus = 1, .memory_bytes = 60 * gib}, "a", job) == lease);
+  CHECK(host.get({}, "a", job) == lease);
+  CHECK(host.get({}, "b", job) != lease);
+  CHECK(host.leases.find("a", job) == lease);
+  CHECK(host.leases.find("b", job) == nullptr);
+  const std::uint64_t before = lease->id;
+  lease.reset();
+  CHECK(host.get({}, "a", job)->id != before);
+}
+
+TEST_CASE("leases: a tenant's quotas") {
+  Host host("[tenant.lab]\nmemory = \"40GiB\"\ncompute = \"150%\"\nsessions = 2\ndevices = [1]\nweight = 7\n");
+  SECTION("devices") {
+    CHECK(host.get({}, "lab")->devices == std::vector<unsigned>{1});
+    CHECK(host.get({}, "lab")->weight == 7);
+    CHECK(mentions(host.refusal({.gpus = 2}, "lab").text, "this host has 1 for tenant 'lab'"));
+  }
+  SECTION("memory") {
+    CHECK_FALSE(host.refusal({.gpus = 1, .memory_bytes = 41 * gib}, "lab").may_change);
+    auto first = host.get({.gpus = 1, .memory_bytes = 30 * gib}, "lab");
+    const LeaseRefusal refused = host.refusal({.gpus = 1, .memory_bytes = 11 * gib}, "lab");
+    CHECK(refused.may_change);
+    CHECK(mentions(refused.text, "tenant 'lab' holds 30.0 GiB of its 40.0 GiB"));
+    const auto second = host.get({.gpus = 1, .memory_bytes = 10 * gib}, "lab");
+    CHECK(first->account->unreserved() == 0);
+    first.reset();
+    CHECK(second->account->unreserved() == 30 * gib);
+  }
+  SECTION("compute") {
+    const auto first = host.get({.gpus = 1, .compute_percent = 100}, "lab");
+    CHECK(host.refusal({.gpus = 1, .compute_percent = 60}, "lab").may_change);
+  }
+  SECTION("sessions") {
+    const auto lease = host.get({}, "lab");
+    auto one = host.session(lease), two = host.session(lease);
+    CHECK(std::holds_alternative<LeaseRefusal>(host.leases.begin_session(lease)));
+    two.reset();
+    CHECK(host.session(lease));
+  }
+}
+
+TEST_CASE("leases: priority is what a tenant may ask for at most") {
+  Host host("[tenant.low]\npriority = \"best-effort\"\n[tenant.mid]\n[tenant.high]\npriority = \"latency-critical\"\n");
+  CHECK(host.get({.priority = wire::Priority::BEST_EFFORT}, "low"));
+  CHECK_FALSE(host.refusal({}, "low").may_change);
+  CHECK(host.get({}, "mid"));
+  CHECK_FALSE(host.refusal({.priority = wire::Priority::LATENCY_CRITICAL}, "mid").may_change);
+  CHECK(host.get({.priority = wire::Priority::LATENCY_CRITICAL}, "high"));
+}
+
+TEST_CASE("leases: whoever waits hears of every end and of new quotas") {
+  Host host;
+  int heard = 0;
+  auto lease = host.get({});
+  auto session = host.session(lease);
+  auto watch = host.leases.watch([&] { ++heard; });
+  session.reset();
+  CHECK(heard == 1);
+  lease.reset();
+  CHECK(heard == 2);
+  host.leases.set_tenants(tenants_of("[tenant.default]\nmemory = \"1GiB\"\n"));
+  CHECK(heard == 3);
+  watch.reset();
+  host.get({}).reset();
+  CHECK(heard == 3);
+}
+
+TEST_CASE("leases: new quotas hold for what is asked from now on, and take nothing away") {
+  Host host;
+  const auto lease = host.get({.gpus = 2, .memory_bytes = 60 * gib});
+  host.leases.set_tenants(tenants_of("[tenant.default]\nmemory = \"100GiB\"\nweight = 5\n"));
+  CHECK(lease->memory_bytes == 60 * gib);
+  CHECK(lease->weight == 5);
+  CHECK(host.refusal({.gpus = 1, .memory_bytes = gib}).may_change);
+}
+
+TEST_CASE("leases: only so many") {
+  Leases leases(2);
+  leases.set_devices({gib});
+  const Tenant& tenant = *leases.tenants().find("default");
+  const auto one = leases.grant(tenant, {}, std::nullopt), two = leases.grant(tenant, {}, std::nullopt);
+  CHECK(std::holds_alternative<LeaseRefusal>(leases.grant(tenant, {}, std::nullopt)));
+}
+
+TEST_CASE("tenants: without any in the file there is one, who may do everything") {
+  CHECK_FALSE(tenants_of("sessions_max = 5\n").configured());
+  const Tenants tenants = Tenants::read("");
+  REQUIRE(tenants.find("default"));
+  CHECK(tenants.find("default")->memory_bytes == 0);
+  CHECK(tenants.find("default")->priority == wire::Priority::LATENCY_CRITICAL);
+  CHECK_FALSE(tenants.find("other"));
+}
+
+TEST_CASE("tenants: everything that can be said of one") {
+  const Tenants tenants = tenants_of(
+      "[tenant.lab]\nmemory = \"40GiB\"\ncompute = 150\nweight = 3\nsessions = 9\ndevices = [1, 0, 1]\n"
+      "priority = \"best-effort\"\ncertificates = [\"node1\"]\nusers = [1000]\n[tenant.other]\n");
+  CHECK(tenants.configured());
+  const Tenant* const lab = tenants.find("lab");
+  REQUIRE(lab);
+  CHECK(lab->memory_bytes == 40 * gib);
+  CHECK(lab->compute_percent == 150);
+  CHECK(lab->weight == 3);
+  CHECK(lab->sessions_max == 9);
+  CHECK(lab->devices == std::vector<unsigned>{0, 1});
+  CHECK(lab->priority == wire::Priority::BEST_EFFORT);
+  CHECK(tenants.of_certificate("node1") == lab);
+  CHECK(tenants.of_certificate("other") == tenants.find("other"));
+  CHECK(tenants.of_certificate("nobody") == nullptr);
+  CHECK(tenants.of_user(1000) == lab);
+  CHECK(tenants.of_user(1001) == nullptr);
+  CHECK_FALSE(tenants.find("default"));
+}
+
+TEST_CASE("tenants: what is wrong is named") {
+  CHECK(mentions(complaint("[tenant.lab]\nmemory = \"lots\"\n"), "memory of tenant 'lab' is wrong"));
+  CHECK(mentions(complaint("[tenant.lab]\nmemroy = \"1GiB\"\n"), "tenant 'lab' has no setting 'memroy'"));
+  CHECK(mentions(complaint("[tenant.lab]\nweight = 0\n"), "from 1 to 10000"));
+  CHECK(mentions(complaint("[tenant.lab]\nsessions = \"two\"\n"), "sessions of tenant 'lab' is wrong"));
+  CHECK(mentions(complaint("[tenant.lab]\ndevices = [64]\n"), "devices of tenant 'lab' is wrong"));
+  CHECK(mentions(complaint("[tenant.lab]\npriority = \"high\"\n"), "best-effort, normal or latency-critical"));
+  CHECK(mentions(complaint("[tenant.\"../x\"]\n"), "cannot be a tenant's name"));
+  CHECK(mentions(complaint("tenant = 5\n"), "write tables [tenant.NAME]"));
+  CHECK(mentions(complaint("[tenant.a]\ncertificates = [\"x\"]\n[tenant.b]\ncertificates = [\"x\"]\n"), "certificate 'x' is of two tenants"));
+  CHECK(mentions(complaint("[tenant.lab\n"), "line 1"));
+}
