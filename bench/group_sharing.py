@@ -70,7 +70,7 @@ def run(bench):
                     got = tenants.run(pool, [(["spend", seconds, us], {"FARGPU_COMPUTE": f"{percent}%"})])[0]
                     windows = [100 * sum(got["series"][i:i + 10]) / 10 / solo for i in range(0, len(got["series"]) - 9, 10)]
                     add("Q2", "tcp", abs(100 * got["share"] / solo - percent), case, detail={
-                        "got %": round(100 * got["share"] / solo, 2), "worst second, points": round(max((abs(w - percent) for w in windows), default=0), 2),
+                        "got": f"{100 * got['share'] / solo:.2f}%", "worst second": f"{max((abs(w - percent) for w in windows), default=0):.2f} points off",
                         "series": got["series"]})
     if bench.wants("Q3"):
         with bench.attempt(("Q3", "tcp")):
@@ -114,7 +114,7 @@ def priorities(bench, tenants):
         got, harvest = tenants.run(pool, [(request, critical), (["spend", seconds, 500], background)])
         add("P1", "tcp", got["p99_ms"] / alone["p99_ms"], detail={"alone p99": alone["p99_ms"] / 1e3, "p99": got["p99_ms"] / 1e3, "p50": got["p50_ms"] / 1e3})
         idle = max(1e-9, solo["share"] * (1 - got["share"]))
-        add("P2", "tcp", harvest["share"] / idle, detail={"share of best effort": round(harvest["share"], 3), "of the critical": round(got["share"], 3), "series": harvest["series"]})
+        add("P2", "tcp", harvest["share"] / idle, detail={"best effort": f"{100 * harvest['share']:.1f}%", "critical": f"{100 * got['share']:.1f}%", "series": harvest["series"]})
     with bench.attempt(("P3", "tcp")):
         request, longest = ["spend", seconds, 100, 1, 7], 2000
         alone = tenants.run(pool, [(request, critical)])[0]
