@@ -166,7 +166,7 @@ class Machine:
                 process = subprocess.Popen([os.path.join(self.stage, "bin", "fargpud"), "--driver", self.driver, "--listen", "127.0.0.1:0",
                                             "--image-folder", os.path.join(self.out, "images"), *options], stdout=file, stderr=file)
             self.running.append(process)
-            port = self.wait_for(process, log, r"listening address=127.0.0.1 port=(\d+)")
+            port = self.wait_for(process, log, r"listening .*address=127.0.0.1 port=(\d+)")
             self.brokers[name] = (process, "127.0.0.1:" + port)
         return self.brokers[name][1]
 

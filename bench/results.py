@@ -69,7 +69,7 @@ class Results:
     def cells(self, r):
         number = lambda v: "" if v is None else f"{v:.4g}"  # noqa: E731
         spread = f"{number(min(r.rounds))} - {number(max(r.rounds))}" if r.rounds else ""
-        detail = ", ".join(f"{name} {shown(name, value)}" for name, value in r.detail.items())
+        detail = ", ".join(f"{name} {shown(name, value)}" for name, value in r.detail.items() if not isinstance(value, list))
         return [r.row, r.on, r.case, number(r.value), r.unit, spread, number(r.floor), number(r.goal), number(r.stretch), r.mark,
                 "; ".join(filter(None, [detail, r.note]))]
 
@@ -106,7 +106,7 @@ class Results:
                 colour = colours.get(r.mark, "#777")
                 text.append(f"<tr><td>{html.escape(r.on)}</td><td>{html.escape(r.case)}</td><td>{bar(r, colour)}</td>"
                             f"<td style='white-space:nowrap'>{cells[3]} {html.escape(r.unit) if r.value is not None else ''}</td>"
-                            f"<td style='color:{colour};white-space:nowrap'>{html.escape(r.mark)}</td><td><small>{html.escape(cells[-1])}</small></td></tr>")
+                            f"<td style='color:{colour};white-space:nowrap'>{html.escape(r.mark)}</td><td><small>{html.escape(cells[-1])}</small>{lines(r)}</td></tr>")
             text.append("</table>")
         with open(path, "w") as file:
             file.write("\n".join(text) + "</html>\n")
@@ -127,6 +127,20 @@ def bar(r, colour, width=340, height=22):
         if bound is not None:
             parts.append(f"<line x1={at(bound):.1f} x2={at(bound):.1f} y1=0 y2={height} stroke='{ink}' stroke-width=2 />")
     return f"<svg width={width + 4} height={height}>{''.join(parts)}</svg>"
+
+
+def lines(r, width=340, height=60):
+    """The series of a figure, each as a line over time, as SVG; nothing if it has none."""
+    series = {name: values for name, values in r.detail.items() if isinstance(values, list) and len(values) > 1}
+    if not series:
+        return ""
+    most = max(max(values) for values in series.values()) or 1.0
+    inks = ["#1565c0", "#c62828", "#4c9f38", "#d39e00", "#6a1b9a", "#00838f", "#5d4037", "#455a64"]
+    parts = []
+    for i, (name, values) in enumerate(series.items()):
+        points = " ".join(f"{x * width / (len(values) - 1):.1f},{height - v / most * (height - 4):.1f}" for x, v in enumerate(values))
+        parts.append(f"<polyline points='{points}' fill=none stroke='{inks[i % len(inks)]}'><title>{html.escape(name)}</title></polyline>")
+    return f"<br><svg width={width} height={height}>{''.join(parts)}</svg>"
 
 
 def shown(name, value):

@@ -24,10 +24,11 @@ class Sizes:
     step_seconds: float = 1.0  # of steps of a program, as the local driver takes them
     steps_max: int = 200
     image_bytes: int = 4 << 20
+    share_seconds: float = 10  # of tenants beside each other
 
 
 TINY = Sizes(batches=2, launches=400, thread_launches=20, calls=20, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20, copies=2, overlaps=1, step_seconds=0.02, steps_max=3,
-             image_bytes=64 << 10)
+             image_bytes=64 << 10, share_seconds=0.5)
 
 
 @dataclasses.dataclass

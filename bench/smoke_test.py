@@ -59,6 +59,17 @@ class Smoke(unittest.TestCase):
         again = self.results()
         self.assertEqual(again["L8", "tcp", ""], found["L8", "tcp", ""])
 
+    def test_tenants_share_a_device(self):
+        done = self.bench("--tiny", "--rounds", "1", "--rtt", "none", "sharing")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        found = self.results()
+        for key, goal in Goals().goals.items():
+            if Goals().rows[goal.row]["group"] == "sharing":
+                self.assertIsNotNone(found[key]["value"], f"{key}: {found[key]['note']}")
+        self.assertGreater(len(found["P2", "tcp", ""]["detail"]["series"]), 2)
+        with open(os.path.join(self.folder.name, "results.html")) as page:
+            self.assertIn("<polyline", page.read())
+
     def test_programs_take_turns(self):
         os.environ.update(SOFTGPU)
         machine = Machine(BUILD, self.folder.name)

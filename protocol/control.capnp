@@ -68,9 +68,13 @@ struct Control {
     # --- session connection, opening, where the broker speaks TLS: client -> broker, in the clear ---------------------
     route @18 :Route;
 
+    # --- control connection -------------------------------------------------------------------------------------
+    schedulingRequest @19 :SchedulingRequest;   # client -> broker
+    schedulingAnswer @20 :SchedulingAnswer;     # broker -> client
+
     # --- bulk lane ------------------------------------------------------------------------------------------------
-    lane @19 :Lane;                   # client -> worker, first
-    laneAnswer @20 :Failure;          # worker -> client
+    lane @21 :Lane;                   # client -> worker, first
+    laneAnswer @22 :Failure;          # worker -> client
   }
 }
 
@@ -320,6 +324,27 @@ struct Status {
   peers @14 :List(PeerFacts);
   leases @15 :List(LeaseStatus);  # those of the tenant who asks
   tenant @16 :Text;               # who asks, as the broker sees it
+  policy @17 :Text;               # how devices are shared
+  quantumMs @18 :UInt32;
+  graceMs @19 :UInt32;
+}
+
+struct SchedulingRequest {
+  # How devices are shared, from now on and until the broker ends. Only for whoever looks after the host: see Broker::may_administer.
+  union {
+    policy @0 :Text;
+    share @1 :ShareChange;
+  }
+}
+
+struct ShareChange {
+  session @0 :UInt64;             # any of the lease
+  computePercent @1 :UInt32;      # 0: as it is
+  weight @2 :UInt32;              # 0: as it is
+}
+
+struct SchedulingAnswer {
+  failure @0 :Failure;            # reason none: done
 }
 
 struct LeaseStatus {
@@ -330,6 +355,12 @@ struct LeaseStatus {
   computePercent @4 :UInt32;
   priority @5 :Priority;
   sessions @6 :UInt32;
+  sharePercent @7 :UInt32;        # what the scheduler keeps to, which may have been changed since
+  weight @8 :UInt32;
+  hasTurn @9 :Bool;               # its sessions may give work now
+  turns @10 :UInt64;
+  overruns @11 :UInt64;           # turns after whose grace work still went on
+  heldBack @12 :UInt64;           # turns that one of higher priority took away
 }
 
 struct Distance {
@@ -404,4 +435,6 @@ struct SessionStatus {
   calls @7 :UInt64;
   lease @8 :UInt64;
   tenant @9 :Text;
+  busyNs @10 :List(UInt64);       # for which each device of its lease had work of it, since it began
+  waitedNs @11 :UInt64;           # for which it had work and no turn
 }

@@ -17,12 +17,15 @@ struct WorkerMessage {
     unshare @7 :Data;       # by its key: no longer
     fetch @8 :Fetch;        # what another session shares; answered by `fetched`
 
+    activity @11 :Activity; # what the session does, where others hear of it
+
     # broker -> worker
     account @10 :Void;      # with a descriptor: the memory account of the session's tenant; right before `session`
     session @4 :Session;    # with the connection's descriptor: serve it
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
     lane @11 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane, already read
+    turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
   }
 }
 
@@ -33,6 +36,25 @@ struct Ready {
 struct Usage {
   memoryBytes @0 :List(UInt64);
   calls @1 :UInt64;
+  busyNs @2 :List(UInt64);  # for which each device had work of the session, since it began
+  waitedNs @3 :UInt64;      # for which it had work and no turn
+}
+
+# Turns: see server/scheduler. Times are nanoseconds of CLOCK_MONOTONIC, 2^63 - 1 is never.
+
+struct Turn {
+  granted @0 :Bool;         # it may give work
+  quiet @1 :Bool;           # and need not say what it does
+  untilNs @2 :Int64;        # it gives none after this
+  aheadNs @3 :Int64;        # how much, as it expects, it may give before earlier work is complete
+  number @4 :UInt64;        # of this word
+}
+
+struct Activity {
+  wants @0 :Bool;           # it has work that it may not give
+  busy @1 :Bool;            # work that it gave is not complete
+  number @2 :UInt64;        # of the last word that it had heard
+  sinceNs @3 :Int64;        # when this became so
 }
 
 struct Session {

@@ -29,6 +29,28 @@ struct ListOptions {
 };
 int list(const ListOptions& options);
 
+/// Who uses what of the hosts' devices, again and again on a terminal; once elsewhere.
+struct TopOptions {
+  std::string pool;
+  std::string output = "table";
+  double seconds = 1;
+  bool once = false;
+};
+int top(const TopOptions& options);
+
+struct PolicyOptions {
+  std::string host;
+  std::string policy;  ///< empty: show it
+};
+int policy(const PolicyOptions& options);
+
+struct QuotaOptions {
+  std::string host;
+  std::uint64_t session = 0;
+  unsigned percent = 0, weight = 0;  ///< 0: as it is
+};
+int quota(const QuotaOptions& options);
+
 struct SmiOptions {
   std::string pool;
   std::string output = "table";

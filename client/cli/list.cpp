@@ -31,7 +31,10 @@ Json describe(const std::string& name, wire::Status::Reader status) {
             {"started", status.getStartedSeconds()},
             {"warm_workers", status.getWarmWorkers()},
             {"sessions_max", status.getSessionsMax()},
-            {"sessions_taken", status.getSessionsTaken()}};
+            {"sessions_taken", status.getSessionsTaken()},
+            {"policy", printable(status.getPolicy().cStr())},
+            {"quantum_ms", status.getQuantumMs()},
+            {"grace_ms", status.getGraceMs()}};
   if (status.getFailure().getReason() != wire::Failure::Reason::NONE) host["failure"] = printable(status.getFailure().getText().cStr(), 512);
   host["devices"] = Json::array();
   for (const auto device : status.getDevices()) {
@@ -49,6 +52,8 @@ Json describe(const std::string& name, wire::Status::Reader status) {
   for (const auto session : status.getSessions()) {
     Json memory = Json::array();
     for (const std::uint64_t bytes : session.getMemoryBytes()) memory.push_back(bytes);
+    Json busy = Json::array();
+    for (const std::uint64_t nanoseconds : session.getBusyNs()) busy.push_back(nanoseconds);
     host["sessions"].push_back({{"id", session.getId()},
                                 {"program", printable(session.getProgram().cStr())},
                                 {"client", printable(session.getHostName().cStr())},
@@ -58,7 +63,9 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                                 {"memory_bytes", memory},
                                 {"calls", session.getCalls()},
                                 {"lease", session.getLease()},
-                                {"tenant", printable(session.getTenant().cStr())}});
+                                {"tenant", printable(session.getTenant().cStr())},
+                                {"busy_ns", busy},
+                                {"waited_ns", session.getWaitedNs()}});
   }
   host["leases"] = Json::array();
   for (const auto lease : status.getLeases()) {
@@ -70,7 +77,13 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                               {"memory_bytes", lease.getMemoryBytes()},
                               {"compute_percent", lease.getComputePercent()},
                               {"priority", priority_text(lease.getPriority())},
-                              {"sessions", lease.getSessions()}});
+                              {"sessions", lease.getSessions()},
+                              {"share_percent", lease.getSharePercent()},
+                              {"weight", lease.getWeight()},
+                              {"has_turn", lease.getHasTurn()},
+                              {"turns", lease.getTurns()},
+                              {"overruns", lease.getOverruns()},
+                              {"held_back", lease.getHeldBack()}});
   }
   return host;
 }

@@ -34,6 +34,28 @@ int main(int argc, char** argv) {
   list_command->add_option("--pool", list.pool, "GPU hosts (default: FARGPU_POOL)");
   list_command->add_option("-o,--output", list.output, "table or json")->check(CLI::IsMember({"table", "json"}));
 
+  cli::TopOptions top;
+  CLI::App* const top_command = app.add_subcommand("top", "Show what devices do and for whom, as it changes");
+  top_command->add_option("--pool", top.pool, "GPU hosts (default: FARGPU_POOL)");
+  top_command->add_option("-o,--output", top.output, "table or json, which is told once")->check(CLI::IsMember({"table", "json"}));
+  top_command->add_option("-d,--delay", top.seconds, "Seconds between two looks")->check(CLI::Range(0.1, 3600.0));
+  top_command->add_flag("--once", top.once, "Look once, as where the output is no terminal");
+
+  cli::PolicyOptions policy;
+  CLI::App* const policy_command = app.add_subcommand("policy", "How a host's devices are shared (on the GPU host)");
+  policy_command->require_subcommand(1);
+  CLI::App* const policy_show = policy_command->add_subcommand("show", "Show it");
+  CLI::App* const policy_set = policy_command->add_subcommand("set", "Share by another policy from now on");
+  policy_set->add_option("policy", policy.policy, "free, fair, fixed or exclusive")->required();
+  for (CLI::App* const verb : {policy_show, policy_set}) verb->add_option("--host", policy.host, "The GPU host (default: FARGPU_POOL)");
+
+  cli::QuotaOptions quota;
+  CLI::App* const quota_command = app.add_subcommand("quota", "Change what of the devices a running lease gets (on the GPU host)");
+  quota_command->add_option("session", quota.session, "Any session of the lease, as `fargpu ls` numbers it")->required();
+  quota_command->add_option("--percent", quota.percent, "At most so much of each device, under the policy fixed")->check(CLI::Range(1, 100));
+  quota_command->add_option("--weight", quota.weight, "Against others, under the policy fair")->check(CLI::Range(1, 10'000));
+  quota_command->add_option("--host", quota.host, "The GPU host (default: FARGPU_POOL)");
+
   cli::SmiOptions smi;
   CLI::App* const smi_command = app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
   smi_command->add_option("--pool", smi.pool, "GPU hosts (default: FARGPU_POOL)");
@@ -92,6 +114,9 @@ int main(int argc, char** argv) {
   try {
     if (run_command->parsed()) return cli::run(run);
     if (list_command->parsed()) return cli::list(list);
+    if (top_command->parsed()) return cli::top(top);
+    if (policy_command->parsed()) return cli::policy(policy);
+    if (quota_command->parsed()) return cli::quota(quota);
     if (smi_command->parsed()) return cli::smi(smi);
     if (token_create->parsed()) return cli::create_token(token);
     if (token_list->parsed()) return cli::list_tokens(token);

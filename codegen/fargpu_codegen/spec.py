@@ -16,8 +16,8 @@ from .header import Function, Header, Parameter, Type
 
 MODES = ("deferred", "barrier", "cached")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
-             "after_held", "waits_for", "records"}
-OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held"}
+             "after_held", "waits_for", "records", "turn"}
+OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held", "turn"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
 PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "missing", "device", "extent", "aligned", "ordinal", "known"}
@@ -97,6 +97,7 @@ class Call:
     after_held_wanted: bool = False
     waits_for: str = ""  # event whose held record holds this call too
     records: str = ""  # event that this call records
+    turn: bool = False  # it gives the GPU work, for which the session needs its turn
     forgotten_by: list[str] = field(default_factory=list)
     narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
     undo: str = ""  # symbol of the call that gives back what the 64-bit call answered, when that does not fit
@@ -157,6 +158,7 @@ class Operation:
     aside: bool = False
     forgotten_by: list[str] = field(default_factory=list)
     after_held: bool = False
+    turn: bool = False
     opcode: int = 0
 
 
@@ -418,7 +420,7 @@ class Loader:
                     client=entry.get("client", "generated"), server=entry.get("server", "generated"),
                     aside=entry.get("aside", False), travels_as=entry.get("as", ""),
                     after_held_wanted=entry.get("after_held", False), waits_for=entry.get("waits_for", ""),
-                    records=entry.get("records", ""),
+                    records=entry.get("records", ""), turn=entry.get("turn", False),
                     forgotten_by=entry.get("forgotten_by", []))
         self.add(file, call)
         if call.travels_as:
@@ -553,7 +555,8 @@ class Loader:
         self.operations[name] = Operation(name, group, entry.get("request", ""), entry.get("reply", ""),
                                           entry.get("mode", ""), entry.get("why", ""), entry.get("stream", ""),
                                           entry.get("context", "current"), entry.get("aside", False),
-                                          entry.get("forgotten_by", []), entry.get("after_held", False))
+                                          entry.get("forgotten_by", []), entry.get("after_held", False),
+                                          entry.get("turn", False))
 
     # --- what must hold over the whole spec ----------------------------------------------------------------------
 

@@ -128,6 +128,10 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
               co_await send([&](wire::Control::Builder answer) { broker_.write_status(answer.initStatus(), client_.tenant, seen.get()); });
             }
             break;
+          case wire::Control::SCHEDULING_REQUEST:
+            if (!welcome) throw ProtocolError("a request before hello");
+            co_await on_scheduling(control.getSchedulingRequest());
+            break;
           case wire::Control::ATTACH:
             if (transport_ == Transport::tls) throw ProtocolError("an attach on a control connection");
             co_await on_attach(control.getAttach());
@@ -279,6 +283,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   asio::awaitable<bool> refuse_lease(wire::Failure::Reason reason, std::string text) {
+    ++broker_.admissions_["refused"];
     EventLog::info("lease refused", {{"peer", client_.peer}, {"program", client_.program}, {"reason", text}});
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initLeaseAnswer().initFailure();
@@ -373,6 +378,8 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     }
     expire_after(handshake_time());
     if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);
+    ++broker_.admissions_["granted"];
+    EventLog::debug("lease granted", {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initLeaseAnswer();
       answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket_->data()), ticket_->size()));
@@ -411,6 +418,20 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     answer.setMemoryBytes(lease.memory_bytes);
     auto devices = answer.initDevices(static_cast<unsigned>(lease.devices.size()));
     for (unsigned i = 0; i < devices.size(); ++i) devices.set(i, lease.devices[i]);
+  }
+
+  asio::awaitable<void> on_scheduling(wire::SchedulingRequest::Reader request) {
+    const bool allowed = broker_.may_administer(address_);
+    const std::string refusal = allowed ? broker_.change_scheduling(request)
+                                        : "only from the GPU host itself, and only where its settings name no tenants, may this be changed; "
+                                          "there, change the settings file";
+    if (!refusal.empty()) EventLog::warn("scheduling not changed", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
+    co_await send([&](wire::Control::Builder control) {
+      auto failure = control.initSchedulingAnswer().initFailure();
+      if (refusal.empty()) return;
+      failure.setReason(allowed ? wire::Failure::Reason::BAD_REQUEST : wire::Failure::Reason::DENIED);
+      failure.setText(refusal);
+    });
   }
 
   asio::awaitable<void> on_attach(wire::Attach::Reader attach) {
@@ -539,6 +560,8 @@ void Broker::reload() {
 }
 
 void Broker::listen() {
+  if (!settings_.metrics_listen.empty())
+    metrics_ = std::make_unique<MetricsServer>(io_, settings_.metrics_listen, settings_.insecure, [this] { return write_metrics(); });
   for (const ListenAddress& address : parse_listen(settings_.listen)) {
     asio::ip::tcp::resolver resolver(io_);
     asio::error_code error;
@@ -745,6 +768,10 @@ void Broker::write_status(wire::Status::Builder status, const std::string& tenan
   status.setSessionsMax(static_cast<std::uint32_t>(settings_.sessions_max));
   status.setSessionsTaken(static_cast<std::uint32_t>(workers_.taken()));
   status.setTenant(tenant);
+  const scheduler::Rules& rules = workers_.scheduling().rules();
+  status.setPolicy(rules.policy);
+  status.setQuantumMs(static_cast<std::uint32_t>(rules.quantum / std::chrono::milliseconds(1)));
+  status.setGraceMs(static_cast<std::uint32_t>(rules.grace / std::chrono::milliseconds(1)));
   std::vector<unsigned> places;  // of the devices that are told of
   if (facts) {
     places.resize(seen ? seen->devices.size() : facts->getDevices().size());
@@ -767,6 +794,9 @@ void Broker::write_status(wire::Status::Builder status, const std::string& tenan
     auto memory = to.initMemoryBytes(static_cast<unsigned>(places.size()));
     for (unsigned d = 0; d < places.size(); ++d) memory.set(d, worker.used_bytes(places[d]));
     to.setCalls(worker.calls);
+    auto busy = to.initBusyNs(static_cast<unsigned>(worker.busy_ns.size()));
+    for (unsigned d = 0; d < busy.size(); ++d) busy.set(d, worker.busy_ns[d]);
+    to.setWaitedNs(worker.waited_ns);
     to.setLease(worker.lease->lease().id);
     to.setTenant(worker.client.tenant);
   }
@@ -786,7 +816,110 @@ void Broker::write_status(wire::Status::Builder status, const std::string& tenan
     to.setComputePercent(leases[i]->compute_percent);
     to.setPriority(leases[i]->priority);
     to.setSessions(static_cast<std::uint32_t>(leases[i]->sessions));
+    if (const auto view = workers_.scheduling().view_of_lease(leases[i]->id)) {
+      to.setSharePercent(view->share.percent);
+      to.setWeight(view->share.weight);
+      to.setHasTurn(view->turn.granted);
+      to.setTurns(view->turns);
+      to.setOverruns(view->overruns);
+      to.setHeldBack(view->held_back);
+    }
   }
+}
+
+// Series by session cost whoever keeps them; where there are many, only sums are told.
+std::string Broker::write_metrics() const {
+  constexpr std::size_t by_session_max = 64;
+  MetricsText text;
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  const std::string host = name;
+  text.add("fargpu_build_info", "gauge", "What runs here.", {{"Hostname", host}, {"version", FARGPU_VERSION}, {"policy", workers_.scheduling().rules().policy}}, 1);
+  for (const char* result : {"granted", "refused"}) {
+    const auto found = admissions_.find(result);
+    text.add("fargpu_admission_total", "counter", "Requests for sessions.", {{"Hostname", host}, {"result", result}},
+             found == admissions_.end() ? 0 : static_cast<double>(found->second));
+  }
+  text.add("fargpu_worker_restarts_total", "counter", "Workers that ended by a fault.", {{"Hostname", host}}, static_cast<double>(workers_.faults()));
+  const auto facts = workers_.facts();
+  const auto uuid_of = [&](unsigned place) {
+    std::string uuid = "GPU";
+    unsigned i = 0;
+    for (const auto byte : facts->getDevices()[place].getUuid()) {
+      if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) uuid += '-';
+      uuid += fmt::format("{:02x}", byte);
+      ++i;
+    }
+    return uuid;
+  };
+  if (facts) {
+    for (unsigned place = 0; place < facts->getDevices().size(); ++place) {
+      std::uint64_t used = 0;
+      for (const Worker& worker : workers_.all())
+        if (worker.state == Worker::State::session) used += worker.used_bytes(place);
+      const MetricsText::Labels labels{{"Hostname", host}, {"gpu", std::to_string(place)}, {"UUID", uuid_of(place)}};
+      text.add("fargpu_device_memory_bytes", "gauge", "Memory that the device has.", labels, static_cast<double>(facts->getDevices()[place].getMemoryBytes()));
+      text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold.", labels, static_cast<double>(used));
+    }
+  }
+  std::size_t sessions = 0;
+  double busy_all = 0, waited_all = 0;
+  const bool by_session = workers_.sessions() <= by_session_max;
+  for (const Worker& worker : workers_.all()) {
+    if (worker.state != Worker::State::session) continue;
+    ++sessions;
+    const Lease& lease = worker.lease->lease();
+    waited_all += static_cast<double>(worker.waited_ns) / 1e9;
+    for (const std::uint64_t busy : worker.busy_ns) busy_all += static_cast<double>(busy) / 1e9;
+    if (!by_session || !facts) continue;
+    const MetricsText::Labels labels{{"Hostname", host}, {"session", std::to_string(worker.session)}, {"lease", std::to_string(lease.id)}, {"tenant", lease.tenant}};
+    for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+      MetricsText::Labels on = labels;
+      on.emplace_back("gpu", std::to_string(lease.devices[i]));
+      on.emplace_back("UUID", uuid_of(lease.devices[i]));
+      text.add("fargpu_session_memory_bytes", "gauge", "Device memory that a session holds.", on, static_cast<double>(worker.used_bytes(lease.devices[i])));
+      text.add("fargpu_session_memory_limit_bytes", "gauge", "Device memory that its lease may hold; 0 is no limit of its own.", on,
+               static_cast<double>(lease.memory_bytes));
+      text.add("fargpu_session_compute_seconds_total", "counter", "Seconds for which the device had work of the session.", on,
+               i < worker.busy_ns.size() ? static_cast<double>(worker.busy_ns[i]) / 1e9 : 0);
+    }
+    if (const auto view = workers_.scheduling().view(worker.session)) {
+      text.add("fargpu_session_compute_share_ratio", "gauge", "Part of a device that its lease may use at most, under the policy fixed.", labels, view->share.percent / 100.0);
+      text.add("fargpu_session_turns_total", "counter", "Turns of its lease.", labels, static_cast<double>(view->turns));
+    }
+    MetricsText::Labels turn = labels;
+    turn.emplace_back("reason", "turn");
+    text.add("fargpu_throttle_seconds_total", "counter", "Seconds for which a session had work that had to wait.", turn, static_cast<double>(worker.waited_ns) / 1e9);
+  }
+  text.add("fargpu_session_active", "gauge", "Sessions that run.", {{"Hostname", host}}, static_cast<double>(sessions));
+  if (!by_session) {
+    text.add("fargpu_session_compute_seconds_total", "counter", "Seconds for which devices had work of sessions that run.", {{"Hostname", host}}, busy_all);
+    text.add("fargpu_throttle_seconds_total", "counter", "Seconds for which sessions had work that had to wait.", {{"Hostname", host}, {"reason", "turn"}}, waited_all);
+  }
+  return text.text();
+}
+
+std::string Broker::change_scheduling(wire::SchedulingRequest::Reader request) {
+  Scheduling& scheduling = workers_.scheduling();
+  if (request.isPolicy()) {
+    scheduler::Rules rules = scheduling.rules();
+    rules.policy = printable(request.getPolicy().cStr());
+    if (!scheduler::make_policy(rules)) return "there is no policy '" + rules.policy + "'; use free, fair, fixed or exclusive";
+    scheduling.set_rules(rules);
+    EventLog::info("policy", {{"policy", rules.policy}});
+    return "";
+  }
+  if (!request.isShare()) return "that is nothing that can be changed";
+  const auto change = request.getShare();
+  const auto view = scheduling.view(change.getSession());
+  if (!view) return "there is no session " + std::to_string(change.getSession());
+  scheduler::Share share = view->share;
+  if (change.getComputePercent() != 0) share.percent = change.getComputePercent();
+  if (change.getWeight() != 0) share.weight = change.getWeight();
+  if (const std::string wrong = scheduler::complaint(share); !wrong.empty()) return wrong;
+  scheduling.change(change.getSession(), share);
+  EventLog::info("share", {{"session", change.getSession()}, {"percent", share.percent}, {"weight", share.weight}});
+  return "";
 }
 
 void Broker::write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen) {

@@ -14,6 +14,7 @@
 #include "device_watch.h"
 #include "identity.h"
 #include "lease.h"
+#include "metrics.h"
 #include "settings.h"
 #include "workers.h"
 
@@ -72,6 +73,12 @@ class Broker {
   void write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen);
   std::shared_ptr<const Lease> lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const;
   Profile profile(Environment environment, const Lease& lease) const;
+  /// Whether a caller may change how devices are shared: from this machine, where nobody is told apart. Where tenants are, it is the
+  /// settings' affair.
+  bool may_administer(const asio::ip::address& address) const { return address.is_loopback() && !leases_.tenants().configured(); }
+  std::string write_metrics() const;
+  /// Why not; empty when it is done.
+  std::string change_scheduling(wire::SchedulingRequest::Reader request);
   void finish_drain(const std::string& why);
 
   asio::io_context& io_;
@@ -91,6 +98,8 @@ class Broker {
   std::list<Connection*> callers_;  // connections that have asked for no session yet; who spoke last is last
   std::uint64_t next_session_ = 1;
   bool draining_ = false;
+  std::map<std::string, std::uint64_t> admissions_;  // by how they went
+  std::unique_ptr<MetricsServer> metrics_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
 };
 

@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "protocol/limits.h"
+#include "server/scheduler/policy.h"
 
 namespace fargpu::server {
 namespace {
@@ -74,6 +75,15 @@ const std::vector<Entry>& entries() {
       {"silence_seconds", &Settings::silence_seconds, "30",
        "Seconds of silence after which a session's client is taken for dead, and its host by the client"},
       {"drain_seconds", &Settings::drain_seconds, "30", "On SIGTERM: seconds that running sessions may go on"},
+      {"policy", &Settings::policy, "free",
+       "How sessions share a device: free (all at once), fair (turns, by weight), fixed (turns, at most each lease's percentage) or "
+       "exclusive (turns, one lease after the other)"},
+      {"quantum_ms", &Settings::quantum_ms, "10", "Milliseconds of a turn that others wait for"},
+      {"grace_ms", &Settings::grace_ms, "50",
+       "Milliseconds that work may go on after its turn before the next turn begins; longer than most kernels take"},
+      {"kernel_seconds_max", &Settings::kernel_seconds_max, "0",
+       "Seconds after which a session ends of whose work the GPU completes nothing; 0 for no limit"},
+      {"metrics_listen", &Settings::metrics_listen, "", "Address where Prometheus finds numbers, by HTTP at /metrics; empty for none"},
       {"sandbox", &Settings::sandbox, "true",
        "Have workers give up what they do not need: starting programs, tracing others, networks, mounts, new privileges"},
       {"worker_user", &Settings::worker_user, "", "User that workers run as, where fargpud runs as root; empty: the same as fargpud"},
@@ -177,6 +187,12 @@ void check(const Settings& settings) {
   require("start_seconds", settings.start_seconds, 1, static_cast<std::uint64_t>(limits::worker_start_max.count()));
   require("silence_seconds", settings.silence_seconds, 1, 86'400);
   require("drain_seconds", settings.drain_seconds, 0, 86'400);
+  require("quantum_ms", settings.quantum_ms, 1, 60'000);
+  require("grace_ms", settings.grace_ms, 0, 60'000);
+  require("kernel_seconds_max", settings.kernel_seconds_max, 0, 86'400);
+  const auto& policies = scheduler::policies();
+  if (std::find(policies.begin(), policies.end(), settings.policy) == policies.end())
+    throw SettingsError("policy is '" + settings.policy + "'; use free, fair, fixed or exclusive");
   parse_listen(settings.listen);
   parse_devices(settings.devices);
 }

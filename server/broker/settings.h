@@ -30,6 +30,11 @@ struct Settings {
   std::uint64_t start_seconds = 0;
   std::uint64_t silence_seconds = 0;
   std::uint64_t drain_seconds = 0;
+  std::string policy;            ///< how devices are divided: see server/scheduler
+  std::uint64_t quantum_ms = 0;
+  std::uint64_t grace_ms = 0;
+  std::uint64_t kernel_seconds_max = 0;
+  std::string metrics_listen;    ///< host:port for Prometheus; empty for none
   bool sandbox = false;          ///< workers give up what they do not need
   std::string worker_user;       ///< whom workers run as; empty: as the broker
   std::string worker;            ///< path of fargpu-worker

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "event_log.h"
@@ -51,6 +52,25 @@ std::uint64_t host_bytes_max(const Settings& settings) {
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 2;
 }
 
+scheduler::Share share_of(const Lease& lease) {
+  scheduler::Share share;
+  share.devices.assign(lease.devices.begin(), lease.devices.end());
+  if (lease.compute_percent != 0) share.percent = lease.compute_percent;
+  if (lease.weight != 0) share.weight = lease.weight;
+  switch (lease.priority) {
+    case wire::Priority::LATENCY_CRITICAL: share.priority = scheduler::Priority::critical; break;
+    case wire::Priority::BEST_EFFORT: share.priority = scheduler::Priority::best_effort; break;
+    default: break;
+  }
+  return share;
+}
+
+scheduler::Rules rules_of(const Settings& settings) {
+  return {.policy = settings.policy,
+          .quantum = std::chrono::milliseconds(settings.quantum_ms),
+          .grace = std::chrono::milliseconds(settings.grace_ms)};
+}
+
 std::string end_of(int status) {
   if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
   return "exit code " + std::to_string(WEXITSTATUS(status));
@@ -65,7 +85,7 @@ std::uint64_t Worker::used_bytes(unsigned place) const {
 }
 
 Workers::Workers(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), shares_(descriptor_limit() / 4), retry_(io) {}
+    : io_(io), settings_(settings), shares_(descriptor_limit() / 4), scheduling_(io, rules_of(settings)), retry_(io) {}
 
 // The driver's own numbers of a profile's devices.
 std::string Workers::devices_argument(const Profile& profile) const {
@@ -96,7 +116,8 @@ Worker& Workers::start(const Profile& profile, bool warm) {
                                      "--image-bytes-max", std::to_string(settings_.image_bytes_max),
                                      "--host-bytes-max", std::to_string(host_bytes_max(settings_)),
                                      "--spin-us", std::to_string(settings_.spin_us),
-                                     "--silence-seconds", std::to_string(settings_.silence_seconds)};
+                                     "--silence-seconds", std::to_string(settings_.silence_seconds),
+                                     "--kernel-seconds-max", std::to_string(settings_.kernel_seconds_max)};
   if (const std::string devices = devices_argument(profile); !devices.empty()) arguments.insert(arguments.end(), {"--devices", devices});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
   if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
@@ -190,6 +211,7 @@ void Workers::kill(Worker& worker) {
 
 // It does not become what it was meant to be. What happens in the environment that a client asked for is that client's affair.
 void Workers::fail(Worker& worker, const std::string& why) {
+  ++faults_;
   EventLog::error("worker failed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
   const bool never_ready = worker.state == Worker::State::starting;
   worker.state = Worker::State::ending;
@@ -230,8 +252,16 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       worker.memory_bytes.clear();
       for (const std::uint64_t bytes : message.getUsage().getMemoryBytes()) worker.memory_bytes.push_back(bytes);
       worker.calls = message.getUsage().getCalls();
+      if (message.getUsage().getBusyNs().size() > limits::devices_max) throw ProtocolError("the worker says what makes no sense now");
+      worker.busy_ns.clear();
+      for (const std::uint64_t nanoseconds : message.getUsage().getBusyNs()) worker.busy_ns.push_back(nanoseconds);
+      worker.waited_ns = message.getUsage().getWaitedNs();
       return;
     }
+    case wire::WorkerMessage::ACTIVITY:
+      require(Worker::State::session);
+      scheduling_.heard(worker.session, message.getActivity());
+      return;
     case wire::WorkerMessage::SHARE:
       require(Worker::State::session);
       if (!shares_.add(worker.process, message.getShare(), std::move(descriptor)))
@@ -252,7 +282,11 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       EventLog::info("session ended", {{"session", worker.session},
                                        {"worker", worker.process},
                                        {"calls", worker.calls},
+                                       {"busy_ms", std::accumulate(worker.busy_ns.begin(), worker.busy_ns.end(), std::uint64_t{0}) / 1'000'000},
+                                       {"waited_ms", worker.waited_ns / 1'000'000},
+                                       {"turn_words", scheduling_.words(worker.session)},
                                        {"reason", printable(message.getEnded().cStr(), 512)}});
+      scheduling_.end(worker.session);
       return;
     default:
       throw ProtocolError("the worker says what only the broker may");
@@ -340,6 +374,10 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.session = id;
   worker.client = client;
   worker.started = std::chrono::system_clock::now();
+  if (lease.compute_percent != 0 && lease.compute_percent < scheduler::percent_max && scheduling_.rules().policy != "fixed")
+    EventLog::warn("share not kept", {{"session", id}, {"lease", lease.id}, {"percent", lease.compute_percent}, {"policy", scheduling_.rules().policy},
+                                      {"meaning", "only the policy 'fixed' keeps leases to their percentage"}});
+  scheduling_.begin(id, lease.id, share_of(lease), worker.link->native_handle());
   EventLog::info("session started", {{"session", id},
                                      {"worker", worker.process},
                                      {"program", client.program},
@@ -428,9 +466,11 @@ void Workers::reap() {
       if (!packet || packet->message.empty() || !take(*found, std::move(*packet))) break;
     }
     shares_.remove_all(process);
+    scheduling_.end(found->session);
     if (found->state == Worker::State::starting) {
       fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
     } else if (found->state != Worker::State::ending) {
+      ++faults_;
       EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});
     }
     workers_.erase(found);

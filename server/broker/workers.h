@@ -16,6 +16,7 @@
 #include "control.capnp.h"
 #include "lease.h"
 #include "server/worker_link.h"
+#include "scheduling.h"
 #include "settings.h"
 #include "shares.h"
 
@@ -70,6 +71,8 @@ struct Worker {
   std::vector<std::uint64_t> memory_bytes;
   std::uint64_t calls = 0;
   std::vector<std::uint64_t> driver_bytes;  ///< what the driver took besides, when it was last looked at
+  std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
+  std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
   /// What the session holds of the broker's device at this place.
   std::uint64_t used_bytes(unsigned place) const;
 
@@ -112,6 +115,11 @@ class Workers {
   /// Why the last worker with the standard environment could not start; empty if it could.
   const std::string& failure() const { return failure_; }
 
+  /// Workers that ended by a fault so far.
+  std::uint64_t faults() const { return faults_; }
+  Scheduling& scheduling() { return scheduling_; }
+  const Scheduling& scheduling() const { return scheduling_; }
+
   /// Told when a worker has ended.
   std::function<void()> on_end;
   /// Told when facts are known.
@@ -136,6 +144,8 @@ class Workers {
   const Settings& settings_;
   std::list<Worker> workers_;  // stable addresses
   Shares shares_;
+  Scheduling scheduling_;
+  std::uint64_t faults_ = 0;
   std::string failure_;
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
   bool stopping_ = false;

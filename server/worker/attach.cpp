@@ -128,6 +128,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.exchange = options.exchange;
     session_options.silence = options.silence;
     session_options.report = options.report;
+    session_options.turns = options.turns;
     std::string why;
     {
       auto session = std::make_unique<Session>(channel, driver, session_options);

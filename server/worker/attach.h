@@ -28,7 +28,8 @@ struct AttachOptions {
   PrintedByKernels* printed = nullptr;
   Exchange* exchange = nullptr;
   std::vector<std::byte> lane_key;  ///< by which the client's further connections are let in; empty for none
-  std::function<void(const std::vector<std::uint64_t>&, std::uint64_t)> report;
+  TurnOptions turns;
+  std::function<void(const SessionUsage&)> report;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;
 };

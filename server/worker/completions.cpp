@@ -43,7 +43,7 @@ bool Completions::sweep(Kind last_wanted, std::vector<Ready>& signals) {
       if (result == CUDA_ERROR_NOT_READY) break;
       passed_(entry.event);
       stream->context->free_events.push_back(entry.event);
-      stream->passed = std::max(stream->passed, entry.submitted);
+      if (result == CUDA_SUCCESS) stream->passed = std::max(stream->passed, entry.submitted);  // a failure is for whoever waits
       (entry.kind == Kind::delivery ? deliveries : signals).push_back({result, std::move(entry.done)});
       queue.pop_front();
       progress = true;

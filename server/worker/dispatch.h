@@ -20,6 +20,7 @@ struct Service {
   bool records_event = false;
   ContextUse context = ContextUse::current;
   bool after_held = false;  ///< must not overtake work that is held back
+  bool needs_turn = false;  ///< gives work to the GPU
 };
 
 /// Null for opcodes that this worker does not serve.

@@ -76,6 +76,10 @@ void GraphRun::fetched(const GraphPlan::Step& step, CUresult result) {
 }
 
 void GraphRun::submit(const GraphPlan::Step& step) {
+  if (!session_.turns().may_give(Turns::unknown)) {
+    session_.turns().wait(Turns::unknown, [self = shared_from_this(), &step] { self->submit(step); });
+    return;
+  }
   StreamState* const target = stream();
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
   // Staging memory goes with the context that it was made in, while the driver's graph still copies there.

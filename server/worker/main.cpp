@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "attach.h"
@@ -71,6 +72,7 @@ struct Options {
   std::uint64_t host_bytes_max = 0;
   long spin_us = 0;
   unsigned silence_seconds = 30;
+  unsigned kernel_seconds_max = 0;
 };
 
 int fail(int link, const std::string& text) {
@@ -180,12 +182,27 @@ int run(const Options& options) {
   attach.silence = std::chrono::seconds(options.silence_seconds);
   attach.driver_band = displaced_band();
   if (options.sandbox) hide_memory();
-  attach.report = [&](const std::vector<std::uint64_t>& bytes, std::uint64_t calls) {
+  attach.report = [&](const SessionUsage& used) {
     send_link(options.link, [&](wire::WorkerMessage::Builder message) {
+      const auto write = [](const std::vector<std::uint64_t>& from, auto to) {
+        for (unsigned i = 0; i < from.size(); ++i) to.set(i, from[i]);
+      };
       auto usage = message.initUsage();
-      auto list = usage.initMemoryBytes(static_cast<unsigned>(bytes.size()));
-      for (unsigned i = 0; i < bytes.size(); ++i) list.set(i, bytes[i]);
-      usage.setCalls(calls);
+      write(used.memory_bytes, usage.initMemoryBytes(static_cast<unsigned>(used.memory_bytes.size())));
+      usage.setCalls(used.calls);
+      write(used.busy_ns, usage.initBusyNs(static_cast<unsigned>(used.busy_ns.size())));
+      usage.setWaitedNs(used.waited_ns);
+    });
+  };
+  attach.turns.asks = true;
+  attach.turns.work_max = std::chrono::seconds(options.kernel_seconds_max);
+  attach.turns.tell = [&](const scheduler::Activity& activity, std::uint64_t number, scheduler::Time since) {
+    send_link(options.link, [&](wire::WorkerMessage::Builder message) {
+      auto told = message.initActivity();
+      told.setWants(activity.wants);
+      told.setBusy(activity.busy);
+      told.setNumber(number);
+      told.setSinceNs(since.count());
     });
   };
   // From now on this process belongs to its client. If the broker dies, the session goes on, and nothing but the client ends it; the
@@ -195,9 +212,11 @@ int run(const Options& options) {
   static std::mutex mutex;
   static Session* session = nullptr;
   static std::string stop_why;
+  static std::optional<scheduler::Turn> turn;
   attach.running = [](Session* now) {
     const std::lock_guard lock(mutex);
     session = now;
+    if (session && turn) session->hear_turn(*turn);
     if (session && !stop_why.empty()) session->stop(stop_why);
   };
   static LinkExchange exchange(options.link);
@@ -219,8 +238,14 @@ int run(const Options& options) {
                   {reinterpret_cast<const std::byte*>(first.begin()), first.size()}, lane_key);
         continue;
       }
-      if (!message.isStop()) continue;
       const std::lock_guard lock(mutex);
+      if (message.isTurn()) {
+        const auto told = message.getTurn();
+        turn = scheduler::Turn{.granted = told.getGranted(), .quiet = told.getQuiet(), .until = scheduler::Time(told.getUntilNs()),
+                               .ahead = scheduler::Time(told.getAheadNs()), .number = told.getNumber()};
+        if (session) session->hear_turn(*turn);
+      }
+      if (!message.isStop()) continue;
       stop_why = message.getStop().cStr();
       if (session) session->stop(stop_why);
     }
@@ -252,6 +277,7 @@ int main(int argc, char** argv) {
   app.add_option("--host-bytes-max", options.host_bytes_max, "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
+  app.add_option("--kernel-seconds-max", options.kernel_seconds_max, "Seconds for which a GPU may complete nothing; 0 for no limit");
   CLI11_PARSE(app, argc, argv);
   const int status = run(options);
   // Tearing the driver down takes long and is the kernel's business anyway.

@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "calls_graph.capnp.h"
@@ -33,11 +34,13 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       host_blocks_(driver, memory_, host_budget_, options_.host_window.base, options_.host_window.bytes),
       images_(options_.image_folder, options_.image_bytes_max, host_budget_),
       completions_(driver, [this](CUevent event) { flush_prints(event); }),
+      turns_(*this, options_.turns),
       lent_driver_(&driver, [](DriverTable*) {}),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),
-      told_bytes_(options_.memory_limits.size()),
+      told_usage_{.memory_bytes = std::vector<std::uint64_t>(options_.memory_limits.size()),
+                  .busy_ns = std::vector<std::uint64_t>(options_.devices.size())},
       busy_until_(Clock::now()),
       aside_(waker_, [&driver] {
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -98,6 +101,7 @@ bool Session::turn() {
   progress |= collect_parts();
   progress |= transfers_.collect();
   progress |= completions_.poll();
+  progress |= turns_.poll();
   for (std::size_t i = 0; i < retries_.size();) {
     if (retries_[i]()) {
       retries_.erase(retries_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -137,14 +141,10 @@ void Session::rest() {
   const auto now = Clock::now();
   if (now < busy_until_) return;
   const bool told = tell_usage(false);
-  if (now - heard_at_ >= options_.silence) {
-    ended_ = true;
-    ended_why_ = "the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s";
-    // It may only have been stopped: then it finds this when it goes on.
-    output_.control([&](wire::Control::Builder control) { control.initGoodbye().setText(ended_why_); });
-    output_.pump();
-    return;
-  }
+  if (!turns_.hung().empty()) return give_up(turns_.hung());
+  // It may only have been stopped: then it finds this when it goes on.
+  if (now - heard_at_ >= options_.silence)
+    return give_up("the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s");
   const auto heartbeat = options_.silence / limits::heartbeats_per_silence;
   // The client's heartbeats are stuck behind what finds no room: so that it knows that we live, it hears from us unasked.
   if (reader_.blocked() && now - sent_at_ >= heartbeat) output_.confirm();
@@ -155,8 +155,16 @@ void Session::rest() {
     if (waited < completion_poll) return;
     timeout = std::clamp<Channel::Timeout>(waited / 16, std::chrono::microseconds(20), std::chrono::microseconds(500));
   }
+  timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(std::min<std::chrono::nanoseconds>(turns_.due(), usage_interval)));
   // A blocked reader is woken by completions, not by more bytes.
   channel_.wait({.readable = reading() && !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
+}
+
+void Session::give_up(const std::string& why) {
+  ended_ = true;
+  ended_why_ = why;
+  output_.control([&](wire::Control::Builder control) { control.initGoodbye().setText(why); });
+  output_.pump();
 }
 
 // The driver writes what kernels print when somebody waits; events are only asked about here, so this waits for one that has fired.
@@ -196,13 +204,12 @@ void Session::tell_full() {
 
 bool Session::tell_usage(bool now) {
   if (!options_.report) return true;
-  const bool changed = ledger_.charged() != told_bytes_ || calls_ != told_calls_;
-  if (!changed) return true;
   if (!now && Clock::now() - told_at_ < usage_interval) return false;
+  SessionUsage usage{ledger_.charged(), calls_, turns_.busy_ns(), turns_.waited_ns()};
+  if (usage == told_usage_) return true;
   told_at_ = Clock::now();
-  told_bytes_ = ledger_.charged();
-  told_calls_ = calls_;
-  options_.report(told_bytes_, told_calls_);
+  told_usage_ = std::move(usage);
+  options_.report(told_usage_);
   return true;
 }
 
@@ -399,16 +406,95 @@ Outcome Session::park_behind(const std::vector<std::uint64_t>& items, Call& call
   return Outcome::later();
 }
 
+namespace {
+
+std::uint64_t mix(std::uint64_t seed, std::uint64_t value) { return (seed ^ value) * 0x9e37'79b9'7f4a'7c15 + (seed >> 29); }
+
+// Calls of which the GPU's work may be expected to take as long.
+Turns::Kind kind_of(Call& call) {
+  std::uint64_t kind = mix(0, call.id().opcode);
+  const auto of_shape = [&](wire::Shape::Reader shape) {
+    kind = mix(kind, std::bit_width(shape.getWidth() * shape.getHeight() * std::max<std::uint64_t>(1, shape.getDepth())));
+  };
+  switch (static_cast<Opcode>(call.id().opcode)) {
+    case Opcode::launch: {
+      const auto launch = call.in<wire::Launch>();
+      for (const std::uint64_t part : {std::uint64_t{launch.getFunction()}, std::uint64_t{launch.getGridX()},
+                                       std::uint64_t{launch.getGridY()}, std::uint64_t{launch.getGridZ()}})
+        kind = mix(kind, part);
+      break;
+    }
+    case Opcode::cuGraphLaunch: kind = mix(kind, call.in<wire::CuGraphLaunch>().getHGraph()); break;
+    case Opcode::copyIn: of_shape(call.in<wire::CopyIn>().getShape()); break;
+    case Opcode::copyOut: of_shape(call.in<wire::CopyOut>().getShape()); break;
+    case Opcode::copyDevice: of_shape(call.in<wire::CopyDevice>().getShape()); break;
+    default: break;
+  }
+  return kind | 2;  // neither of the two that are not kinds of calls
+}
+
+}  // namespace
+
+// Work that the session may not give to the GPU now waits for its turn, with what comes behind it on its stream. True if it does.
+bool Session::wait_for_turn(const Service& service, Call& call) {
+  StreamState* const target = stream(service.stream_of(call), call.id().context);
+  if (!target || capturing(*target)) return false;  // an error, or no work yet
+  const Turns::Kind kind = kind_of(call);
+  if (turns_.may_give(kind)) return false;
+  auto parked = copy_frame(host_budget_, call);
+  if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
+  if (!parked) {
+    finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
+    return true;
+  }
+  const bool launches = call.id().opcode == static_cast<std::uint16_t>(Opcode::cuGraphLaunch);
+  const std::uint64_t item = order_.postpone(*target, launches ? call.in<wire::CuGraphLaunch>().getHGraph() : 0);
+  turns_.wait(kind, [this, &service, parked, item] {
+    order_.resume(item, [this, &service, parked] {
+      Call again(parked->header, parked->message, parked->bulk);
+      execute(service, again);
+    });
+  });
+  return true;
+}
+
+std::optional<Outcome> Session::behind_turn(Call& call, const std::vector<StreamState*>& streams) {
+  const Turns::Kind kind = kind_of(call);
+  turns_.set_kind(kind);
+  if (turns_.may_give(kind)) return std::nullopt;
+  auto parked = copy_frame(host_budget_, call);
+  if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool running = order_.running();  // then the streams wait for it already
+  const std::uint64_t item = order_.postpone(*streams.front(), 0);
+  for (StreamState* stream : streams)
+    if (!running && stream != streams.front()) order_.enqueue({item}, stream, {}, [] {});
+  turns_.wait(kind, [this, parked, item] {
+    order_.resume(item, [this, parked] {
+      Call again(parked->header, parked->message, parked->bulk);
+      execute(*service_of(again.id().opcode), again);
+    });
+  });
+  return Outcome::later();
+}
+
+void Session::hear_turn(const scheduler::Turn& turn) {
+  turns_.hear(turn);
+  waker_.signal();
+}
+
 void Session::execute(const Service& service, Call& call) {
   if (!enter_context(service, call)) {
     if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
     finish(call.id(), call.id().context == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED);
     return;
   }
+  if (service.needs_turn && wait_for_turn(service, call)) return;
   if (service.stream_of) {
     if (StreamState* const target = stream(service.stream_of(call), call.id().context)) catch_up(*target);
   }
+  turns_.set_kind(service.needs_turn ? kind_of(call) : service.stream_of ? 0 : Turns::unknown);
   const Outcome outcome = service.serve(*this, call);
+  turns_.set_kind(Turns::unknown);
   if (!outcome.is_later()) finish(call.id(), outcome.result(), call.reply());
 }
 
@@ -555,6 +641,7 @@ void Session::drop_streams(ContextState& context) {
   std::vector<std::uint64_t> held;
   for (StreamState* stream : context.streams) {
     if (stream->full != 0) held.push_back(stream->full);
+    turns_.forget(*stream);
     order_.forget(*stream);
     if (stream->handle != 1) streams_.erase(stream->handle);
   }
@@ -614,6 +701,7 @@ void Session::submitted(std::uint64_t stream_handle) {
 void Session::submitted(StreamState& stream) {
   if (captures_ != 0 && capturing(stream)) return;
   ++stream.submitted;
+  turns_.given(stream);
   if (stream.submitted - stream.looked_at >= limits::stream_fence_interval) look_ahead(stream);
 }
 
@@ -744,6 +832,7 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   // The driver finishes what the stream was given; nobody hears of it any more.
   completions_.abandon(gone, CUDA_SUCCESS);
   const std::uint64_t held = gone.full;
+  turns_.forget(gone);
   order_.forget(gone);
   std::erase(gone.context->streams, &gone);
   streams_.erase(found);

@@ -41,12 +41,22 @@
 #include "stream_order.h"
 #include "streams.h"
 #include "transfers.h"
+#include "turns.h"
 
 namespace fargpu::server {
 
 struct Window {
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;
+};
+
+/// What a session uses, by its devices where there are several.
+struct SessionUsage {
+  std::vector<std::uint64_t> memory_bytes;
+  std::uint64_t calls = 0;
+  std::vector<std::uint64_t> busy_ns;  ///< for which the device had work of it
+  std::uint64_t waited_ns = 0;         ///< with work and without a turn
+  bool operator==(const SessionUsage&) const = default;
 };
 
 struct SessionOptions {
@@ -64,8 +74,9 @@ struct SessionOptions {
   std::uint64_t host_bytes_max = 0;  ///< of this host's memory for what the client makes it keep; 0 for no bound
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
-  /// Hears of memory and calls, now and then.
-  std::function<void(const std::vector<std::uint64_t>& memory_bytes, std::uint64_t calls)> report;
+  TurnOptions turns;
+  /// Hears what the session uses, now and then.
+  std::function<void(const SessionUsage&)> report;
 };
 
 /// One executor thread runs everything: it reads calls, executes them in their order, and polls for completions. It never waits for
@@ -101,6 +112,7 @@ class Session final : FrameHandler {
   Handles& handles() { return handles_; }
   StreamOrder& order() { return order_; }
   Completions& completions() { return completions_; }
+  Turns& turns() { return turns_; }
   Output& output() { return output_; }
   const SessionOptions& options() const { return options_; }
 
@@ -164,6 +176,10 @@ class Session final : FrameHandler {
   /// A call that is work on several streams: waits for what is held back on any of them, and is served again then. Later work on all of them
   /// comes behind it.
   std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);
+  /// A call that gives work to several streams and may not now: is served again when it may.
+  std::optional<Outcome> behind_turn(Call& call, const std::vector<StreamState*>& streams);
+  /// A word of the broker about the session's turns. Any thread.
+  void hear_turn(const scheduler::Turn& turn);
   /// Whether the driver captures the stream now.
   bool capturing(const StreamState& stream);
   void count_capture(int change) { captures_ += change; }
@@ -265,6 +281,7 @@ class Session final : FrameHandler {
   void on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk);
   void on_control(std::span<const std::byte> message, std::span<std::byte> bulk);
   void execute(const Service& service, Call& call);
+  bool wait_for_turn(const Service& service, Call& call);
   void park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
             std::uint64_t recorded_event);
   void execute_after_all(const Service& service, Call& call);
@@ -281,6 +298,7 @@ class Session final : FrameHandler {
   void flush_prints(CUevent passed);
   void tell_prints();
   void tell_full();
+  void give_up(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
   void rest();
@@ -306,6 +324,7 @@ class Session final : FrameHandler {
   Handles handles_;
   Completions completions_;
   StreamOrder order_;
+  Turns turns_;
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
   GraphParts graph_parts_{waker_, host_budget_};
@@ -354,8 +373,7 @@ class Session final : FrameHandler {
   std::chrono::steady_clock::time_point heard_at_;
   std::chrono::steady_clock::time_point sent_at_;
   std::chrono::steady_clock::time_point told_at_;
-  std::vector<std::uint64_t> told_bytes_;
-  std::uint64_t told_calls_ = 0;
+  SessionUsage told_usage_;
   std::chrono::steady_clock::time_point busy_until_;
   Aside aside_;  // last: its threads end before what they use goes
 };

@@ -111,6 +111,25 @@ std::uint64_t StreamOrder::hold(StreamState& stream) {
   return id;
 }
 
+std::uint64_t StreamOrder::postpone(StreamState& stream, std::uint64_t launched) {
+  if (running_ != 0) {
+    items_.at(running_).holding = true;
+    return running_;
+  }
+  const std::uint64_t id = hold(stream);
+  items_.at(id).launched = launched;
+  if (launched != 0) launches_[launched] = id;
+  return id;
+}
+
+void StreamOrder::resume(std::uint64_t id, Job job) {
+  Item& item = items_.at(id);
+  item.holding = false;
+  item.job = std::move(job);
+  ready_.insert(id);
+  drain();
+}
+
 std::uint64_t StreamOrder::hold() {
   const std::uint64_t id = next_++;
   items_[id].holders = 1;

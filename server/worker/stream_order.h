@@ -56,6 +56,11 @@ class StreamOrder {
 
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
   std::uint64_t hold(StreamState& stream);
+  /// The same for work that is not given yet: what runs now, or, if nothing does, later work on `stream`, waits for it. `launched` as for
+  /// enqueue().
+  std::uint64_t postpone(StreamState& stream, std::uint64_t launched);
+  /// Runs `job` in the place of an item that was held; the item is done then, unless the job holds it again.
+  void resume(std::uint64_t item, Job job);
   /// An item of its own, on no stream, for others to wait for until release().
   std::uint64_t hold();
   void release(std::uint64_t item);

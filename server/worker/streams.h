@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -28,6 +29,12 @@ struct StreamState {
   std::uint64_t last_item = 0;      ///< the last work on it that is held back (StreamOrder); 0 for none
   std::uint64_t overtake_seen = 0;  ///< see ContextState::overtake
   bool dirty() const { return submitted != passed; }
+
+  // What Turns knows of it.
+  unsigned marks = 0;               ///< events of its own that are still to pass
+  std::chrono::nanoseconds marked{0};  ///< when the last was recorded
+  bool unmarked = false;            ///< there is work behind that
+  bool active = false;              ///< it is not known to be idle
 };
 
 struct ContextState {

@@ -264,3 +264,31 @@ TEST_CASE("what changes an executable graph comes behind its launches that are h
   CHECK(f.log == "first change second ");
   CHECK(f.order.launch_of(7) == 0);
 }
+
+TEST_CASE("work that is postponed comes in its place, and what is behind it stays there") {
+  Fixture f;
+  const std::uint64_t item = f.order.postpone(f.a, 7);
+  CHECK(f.order.launch_of(7) == item);
+  f.work(f.a, "second");
+  f.work(f.b, "elsewhere");
+  CHECK(f.log == "elsewhere ");
+  f.order.resume(item, [&] { f.log += "first "; });
+  CHECK(f.log == "elsewhere first second ");
+  CHECK(f.order.launch_of(7) == 0);
+  CHECK_FALSE(f.order.any());
+}
+
+TEST_CASE("work that was held back may be postponed when it gets there, and again") {
+  Fixture f;
+  const std::uint64_t held = f.order.hold(f.a);
+  std::uint64_t postponed = 0;
+  f.order.enqueue(f.order.before(f.a, 0), &f.a, {}, [&] { postponed = f.order.postpone(f.a, 0); });
+  f.work(f.a, "last");
+  f.order.release(held);
+  REQUIRE(postponed != 0);
+  CHECK(f.log.empty());
+  f.order.resume(postponed, [&] { CHECK(f.order.postpone(f.a, 0) == postponed); });
+  CHECK(f.log.empty());
+  f.order.resume(postponed, [&] { f.log += "now "; });
+  CHECK(f.log == "now last ");
+}

@@ -18,12 +18,30 @@ client::Config Remote::default_config() {
   return config;
 }
 
-Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) {
+void Turnstile::tell(scheduler::Turn turn) {
+  const std::lock_guard lock(mutex_);
+  turn.number = ++number_;
+  if (session_) session_->hear_turn(turn);
+}
+
+bool Turnstile::heard(const scheduler::Activity& wanted) {
+  std::unique_lock lock(mutex_);
+  const bool said = changed_.wait_for(lock, std::chrono::seconds(20), [&] { return last_ && *last_ == wanted; });
+  last_.reset();
+  return said;
+}
+
+std::size_t Turnstile::words() {
+  const std::lock_guard lock(mutex_);
+  return words_;
+}
+
+Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile, std::chrono::nanoseconds work_max) {
   driver->reset();
   auto [near, far] = make_memory_channel();
   if (wrap_channel) near = wrap_channel(std::move(near));
   channel_ = near.get();
-  worker_ = std::thread([this, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
+  worker_ = std::thread([this, turnstile, work_max, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;
     try {
       attach = receive_control(*far, limits::lease_timeout);
@@ -41,10 +59,24 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) 
     // The worker's end takes memory away that in one process is the client's too, and what the client was called back about may be at work
     // with it. Not waited for without end: a function of the test may be.
     options.lane_key = lane_key;
-    options.running = [this](server::Session* session) {
+    options.turns.work_max = work_max;
+    if (turnstile) {
+      options.turns.asks = true;
+      options.turns.tell = [turnstile](const scheduler::Activity& activity, std::uint64_t, scheduler::Time) {
+        const std::lock_guard lock(turnstile->mutex_);
+        turnstile->last_ = activity;
+        ++turnstile->words_;
+        turnstile->changed_.notify_all();
+      };
+    }
+    options.running = [this, turnstile](server::Session* session) {
       {
         const std::lock_guard lock(serving_mutex_);
         serving_ = session;
+      }
+      if (turnstile) {
+        const std::lock_guard lock(turnstile->mutex_);
+        turnstile->session_ = session;
       }
       if (session || !client_) return;
       const auto called_back = std::make_shared<std::promise<void>>();
@@ -142,8 +174,9 @@ void CUDA_CB Gate::pass(void* argument) {
   gate.changed_.wait(lock, [&] { return gate.open_; });
 }
 
-RemoteContext::RemoteContext(client::Config config, std::vector<std::uint64_t> memory_limits)
-    : Remote(std::move(config), std::move(memory_limits)) {
+RemoteContext::RemoteContext(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile,
+                             std::chrono::nanoseconds work_max)
+    : Remote(std::move(config), std::move(memory_limits), turnstile, work_max) {
   if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
     throw std::runtime_error("no context");
 }

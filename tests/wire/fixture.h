@@ -19,15 +19,36 @@
 #include "client/thread.h"
 #include "server/worker/attach.h"
 #include "server/worker/exchange.h"
+#include "server/worker/session.h"
 #include "tests/fake_driver/fake.h"
 
 namespace fargpu::test {
+
+/// In the broker's place: grants turns, and hears what the session says of itself.
+class Turnstile {
+ public:
+  void tell(scheduler::Turn turn);
+  /// Waits until the session has said so; its last word so far is then forgotten.
+  bool heard(const scheduler::Activity& wanted);
+  std::size_t words();
+
+ private:
+  friend class Remote;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  server::Session* session_ = nullptr;
+  std::uint64_t number_ = 0;
+  std::optional<scheduler::Activity> last_;
+  std::size_t words_ = 0;
+};
 
 /// A session that lives as long as this object. One at a time.
 class Remote {
  public:
   /// `memory_limits`: bytes per device that the session may hold; none where there is none.
-  explicit Remote(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {});
+  /// `turnstile`: who grants turns; without it the session may always give work. `work_max` as in server::TurnOptions.
+  explicit Remote(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {}, Turnstile* turnstile = nullptr,
+                  std::chrono::nanoseconds work_max = {});
   ~Remote();
 
   fake::FakeDriver& driver = fake::FakeDriver::instance();
@@ -67,7 +88,8 @@ class Remote {
 
 /// A Remote with the primary context of device 0 current.
 struct RemoteContext : Remote {
-  explicit RemoteContext(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {});
+  explicit RemoteContext(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {},
+                         Turnstile* turnstile = nullptr, std::chrono::nanoseconds work_max = {});
   CUcontext context = nullptr;
 };
 

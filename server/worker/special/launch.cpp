@@ -82,6 +82,7 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
     streams.push_back(stream);
   }
   if (const auto waits = session.behind_streams(call, streams)) return *waits;
+  if (const auto waits = session.behind_turn(call, streams)) return *waits;
   std::vector<Arguments> arguments(list.size());
   std::vector<CUDA_LAUNCH_PARAMS> launches(list.size());
   for (unsigned i = 0; i < list.size(); ++i) {

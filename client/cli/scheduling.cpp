@@ -1,0 +1,54 @@
+// `fargpu policy` and `fargpu quota`: how a host's devices are shared.
+
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "client/control_connection.h"
+#include "commands.h"
+#include "protocol/printable.h"
+
+namespace fargpu::client::cli {
+namespace {
+
+PoolHost one_host(const std::string& text) {
+  const auto hosts = pool_hosts(text);
+  if (hosts.size() != 1) throw std::runtime_error("name one GPU host with --host, such as 127.0.0.1:8470");
+  return hosts.front();
+}
+
+int change(const std::string& host, const std::function<void(wire::SchedulingRequest::Builder)>& fill) {
+  int code = 0;
+  ControlConnection broker(one_host(host), ControlConnection::For::host);
+  broker.ask([&](wire::Control::Builder control) { fill(control.initSchedulingRequest()); }, wire::Control::SCHEDULING_ANSWER,
+             [&](wire::Control::Reader control) {
+               const auto failure = control.getSchedulingAnswer().getFailure();
+               if (failure.getReason() == wire::Failure::Reason::NONE) return;
+               std::cerr << "fargpu: " << printable(failure.getText().cStr(), 512) << "\n";
+               code = failure.getReason() == wire::Failure::Reason::DENIED ? exit_denied : exit_own_error;
+             });
+  return code;
+}
+
+}  // namespace
+
+int policy(const PolicyOptions& options) {
+  if (!options.policy.empty()) return change(options.host, [&](wire::SchedulingRequest::Builder request) { request.setPolicy(options.policy); });
+  ControlConnection broker(one_host(options.host), ControlConnection::For::host);
+  broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS, [](wire::Control::Reader control) {
+    const auto status = control.getStatus();
+    std::cout << fmt::format("{}, turns of {} ms, grace {} ms\n", printable(status.getPolicy().cStr()), status.getQuantumMs(), status.getGraceMs());
+  });
+  return 0;
+}
+
+int quota(const QuotaOptions& options) {
+  return change(options.host, [&](wire::SchedulingRequest::Builder request) {
+    auto share = request.initShare();
+    share.setSession(options.session);
+    share.setComputePercent(options.percent);
+    share.setWeight(options.weight);
+  });
+}
+
+}  // namespace fargpu::client::cli

@@ -1,0 +1,130 @@
+// `fargpu top`: what devices do, and for whom.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+
+#include "client/control_connection.h"
+#include "commands.h"
+#include "protocol/printable.h"
+
+namespace fargpu::client::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+/// What a session had used at some time.
+struct Reading {
+  Clock::time_point at;
+  std::uint64_t busy_ns = 0;
+  std::uint64_t waited_ns = 0;
+};
+using Readings = std::map<std::pair<std::string, std::uint64_t>, Reading>;
+
+double part(std::uint64_t now, std::uint64_t before, Clock::duration passed) {
+  const double all = std::chrono::duration<double, std::nano>(passed).count();
+  return all <= 0 || now < before ? 0 : static_cast<double>(now - before) / all;
+}
+
+Json look(const PoolHost& host, Readings& readings) {
+  const std::string name = host.host + ":" + std::to_string(host.port);
+  Json result{{"host", name}};
+  try {
+    ControlConnection broker(host, ControlConnection::For::host);
+    broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS, [&](wire::Control::Reader control) {
+      const auto status = control.getStatus();
+      const auto now = Clock::now();
+      result["policy"] = printable(status.getPolicy().cStr());
+      result["devices"] = Json::array();
+      for (const auto device : status.getDevices()) {
+        Json utilisation = nullptr;
+        for (const auto reading : device.getReadings())
+          if (reading.getKind() == wire::Reading::Kind::GPU_UTILISATION) utilisation = reading.getValue();
+        result["devices"].push_back({{"name", printable(device.getName().cStr())},
+                                     {"memory_bytes", device.getMemoryBytes()},
+                                     {"used_bytes", device.getUsedBytes()},
+                                     {"utilisation_percent", utilisation}});
+      }
+      std::map<std::uint64_t, wire::LeaseStatus::Reader> leases;
+      for (const auto lease : status.getLeases()) leases.emplace(lease.getId(), lease);
+      result["sessions"] = Json::array();
+      for (const auto session : status.getSessions()) {
+        const auto busy = session.getBusyNs();
+        const std::uint64_t busy_ns = std::accumulate(busy.begin(), busy.end(), std::uint64_t{0});
+        const Reading before = std::exchange(readings[{name, session.getId()}], {now, busy_ns, session.getWaitedNs()});
+        const bool known = before.at != Clock::time_point();
+        const auto lease = leases.find(session.getLease());
+        result["sessions"].push_back(
+            {{"id", session.getId()},
+             {"program", printable(session.getProgram().cStr())},
+             {"tenant", printable(session.getTenant().cStr())},
+             {"lease", session.getLease()},
+             {"memory_bytes", std::accumulate(session.getMemoryBytes().begin(), session.getMemoryBytes().end(), std::uint64_t{0})},
+             {"use_ratio", known ? Json(part(busy_ns, before.busy_ns, now - before.at)) : Json()},
+             {"throttled_ratio", known ? Json(part(session.getWaitedNs(), before.waited_ns, now - before.at)) : Json()},
+             {"share_percent", lease == leases.end() ? 0 : lease->second.getSharePercent()},
+             {"weight", lease == leases.end() ? 0 : lease->second.getWeight()},
+             {"has_turn", lease != leases.end() && lease->second.getHasTurn()}});
+      }
+    });
+  } catch (const DialError& error) {
+    result["error"] = error.what();
+  }
+  return result;
+}
+
+std::string percent(const Json& ratio) { return ratio.is_null() ? "-" : fmt::format("{:.0f}%", 100 * ratio.get<double>()); }
+std::string gib(const Json& bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes.get<std::uint64_t>()) / (1u << 30)); }
+
+void print(const Json& host) {
+  if (host.contains("error")) {
+    std::cout << host["host"].get<std::string>() << "  ! " << host["error"].get<std::string>() << "\n";
+    return;
+  }
+  std::cout << fmt::format("{}  policy {}\n", host["host"].get<std::string>(), host["policy"].get<std::string>());
+  unsigned number = 0;
+  for (const Json& device : host["devices"]) {
+    const Json& utilisation = device["utilisation_percent"];
+    std::cout << fmt::format("  GPU {}  {:<28} {:>10} of {:>10}  {:>5}\n", number++, device["name"].get<std::string>(), gib(device["used_bytes"]),
+                             gib(device["memory_bytes"]), utilisation.is_null() ? "-" : fmt::format("{}%", utilisation.get<int>()));
+  }
+  std::cout << fmt::format("  {:>7}  {:<20} {:<16} {:>10} {:>6} {:>6} {:>7} {:>9}  {}\n", "session", "program", "tenant", "memory", "use", "share",
+                           "weight", "throttled", "turn");
+  for (const Json& session : host["sessions"])
+    std::cout << fmt::format("  {:>7}  {:<20.20} {:<16.16} {:>10} {:>6} {:>5}% {:>7} {:>9}  {}\n", session["id"].get<std::uint64_t>(),
+                             session["program"].get<std::string>(), session["tenant"].get<std::string>(), gib(session["memory_bytes"]),
+                             percent(session["use_ratio"]), session["share_percent"].get<unsigned>(), session["weight"].get<unsigned>(),
+                             percent(session["throttled_ratio"]), session["has_turn"].get<bool>() ? "yes" : "waits");
+}
+
+}  // namespace
+
+int top(const TopOptions& options) {
+  const auto hosts = pool_hosts(options.pool);
+  const bool json = options.output == "json";
+  const bool live = ::isatty(STDOUT_FILENO) && !options.once && !json;
+  const auto pause = std::chrono::duration<double>(options.seconds);
+  Readings readings;
+  // Use is what changed since the look before.
+  for (const PoolHost& host : hosts) look(host, readings);
+  while (true) {
+    std::this_thread::sleep_for(pause);
+    Json all = Json::array();
+    for (const PoolHost& host : hosts) all.push_back(look(host, readings));
+    if (live) std::cout << "\033[H\033[2J";
+    if (json) std::cout << all.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+    else
+      for (const Json& host : all) print(host);
+    std::cout.flush();
+    if (!live) return std::any_of(all.begin(), all.end(), [](const Json& host) { return host.contains("error"); }) ? exit_own_error : 0;
+  }
+}
+
+}  // namespace fargpu::client::cli
