@@ -57,6 +57,10 @@ Config read() {
       c.number_error = "FARGPU_SPIN_US is '" + wanted + "'; give microseconds from 0 to " + std::to_string(spin_us_max);
   }
   c.spin = std::chrono::microseconds(spin_us);
+  const std::string transport = variable("FARGPU_TRANSPORT");
+  if (transport == "tcp") c.transport = Transport::tcp;
+  else if (transport == "shm") c.transport = Transport::shm;
+  else if (!transport.empty() && transport != "auto") c.number_error = "FARGPU_TRANSPORT is '" + transport + "'; use tcp, shm or auto";
   c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";
   for (const char* name : cuda_variables)
     if (const char* value = std::getenv(name)) c.cuda_environment.emplace_back(name, value);
@@ -74,9 +78,20 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
     begin = comma + 1;
     if (item.starts_with("tcp://")) item.erase(0, 6);
     const auto complain = [&](const std::string& why) {
-      error = std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...]";
+      error = std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...], or unix:/path";
       hosts.clear();
     };
+    if (item.starts_with("unix:")) {
+      PoolHost host;
+      host.socket = item.substr(5);
+      // Of sockaddr_un, with a zero byte.
+      if (host.socket.size() < 2 || host.socket.size() > 107 || (host.socket.front() != '/' && host.socket.front() != '@')) {
+        complain("'" + item + "' names no Unix socket by its whole path");
+        return hosts;
+      }
+      hosts.push_back(std::move(host));
+      continue;
+    }
     if (item.find("://") != std::string::npos) {
       complain("'" + item.substr(0, item.find("://")) + "' is no transport that this version knows");
       return hosts;

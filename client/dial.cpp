@@ -1,5 +1,8 @@
 #include "dial.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <cstring>
 
 #include "log.h"
@@ -27,10 +30,36 @@ Window keep_window(const std::vector<Window>& offered, wire::Range::Reader taken
   return kept;
 }
 
+// The worker has said that it shares memory, and sends it: from now on frames go through that.
+std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint64_t ring_bytes) {
+  const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
+  std::array<std::byte, 1> word;
+  int memory;
+  while ((memory = socket->receive_descriptor()) < 0) {
+    if (socket->receive_some(word) > 0) continue;
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= left.zero()) throw ChannelClosed(socket->peer() + " does not share the memory that it promised");
+    socket->wait({.readable = true}, left);
+  }
+  const auto closed = [](const int* descriptor) { ::close(*descriptor); };
+  const std::unique_ptr<int, decltype(closed)> owner(&memory, closed);
+  return make_shared_channel(std::move(socket), memory, ring_bytes, true);
+}
+
 struct OfferedWindows {
   std::vector<Window> device = reserve_device_windows();
   std::vector<Window> host = reserve_host_windows();
 };
+
+void require_transport(const Config& config, const ControlConnection& broker) {
+  const bool local = !broker.address().socket.empty();
+  if (config.transport == Transport::shm && !local) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=shm, but " + broker.name() +
+                                                     " is on another machine, in another container, or shares no memory; unset it");
+  }
+  if (config.transport == Transport::tcp && local)
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=tcp, but " + broker.name() + " is no TCP address; unset one of them");
+}
 
 }  // namespace
 
@@ -48,6 +77,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     attach.setProtocolVersion(wire::PROTOCOL_VERSION);
     attach.setSpecHash(spec_hash);
     attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
+    attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
     write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
     write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
     auto opcodes = attach.initOpcodes(opcode_max / 8 + 1);
@@ -87,6 +117,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                 "or update the driver there",
                                 host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
+  if (answer.getRingBytes() > 0) channel = share_memory(std::move(channel), answer.getRingBytes());
   return std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
 }
 
@@ -97,6 +128,7 @@ std::unique_ptr<Session> dial(const Config& config) {
   for (const PoolHost& host : config.hosts) {
     try {
       ControlConnection broker(host);
+      require_transport(config, broker);
       std::vector<std::byte> ticket;
       broker.ask(
           [&](wire::Control::Builder control) {
@@ -114,9 +146,9 @@ std::unique_ptr<Session> dial(const Config& config) {
             ticket.assign(reinterpret_cast<const std::byte*>(bytes.begin()),
                           reinterpret_cast<const std::byte*>(bytes.end()));
           });
-      auto session = attach(connect_to(host), ticket, config, broker.name());
-      log::info("session {} at {}, {} device(s)", session->terms().session_id, broker.name(),
-                session->facts().devices.size());
+      auto session = attach(connect_to(broker.address()), ticket, config, broker.name());
+      log::info("session {} at {}, {} device(s), by {}", session->terms().session_id, broker.name(), session->facts().devices.size(),
+                session->shares_memory() ? "shared memory" : "TCP");
       return session;
     } catch (const DialError& error) {
       log::info("{}", error.what());

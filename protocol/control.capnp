@@ -84,6 +84,7 @@ struct Hello {
   program @3 :Text;           # file name of the program, for people
   hostName @4 :Text;
   processId @5 :UInt32;
+  localKey @6 :Data;          # on a Unix socket that an answer by TCP has named: the key that came with the name
 }
 
 struct HelloAnswer {
@@ -92,6 +93,14 @@ struct HelloAnswer {
   failure @2 :Failure;        # reason none: welcome
   version @3 :Text;           # of the broker's build
   hostName @4 :Text;
+
+  # Two processes on one machine use shared memory, which begins with a Unix socket. To a client that came by TCP from this machine the
+  # broker names its socket, in the abstract namespace, with two random numbers of 16 bytes that are good while that connection is open.
+  # The client says hello there with the key, and is answered with the proof. Whoever else has taken that name, on a client's machine whose
+  # loopback port leads elsewhere through a tunnel, does not know the proof: the broker tells it on this connection and on its own socket only.
+  localSocket @5 :Text;       # without the leading zero byte; empty: there is none, or the client is on another machine
+  localKey @6 :Data;
+  localProof @7 :Data;
 }
 
 # --- lease ----------------------------------------------------------------------------------------------------------
@@ -128,6 +137,7 @@ struct Attach {
   deviceWindows @4 :List(Range);  # in order of preference: ranges the client has reserved in its own address space
   hostWindows @5 :List(Range);
   opcodes @6 :Data;               # bit n of byte n/8: the client knows opcode n
+  sharedMemory @7 :Bool;          # on a Unix socket: the client wants to share memory
 }
 
 struct AttachAnswer {
@@ -143,6 +153,8 @@ struct AttachAnswer {
   opcodes @6 :Data;               # those the worker serves
   silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
                                   # something several times within. 0: 30 seconds
+  ringBytes @8 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two rings of so many bytes,
+                                  # through which every further frame goes (README.md beside this file)
 }
 
 struct HostFacts {
@@ -339,4 +351,5 @@ struct SessionStatus {
   startedSeconds @5 :UInt64;
   memoryBytes @6 :List(UInt64);   # per device
   calls @7 :UInt64;
+  sharedMemory @8 :Bool;          # client and worker share memory; else they talk by TCP
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "device_watch.h"
+#include "local_keys.h"
 #include "settings.h"
 #include "workers.h"
 
@@ -37,7 +38,11 @@ class Broker {
     std::unique_ptr<asio::steady_timer> expiry;
   };
 
-  void accept(asio::ip::tcp::acceptor& acceptor);
+  void listen_by_tcp(const ListenAddress& address);
+  /// `name`: a path, or of the abstract namespace with a zero byte first.
+  void listen_on_socket(const std::string& name);
+  template <class Acceptor>
+  void accept(Acceptor& acceptor);
   /// The caller who has said nothing for the longest is cut off.
   void make_room();
   Ticket issue(Worker& worker, const ClientFacts& client);
@@ -54,7 +59,9 @@ class Broker {
   const Settings& settings_;
   Workers workers_;
   DeviceWatch device_watch_;
+  LocalKeys local_keys_;
   std::list<asio::ip::tcp::acceptor> acceptors_;
+  std::list<asio::local::stream_protocol::acceptor> local_acceptors_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
   asio::steady_timer accept_timer_;

@@ -46,9 +46,11 @@ std::string default_worker() {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
-      {"listen", &Settings::listen, "127.0.0.1:8470", "Addresses to listen on, host:port[,host:port...]; port 0 takes any free one"},
+      {"listen", &Settings::listen, "127.0.0.1:8470", "Addresses to listen on, host:port[,host:port...]; port 0 takes any free one; unix:/path is a Unix socket for clients on this machine"},
       {"insecure", &Settings::insecure, "false",
        "Allow addresses other than loopback although nothing is encrypted or authenticated"},
+      {"shared_memory", &Settings::shared_memory, "true",
+       "Let clients on this machine that come by TCP share memory with their workers instead"},
       {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name"},
       {"nvml", &Settings::nvml, "libnvidia-ml.so.1", "NVML of this host, which knows clocks, temperatures and use; empty for none"},
       {"devices", &Settings::devices, "", "Devices to offer, by the driver's numbers, comma-separated (default: all)"},
@@ -229,17 +231,24 @@ std::vector<ListenAddress> parse_listen(const std::string& text) {
   std::vector<ListenAddress> addresses;
   std::stringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
-    const std::size_t colon = item.rfind(':');
     ListenAddress address;
+    if (item.starts_with("unix:")) {
+      address.socket = item.substr(5);
+      if (!address.socket.starts_with('/') || address.socket.size() < 2 || address.socket.size() > 107)
+        throw SettingsError("listen is '" + text + "': '" + item + "' names no Unix socket by its whole path");
+      addresses.push_back(address);
+      continue;
+    }
+    const std::size_t colon = item.rfind(':');
     const std::string port = colon == std::string::npos ? "" : item.substr(colon + 1);
     address.host = item.substr(0, colon);
     if (address.host.starts_with('[') && address.host.ends_with(']')) address.host = address.host.substr(1, address.host.size() - 2);
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
     if (port.empty() || address.host.empty() || error != std::errc{} || end != port.data() + port.size())
-      throw SettingsError("listen is '" + text + "': '" + item + "' is not host:port");
+      throw SettingsError("listen is '" + text + "': '" + item + "' is not host:port or unix:/path");
     addresses.push_back(address);
   }
-  if (addresses.empty()) throw SettingsError("listen is empty; give host:port");
+  if (addresses.empty()) throw SettingsError("listen is empty; give host:port or unix:/path");
   return addresses;
 }
 

@@ -9,8 +9,9 @@
 namespace fargpu::server {
 
 struct Settings {
-  std::string listen;            ///< addresses host:port, comma-separated
+  std::string listen;            ///< addresses host:port or unix:/path, comma-separated
   bool insecure = false;         ///< allow addresses other than loopback, where nothing is encrypted or authenticated
+  bool shared_memory = false;    ///< with clients on this machine that came by TCP
   std::string driver;            ///< driver library, by path or name
   std::string nvml;              ///< the host's libnvidia-ml, by path or name; empty for none
   std::string devices;           ///< the driver's ordinals to offer, comma-separated; empty for all
@@ -52,6 +53,7 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code);
 struct ListenAddress {
   std::string host;
   std::uint16_t port = 0;
+  std::string socket;  ///< instead: the path of a Unix socket
 };
 std::vector<ListenAddress> parse_listen(const std::string& text);
 std::vector<int> parse_devices(const std::string& text);

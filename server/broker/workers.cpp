@@ -301,7 +301,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
                                      {"program", client.program},
                                      {"client", client.host_name},
                                      {"pid", client.process_id},
-                                     {"peer", client.peer}});
+                                     {"peer", client.peer},
+                                     {"transport", client.shares_memory ? "shm" : "stream"}});
   warm_up();
   return true;
 }

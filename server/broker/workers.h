@@ -28,6 +28,7 @@ struct ClientFacts {
   std::string host_name;
   std::uint32_t process_id = 0;
   std::string peer;
+  bool shares_memory = false;  ///< with its worker
 };
 
 struct Worker {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "exchange.h"
 #include "facts.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
@@ -41,6 +42,13 @@ std::string refuse(Channel& channel, wire::Failure::Reason reason, const std::st
     failure.setText(text);
   });
   return "refused: " + text;
+}
+
+// Between the ends of a socket, whose client has been told so.
+std::unique_ptr<Channel> share_memory(Channel& socket) {
+  const Descriptor memory(make_ring_memory(limits::ring_bytes));
+  if (!socket.send_descriptor(memory.number())) throw ChannelClosed(socket.peer() + " does not take the memory that it asked for");
+  return make_shared_channel(std::shared_ptr<Channel>(&socket, [](Channel*) {}), memory.number(), limits::ring_bytes, false);
 }
 
 }  // namespace
@@ -80,7 +88,9 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
                     "no address range that the client offers is free in the worker; this is a fault of the host's set-up");
     }
 
+    const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
     send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
+      if (shares_memory) answer.setRingBytes(limits::ring_bytes);
       answer.setSessionId(options.session_id);
       answer.setSilenceMs(static_cast<std::uint32_t>(options.silence.count()));
       const auto write = [](const Window& window, wire::Range::Builder range) {
@@ -111,9 +121,10 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.exchange = options.exchange;
     session_options.silence = options.silence;
     session_options.report = options.report;
+    const std::unique_ptr<Channel> shared = shares_memory ? share_memory(channel) : nullptr;
     std::string why;
     {
-      auto session = std::make_unique<Session>(channel, driver, session_options);
+      auto session = std::make_unique<Session>(shared ? *shared : channel, driver, session_options);
       if (options.running) options.running(session.get());
       try {
         why = session->run();

@@ -1,5 +1,8 @@
 #include "fixture.h"
 
+#include <sys/socket.h>
+
+#include <cstdlib>
 #include <future>
 #include <stdexcept>
 
@@ -9,15 +12,29 @@
 
 namespace fargpu::test {
 
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_sockets() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("no sockets");
+  return {make_socket_channel(ends[0], "the worker"), make_socket_channel(ends[1], "the client")};
+}
+
 client::Config Remote::default_config() {
   client::Config config;
   config.driver_version = toolkit_version;
+  const char* const transport = std::getenv("FARGPU_TEST_TRANSPORT");
+  if (transport && std::string(transport) == "shm") config.transport = client::Transport::shm;
+  return config;
+}
+
+client::Config Remote::sharing_config() {
+  client::Config config = default_config();
+  config.transport = client::Transport::shm;
   return config;
 }
 
 Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) {
   driver->reset();
-  auto [near, far] = make_memory_channel();
+  auto [near, far] = config.transport == client::Transport::shm ? make_sockets() : make_memory_channel();
   channel_ = near.get();
   worker_ = std::thread([this, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;
