@@ -13,9 +13,6 @@ namespace {
 constexpr std::size_t piece_bytes = 256u << 10;
 constexpr auto awake = std::chrono::microseconds(100);  // after a job: the next part of a large copy comes soon
 
-// Half of the processors; more than these few do not make memory faster.
-unsigned helpers() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u) - 1; }
-
 }  // namespace
 
 /// Lives as long as anybody looks at it: a helper that is late finds nothing left to do.
@@ -36,9 +33,12 @@ struct CopyThreads::Job {
   }
 };
 
+// Half of the processors; more than these few do not make memory faster.
+CopyThreads::CopyThreads() : helpers_(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u) - 1) {}
+
 void CopyThreads::copy(void* to, const void* from, std::size_t bytes) {
   const std::unique_lock user(user_, std::try_to_lock);
-  if (bytes <= piece_bytes || !user || helpers() == 0) {
+  if (bytes <= piece_bytes || !user || helpers_ == 0) {
     std::memcpy(to, from, bytes);
     return;
   }
@@ -59,7 +59,7 @@ void CopyThreads::begin(const std::shared_ptr<Job>& job) {
     jobs_begun_.fetch_add(1, std::memory_order_relaxed);
   }
   begun_.notify_all();
-  for (unsigned i = 0; !started_ && i < helpers(); ++i) start_thread("fargpu-copy", [this] { help(); });
+  for (unsigned i = 0; !started_ && i < helpers_; ++i) start_thread("fargpu-copy", [this] { help(); });
   started_ = true;
 }
 

@@ -9,10 +9,14 @@
 
 namespace fargpu::client {
 
-/// Threads that help with large copies: started by the first, asleep when there is none. Where there are few processors there are none.
+/// Threads that help with large copies: started by the first, asleep when there is none. They never end, and nor may this.
 /// Threads: any; what a second one wants meanwhile it copies alone.
 class CopyThreads {
  public:
+  /// Helpers for the processors that there are: none where there are few.
+  CopyThreads();
+  explicit CopyThreads(unsigned helpers) : helpers_(helpers) {}
+
   void copy(void* to, const void* from, std::size_t bytes);
 
  private:
@@ -20,6 +24,7 @@ class CopyThreads {
   void help();
   void begin(const std::shared_ptr<Job>& job);
 
+  const unsigned helpers_;
   std::mutex user_;
   bool started_ = false;  // under user_
   std::mutex mutex_;
