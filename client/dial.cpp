@@ -46,6 +46,22 @@ std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint
   return make_shared_channel(std::move(socket), memory, ring_bytes, true);
 }
 
+// A connection that the session's worker has taken as a bulk lane.
+std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<kj::byte>& key, const std::string& host) {
+  auto channel = connect();
+  send_control(*channel, 1, [&](wire::Control::Builder control) {
+    auto lane = control.initLane();
+    lane.setSessionId(session);
+    lane.setKey(capnp::Data::Reader(key.data(), key.size()));
+  });
+  const auto message = receive_control(*channel, limits::connect_timeout);
+  MessageReader reader(message);
+  const auto control = reader.root<wire::Control>();
+  if (!control.isLaneAnswer()) throw ProtocolError(host + " did not answer to a bulk lane");
+  check_failure(control.getLaneAnswer(), host);
+  return channel;
+}
+
 struct OfferedWindows {
   std::vector<Window> device = reserve_device_windows();
   std::vector<Window> host = reserve_host_windows();
@@ -64,7 +80,7 @@ void require_transport(const Config& config, const ControlConnection& broker) {
 }  // namespace
 
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
-                                const std::string& host_name) {
+                                const std::string& host_name, Connect connect) {
   OfferedWindows offered;
   if (offered.device.empty() || offered.host.empty()) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
@@ -93,6 +109,13 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   Terms terms;
   terms.host = host_name;
   terms.session_id = answer.getSessionId();
+  const bool shares_memory = answer.getRingBytes() > 0;
+  terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
+  if (connect && answer.hasLaneKey() && !shares_memory) {
+    const auto bytes = answer.getLaneKey();
+    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<kj::byte>(bytes.begin(), bytes.end()),
+                       host_name] { return open_lane(connect, session, key, host_name); };
+  }
   if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
   terms.device_window = keep_window(offered.device, answer.getDeviceWindow(), host_name);
   terms.host_window = keep_window(offered.host, answer.getHostWindow(), host_name);
@@ -117,7 +140,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                 "or update the driver there",
                                 host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
-  if (answer.getRingBytes() > 0) channel = share_memory(std::move(channel), answer.getRingBytes());
+  if (shares_memory) channel = share_memory(std::move(channel), answer.getRingBytes());
   return std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
 }
 
@@ -146,7 +169,8 @@ std::unique_ptr<Session> dial(const Config& config) {
             ticket.assign(reinterpret_cast<const std::byte*>(bytes.begin()),
                           reinterpret_cast<const std::byte*>(bytes.end()));
           });
-      auto session = attach(connect_to(broker.address()), ticket, config, broker.name());
+      const PoolHost near = broker.address();
+      auto session = attach(connect_to(near), ticket, config, broker.name(), [near] { return connect_to(near); });
       log::info("session {} at {}, {} device(s), by {}", session->terms().session_id, broker.name(), session->facts().devices.size(),
                 session->shares_memory() ? "shared memory" : "TCP");
       return session;

@@ -5,7 +5,7 @@
 # clients on a GPU host; a *worker* is the process there that executes one session; a *session* is one client process at one
 # host. How frames carry these messages is said in README.md beside this file.
 #
-# Connections. A client opens two kinds of connection, both to the broker's address, and both begin with one frame that
+# Connections. A client opens three kinds of connection, all to the broker's address, and all begin with one frame that
 # holds a Control message:
 #
 #   control connection   begins with `hello`. The broker answers `helloAnswer`; then each request is answered in turn until
@@ -13,6 +13,9 @@
 #   session connection   begins with `attach`. The broker reads just that frame, checks the ticket, and hands the
 #                        connection to the worker that the ticket names; whatever follows is between client and worker. The
 #                        worker answers `attachAnswer`; from then on calls may be sent.
+#
+#   bulk lane            begins with `lane`. The broker hands the connection to the session's worker, which answers
+#                        `laneAnswer`. From then on it carries chunks of transfers, either way (README.md).
 #
 # A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
 # this file does not allow it is a protocol error and ends the connection.
@@ -56,6 +59,10 @@ struct Control {
     # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
     printed @16 :Printed;
     released @17 :Released;
+
+    # --- bulk lane ------------------------------------------------------------------------------------------------
+    lane @18 :Lane;                   # client -> worker, first
+    laneAnswer @19 :Failure;          # worker -> client
   }
 }
 
@@ -153,8 +160,15 @@ struct AttachAnswer {
   opcodes @6 :Data;               # those the worker serves
   silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
                                   # something several times within. 0: 30 seconds
-  ringBytes @8 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two rings of so many bytes,
+  laneKey @8 :Data;               # 32 random bytes, by which bulk lanes are let in
+  ringBytes @9 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two rings of so many bytes,
                                   # through which every further frame goes (README.md beside this file)
+}
+
+struct Lane {
+  # A further connection of a session, for contents of memory.
+  sessionId @0 :UInt64;
+  key @1 :Data;                   # as `attachAnswer` gave it
 }
 
 struct HostFacts {
