@@ -7,7 +7,6 @@ import sys
 import tomllib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-UNBUILT = {"shm": "not built: there is no shared memory transport"}
 BETTER = {"lower": lambda a, b: a <= b, "higher": lambda a, b: a >= b}
 
 
@@ -55,7 +54,7 @@ class Goals:
 
     def why_missing(self, goal):
         """Why there can be no figure, or nothing."""
-        return self.rows[goal.row].get("missing") or UNBUILT.get(goal.on)
+        return self.rows[goal.row].get("missing")
 
     def markdown(self):
         text = ("# What the benchmark measures\n\nMade by `goals.py --renew` from `goals.toml`, which says what the words mean.\n")
@@ -71,8 +70,6 @@ class Goals:
                     text += "| " + " | ".join([*first, goal.on, goal.case, goal.unit, *bounds, row.get("beats", "") if i == 0 else ""]) + " |\n"
                 if "missing" in row:
                     text += f"| | *{row['missing']}* | | | | | | | |\n"
-        for transport, why in UNBUILT.items():
-            text += f"\n`{transport}`: {why}.\n"
         return text
 
 

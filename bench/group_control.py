@@ -17,13 +17,14 @@ WAITS = {"blocking": ("0", "0", 0), "spinning": ("100000", "100000", 1)}
 def run(bench):
     if bench.wants("L1", "L2", "L9"):
         launching(bench)
-    if bench.wants("L3", "L5"):
+    if bench.wants("L3", "L4", "L5"):
         for wait in WAITS:
-            with bench.attempt(("L3", "tcp", wait), ("L5", "tcp", wait)):
+            shared = [("L4", "shm"), ("L5", "shm")] if "shm" in bench.machine.kinds and wait == "spinning" else []
+            with bench.attempt(*([("L3", "tcp", wait), ("L5", "tcp", wait)] if "tcp" in bench.machine.kinds else []), *shared):
                 waiting(bench, wait)
     if bench.wants("L6", "L7", "L8"):
         counting(bench)
-    if bench.wants("L10"):
+    if bench.wants("L10") and "tcp" in bench.machine.kinds:
         with bench.attempt(("L10", "tcp")):
             idle(bench)
 
@@ -35,7 +36,7 @@ def program(bench):
 def launching(bench):
     """What launches cost, and how many there are in a second."""
     machine, sizes, add = bench.machine, bench.sizes, bench.results.add
-    with bench.attempt(("L1", "tcp"), ("L2", "tcp"), ("L9", "tcp")), contextlib.ExitStack() as stack:
+    with bench.attempt(*((row, on) for row in ("L1", "L2", "L9") for on in machine.kinds)), contextlib.ExitStack() as stack:
         local = stack.enter_context(machine.asked(program(bench)))
         transports = machine.transports(bench.rtts, bench.rate)
         ways = {t.name: stack.enter_context(machine.asked(program(bench), t.pool)) for t in transports}
@@ -73,6 +74,9 @@ def waiting(bench, wait):
     with contextlib.ExitStack() as stack:
         local = stack.enter_context(machine.asked(program(bench)))
         for transport in machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)):
+            shared = transport.name == "shm"
+            if shared and not spin or not bench.wants("L5", "L4" if shared else "L3"):
+                continue  # how long waking takes is the same for all
             remote = stack.enter_context(machine.asked(program(bench), transport.pool, {"FARGPU_SPIN_US": client}))
             plain = stack.enter_context(machine.plain(transport))
 
@@ -95,6 +99,14 @@ def waiting(bench, wait):
                           "client CPU a call": middle(found["remote"], "cpu") / calls, "server CPU a call": statistics.median(server)}
                 return found, detail
 
+            if shared:
+                if bench.wants("L4"):
+                    found, detail = turns("trivial")
+                    add("L4", "shm", rounds=[1e6 * t for t in field(found["remote"], "seconds")], detail=detail, note=note)
+                if bench.wants("L5"):
+                    found, detail = turns("launch_sync")
+                    add("L5", "shm", rounds=ratios(found["remote"], found["local"], "seconds"), detail=detail, note=note)
+                continue
             if bench.wants("L3"):
                 found, detail = turns("trivial")
                 add("L3", transport.name, case=wait, rounds=ratios(found["remote"], found["ping"], "seconds"), detail=detail, note=note)
@@ -112,6 +124,13 @@ def counting(bench):
     """Round trips and bytes, which the client counts: the difference of a run with few calls and one with many."""
     machine, add = bench.machine, bench.results.add
     pool = machine.broker()
+    if bench.wants("L6") and "shm" in machine.kinds:
+        with bench.attempt(("L6", "shm")):
+            found = items(bench, machine.socket())
+            add("L6", "shm", rounds=ratios(found["remote"], found["local"], "seconds"), detail={
+                "N": middle(found["local"], "seconds"), "T": middle(found["remote"], "seconds"), "T p99": middle(found["remote"], "seconds_p99")})
+    if "tcp" not in machine.kinds:
+        return
 
     def each(case, few, many, calls=1):
         runs = [machine.counters(program(bench), pool, [(case, {"count": count})]) for count in (few, many)]
@@ -120,9 +139,7 @@ def counting(bench):
     if bench.wants("L6"):
         with bench.attempt(("L6", "tcp")):
             trips, sent, received = each("item", 10, 110)
-            with machine.asked(program(bench)) as local, machine.asked(program(bench), pool) as remote:
-                found = in_turn(bench.rounds, {"local": lambda: local.ask("item", count=bench.sizes.calls),
-                                               "remote": lambda: remote.ask("item", count=bench.sizes.calls)})
+            found = items(bench, pool)
             add("L6", "tcp", trips, detail={"N": middle(found["local"], "seconds"), "T": middle(found["remote"], "seconds"),
                                             "T p99": middle(found["remote"], "seconds_p99"), "sent bytes": sent, "received bytes": received})
     if bench.wants("L7"):
@@ -135,6 +152,12 @@ def counting(bench):
             few, many = 1000, 1000 + bench.sizes.launches
             trips, sent, received = each("launches", few, many)
             add("L8", "tcp", sent - ARGUMENT_BYTES, detail={"argument bytes": ARGUMENT_BYTES, "received bytes": received, "round trips": trips})
+
+
+def items(bench, pool):
+    """Copies of four bytes to the host."""
+    with bench.machine.asked(program(bench)) as local, bench.machine.asked(program(bench), pool) as remote:
+        return in_turn(bench.rounds, {"local": lambda: local.ask("item", count=bench.sizes.calls), "remote": lambda: remote.ask("item", count=bench.sizes.calls)})
 
 
 def idle(bench):

@@ -23,18 +23,19 @@ def run(bench):
             plain = stack.enter_context(machine.plain(transport))
             for direction, rows in ROWS.items():
                 if bench.wants("B3", *rows):
-                    with bench.attempt(*((rows[0], on, f"k={k}") for k in STREAMS), (rows[1], on), ("B3", on, DIRECTIONS[direction])):
-                        copying(bench, on, direction, local, remotes, plain)
+                    sockets = [] if on == "shm" else [(rows[0], on, f"k={k}") for k in STREAMS]
+                    with bench.attempt(*sockets, (rows[1], on), ("B3", on, DIRECTIONS[direction])):
+                        copying(bench, transport, direction, local, remotes, plain)
             if bench.wants("B6"):
                 with bench.attempt(("B6", on)):
-                    overlapping(bench, on, local, remotes[LANES["htod"]])
+                    overlapping(bench, transport, local, remotes[LANES["htod"]])
 
 
-def copying(bench, on, direction, local, remotes, plain):
+def copying(bench, transport, direction, local, remotes, plain):
     """Copies of both kinds of memory, locally, remotely with k lanes, and what k plain sockets carry, in turn."""
-    machine, add = bench.machine, bench.results.add
+    machine, add, on = bench.machine, bench.results.add, transport.name
     # Less through a proxy, which is slower and has no goals: but 64 MiB, from which on sizes are comparable.
-    size, copies = (bench.sizes.bytes, bench.sizes.copies) if on == "tcp" else (bench.sizes.proxied_bytes, 2)
+    size, copies = (bench.sizes.bytes, bench.sizes.copies) if transport.rtt == 0 else (bench.sizes.proxied_bytes, 2)
     values = {"bytes": size, "count": copies, "direction": direction}
     server = {}
 
@@ -46,7 +47,7 @@ def copying(bench, on, direction, local, remotes, plain):
         return answer
 
     parts = {f"local {memory}": lambda memory=memory: local.ask("copy", memory=memory, **values) for memory in ("pageable", "pinned")}
-    for k in STREAMS:
+    for k in STREAMS if on != "shm" else (LANES[direction],):
         parts[f"T{k}"] = lambda k=k: remotely(f"T{k}", k, "pageable")
         parts[f"S{k}"] = lambda k=k: plain.ask("stream", streams=k, **values)
     parts["T pinned"] = lambda: remotely("T pinned", LANES[direction], "pinned")
@@ -63,7 +64,7 @@ def copying(bench, on, direction, local, remotes, plain):
                 "local CPU s/GB": middle(found[against], "copy_cpu") / gigabytes}
 
     against_sockets, against_local = ROWS[direction]
-    if bench.wants(against_sockets):
+    if bench.wants(against_sockets) and on != "shm":
         for k in STREAMS:
             add(against_sockets, on, case=f"k={k}", rounds=ratios(found[f"S{k}"], found[f"T{k}"], "copy"), detail={
                 f"S{k} GB/s": rate(f"S{k}"), "T GB/s": rate(f"T{k}"), **cost(f"T{k}"),
@@ -77,13 +78,13 @@ def copying(bench, on, direction, local, remotes, plain):
             "lanes": LANES[direction], "N GB/s": rate("local pinned"), "T GB/s": rate("T pinned"), **cost("T pinned", "local pinned")})
 
 
-def overlapping(bench, on, local, remote):
+def overlapping(bench, transport, local, remote):
     """A copy and a kernel that takes as long, at once."""
-    size = bench.sizes.bytes if on == "tcp" else bench.sizes.proxied_bytes
+    size = bench.sizes.bytes if transport.rtt == 0 else bench.sizes.proxied_bytes
     parts = {name: lambda one=one: one.ask("overlap", bytes=size, count=bench.sizes.overlaps) for name, one in (("local", local), ("remote", remote))}
     found = in_turn(bench.rounds, parts)
     overlaps = {name: [both / max(copy, compute) for both, copy, compute in zip(*(field(answers, part) for part in ("both", "copy", "compute")))]
                 for name, answers in found.items()}
-    bench.results.add("B6", on, rounds=overlaps["remote"], detail={
+    bench.results.add("B6", transport.name, rounds=overlaps["remote"], detail={
         "locally": f"{statistics.median(overlaps['local']):.3g}", "copy": middle(found["remote"], "copy"),
         "compute": middle(found["remote"], "compute"), "both": middle(found["remote"], "both")})

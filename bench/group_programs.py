@@ -20,7 +20,7 @@ def run(bench):
         row, _, case = name.partition(".")
         if bench.wants(row):
             print(f"  {name} ...", flush=True)
-            with bench.attempt((row, "tcp", case), *((row, f"tcp+{rtt:g}", case) for rtt in bench.rtts)):
+            with bench.attempt(*bench.places(row, case=case)):
                 workload(bench, row, case, name)
 
 

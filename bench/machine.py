@@ -28,7 +28,7 @@ class Transport:
 
     name: str  # as goals.toml names it
     rtt: float  # in seconds, by configuration; 0 for none added
-    pool: str  # of a broker
+    pool: str  # of a broker; by a Unix socket for shared memory
     sockets: tuple = ()  # host and port of plain sockets over the same way
 
 
@@ -134,10 +134,12 @@ def children_of(pid):
 class Machine:
     """Everything that runs, ended by close()."""
 
-    def __init__(self, stage, out):
+    def __init__(self, stage, out, kinds=("tcp", "shm")):
+        self.kinds = kinds
         self.stage, self.out = os.path.abspath(stage), os.path.abspath(out)
         self.bench = os.path.join(self.stage, "bench")
         os.makedirs(self.out, exist_ok=True)
+        self.socket_folder = tempfile.TemporaryDirectory()  # paths of sockets are short
         self.driver = driver_library()
         self.running, self.brokers, self.counter = [], {}, itertools.count(1)
         self.proxies = {}
@@ -152,6 +154,7 @@ class Machine:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self.socket_folder.cleanup()
 
     def log(self, label):
         return os.path.join(self.out, f"{next(self.counter):03}.{label}.log")
@@ -163,12 +166,16 @@ class Machine:
         if name not in self.brokers:
             log = self.log(f"fargpud.{name}")
             with open(log, "w") as file:
-                process = subprocess.Popen([os.path.join(self.stage, "bin", "fargpud"), "--driver", self.driver, "--listen", "127.0.0.1:0",
+                process = subprocess.Popen([os.path.join(self.stage, "bin", "fargpud"), "--driver", self.driver, "--listen", f"127.0.0.1:0,{self.socket(name)}",
                                             "--image-folder", os.path.join(self.out, "images"), *options], stdout=file, stderr=file)
             self.running.append(process)
             port = self.wait_for(process, log, r"listening .*address=127.0.0.1 port=(\d+)")
             self.brokers[name] = (process, "127.0.0.1:" + port)
         return self.brokers[name][1]
+
+    def socket(self, name="default"):
+        """The pool of the same broker for sessions by shared memory."""
+        return f"unix:{self.socket_folder.name}/{name}.sock"
 
     def wait_for(self, process, log, pattern, timeout=60):
         end = time.monotonic() + timeout
@@ -205,11 +212,13 @@ class Machine:
         return self.proxies[key]
 
     def transports(self, rtts, rate=None, broker="default", options=()):
-        """The loopback, and each round trip time in milliseconds."""
+        """The loopback, each round trip time in milliseconds, and shared memory, as far as they are wanted."""
         pool, sockets = self.broker(broker, *options), self.socket_server()
-        found = [Transport("tcp", 0, pool, tuple(sockets.split(":")))]
-        for rtt in rtts:
+        found = [Transport("tcp", 0, pool, tuple(sockets.split(":")))] if "tcp" in self.kinds else []
+        for rtt in rtts if "tcp" in self.kinds else ():
             found.append(Transport(f"tcp+{rtt:g}", rtt / 1e3, self.proxy(pool, rtt / 1e3, rate), tuple(self.proxy(sockets, rtt / 1e3, rate).split(":"))))
+        if "shm" in self.kinds:
+            found.append(Transport("shm", 0, self.socket(broker), tuple(sockets.split(":"))))
         return found
 
     def server_pids(self, broker="default"):
@@ -231,6 +240,8 @@ class Machine:
         env = dict(os.environ, PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **(extra or {}))
         if pool:
             env["FARGPU_POOL"] = pool
+            # All of this is one machine, where a client by TCP, even through a proxy, would find the shorter way.
+            env["FARGPU_TRANSPORT"] = "shm" if pool.startswith("unix:") else "tcp"
         return env
 
     @contextlib.contextmanager

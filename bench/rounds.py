@@ -44,6 +44,10 @@ class Bench:
     def wants(self, *rows):
         return not self.rows or bool(self.rows & set(rows))
 
+    def places(self, *rows, case=""):
+        """Where figures of these rows go, on every transport."""
+        return [(row, on, case) for row in rows for on in (*self.machine.kinds, *(f"tcp+{rtt:g}" for rtt in self.rtts if "tcp" in self.machine.kinds))]
+
     @contextlib.contextmanager
     def attempt(self, *places):
         """What cannot be measured becomes a row that says why, and the rest goes on. Places: (row, transport[, case])."""

@@ -78,7 +78,7 @@ class Smoke(unittest.TestCase):
         bench = Bench(machine, results, TINY, 2, [1], None, set())
         group_programs.workload(bench, "W2", "", "W2", [sys.executable, os.path.join(HERE, "stand_in.py")])
         found = {r.on: r for r in results.found.values()}
-        self.assertEqual(set(found), {"tcp", "tcp+1"})
+        self.assertEqual(set(found), {"tcp", "tcp+1", "shm"})
         for result in found.values():
             self.assertEqual(result.detail["a step's round trips"], 1.0)
             self.assertEqual(result.detail["first 8 values"], "equal")

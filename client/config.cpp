@@ -60,6 +60,10 @@ Config read() {
       c.number_error = "FARGPU_SPIN_US is '" + wanted + "'; give microseconds from 0 to " + std::to_string(spin_us_max);
   }
   c.spin = std::chrono::microseconds(spin_us);
+  const std::string transport = variable("FARGPU_TRANSPORT");
+  if (transport == "tcp") c.transport = Transport::tcp;
+  else if (transport == "shm") c.transport = Transport::shm;
+  else if (!transport.empty() && transport != "auto") c.number_error = "FARGPU_TRANSPORT is '" + transport + "'; use tcp, shm or auto";
   // Each takes a processor here and one at the host.
   c.lanes = std::min(8u, std::thread::hardware_concurrency() / 2);
   if (const std::string wanted = variable("FARGPU_LANES"); !wanted.empty()) {
@@ -86,9 +90,20 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
     if (item.starts_with("tls://")) host.transport = PoolHost::Transport::tls;
     if (host.transport != PoolHost::Transport::usual) item.erase(0, 6);
     const auto complain = [&](const std::string& why) {
-      error = std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...]";
+      error = std::string(source) + " is '" + text + "': " + why + "; write host[:port][,host[:port]...], or unix:/path";
       hosts.clear();
     };
+    if (item.starts_with("unix:")) {
+      PoolHost host;
+      host.socket = item.substr(5);
+      // Of sockaddr_un, with a zero byte.
+      if (host.socket.size() < 2 || host.socket.size() > 107 || (host.socket.front() != '/' && host.socket.front() != '@')) {
+        complain("'" + item + "' names no Unix socket by its whole path");
+        return hosts;
+      }
+      hosts.push_back(std::move(host));
+      continue;
+    }
     if (item.find("://") != std::string::npos) {
       complain("'" + item.substr(0, item.find("://")) + "' is no transport that this version knows");
       return hosts;

@@ -15,6 +15,13 @@ struct PoolHost {
   enum class Transport { usual, tcp, tls } transport = Transport::usual;
   std::string host;
   std::uint16_t port = 8470;
+  std::string socket;  ///< instead: a Unix socket of this machine, by path or as @name in the abstract namespace
+};
+
+enum class Transport {
+  automatic,  ///< shared memory with a host on this machine, else TCP
+  tcp,
+  shm,  ///< nothing else will do
 };
 
 struct Config {
@@ -28,6 +35,8 @@ struct Config {
   int driver_version = 0;
   LeaseOptions lease;
   std::string number_error;  ///< a variable that is not what it may be; empty if all are
+  /// FARGPU_TRANSPORT.
+  Transport transport = Transport::automatic;
   /// CUDA_VISIBLE_DEVICES; `visible_set` tells unset from empty.
   std::string visible_devices;
   bool visible_set = false;
@@ -44,7 +53,7 @@ struct Config {
 /// The process's configuration.
 const Config& config();
 
-/// Parses "host[:port][,host...]"; "[v6]:port", "tls://" and "tcp://" are understood. On failure returns nothing and says why,
+/// Parses "host[:port][,host...]"; "[v6]:port", "tls://", "tcp://" and "unix:path" are understood. On failure returns nothing and says why,
 /// naming `source` as where the text is from.
 std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, const char* source = "FARGPU_POOL");
 

@@ -2,15 +2,20 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <asio.hpp>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "config.h"
 #include "credentials.h"
+#include "log.h"
 #include "opcodes.h"
 #include "protocol/channel_tls.h"
 #include "protocol/errors.h"
@@ -51,6 +56,7 @@ std::string host_name() {
 }
 
 std::string address_text(const PoolHost& host) {
+  if (!host.socket.empty()) return "unix:" + host.socket;
   const bool v6 = host.host.find(':') != std::string::npos;
   return (v6 ? "[" + host.host + "]" : host.host) + ":" + std::to_string(host.port);
 }
@@ -84,7 +90,26 @@ struct Socket {
   bool local;
 };
 
+Socket connect_by_path(const PoolHost& host) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, host.socket.data(), std::min(host.socket.size(), sizeof(address.sun_path)));
+  auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + host.socket.size());
+  if (host.socket.front() == '@') address.sun_path[0] = '\0';
+  else ++length;
+  const int descriptor = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool connected = descriptor >= 0 && ::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), length) == 0;
+  if (!connected) {
+    const int error = errno;
+    if (descriptor >= 0) ::close(descriptor);
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address_text(host) + " (" + std::strerror(error) +
+                                                     "); is fargpud running on this machine and FARGPU_POOL right?" + std::string(doctor_hint));
+  }
+  return {descriptor, true};
+}
+
 Socket connect_socket(const PoolHost& host) {
+  if (!host.socket.empty()) return connect_by_path(host);
   const std::string address = address_text(host);
   asio::io_context io;
   asio::ip::tcp::socket socket(io);
@@ -187,14 +212,24 @@ std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& tic
   return connect_tls(socket.descriptor, address, context, "", limits::connect_timeout);
 }
 
-ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(address_text(host)) {
+ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(address_text(host)), address_(host), whom_(whom) {
   Line line = connect_to(host);
   channel_ = std::move(line.channel);
-  const std::string token = read_credentials().token;
-  if (!token.empty() && !line.encrypted && !line.local) {
+  token_ = read_credentials().token;
+  if (!token_.empty() && !line.encrypted && !line.local) {
     throw DialError(CUDA_ERROR_NOT_PERMITTED, "a token would be readable on the way to " + name_ + "; write tls://" + name_ + ", or unset FARGPU_TOKEN_FILE",
                     wire::Failure::Reason::DENIED);
   }
+  const Local local = hello({});
+  if (!local.socket.empty() && host.socket.empty() && config().transport != Transport::tcp) come_closer(local);
+}
+
+ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key) {
+  const auto bytes_of = [](capnp::Data::Reader data) {
+    const auto* const begin = reinterpret_cast<const std::byte*>(data.begin());
+    return std::vector<std::byte>(begin, begin + data.size());
+  };
+  Local local;
   ask(
       [&](wire::Control::Builder control) {
         auto hello = control.initHello();
@@ -204,16 +239,46 @@ ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(add
         hello.setProgram(program_name());
         hello.setHostName(host_name());
         hello.setProcessId(static_cast<std::uint32_t>(::getpid()));
-        hello.setToken(token);
+        hello.setToken(token_);
         const auto& job = config().lease.job;
-        if (job && whom == For::job) hello.setJob({reinterpret_cast<const kj::byte*>(job->data()), job->size()});
+        if (job && whom_ == For::job) hello.setJob({reinterpret_cast<const kj::byte*>(job->data()), job->size()});
+        hello.setLocalKey(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(key.data()), key.size()));
       },
       wire::Control::HELLO_ANSWER,
       [&](wire::Control::Reader control) {
         const auto answer = control.getHelloAnswer();
         check_failure(answer.getFailure(), name_);
         broker_version_ = printable(answer.getVersion().cStr());
+        local = {answer.getLocalSocket().cStr(), bytes_of(answer.getLocalKey()), bytes_of(answer.getLocalProof())};
       });
+  return local;
+}
+
+// Asks on the broker's Unix socket from now on, if it is its own. If not, TCP does as well.
+void ControlConnection::come_closer(const Local& local) {
+  // A broker far away, behind a tunnel, shall not have us talk to whatever service listens here.
+  const bool plausible = local.socket.starts_with("fargpud-") && local.socket.size() < 100 && !local.key.empty() && local.proof.size() >= 16;
+  if (!plausible) return;
+  PoolHost near = address_;
+  near.socket = "@" + local.socket;
+  std::unique_ptr<Channel> far;
+  const std::uint32_t far_sequence = sequence_;
+  try {
+    auto channel = connect_to(near).channel;
+    far = std::exchange(channel_, std::move(channel));  // stays open until there is an answer: the key is good so long
+    sequence_ = 0;
+    if (hello(local.key).proof == local.proof) {
+      address_ = near;
+      return;
+    }
+    log::debug("{}: what listens on {} is another", name_, address_text(near));
+  } catch (const DialError& error) {
+    log::debug("{}: {}", name_, error.what());
+  }
+  if (far) {
+    channel_ = std::move(far);
+    sequence_ = far_sequence;
+  }
 }
 
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -65,9 +66,22 @@ class ControlConnection {
 
   const std::string& broker_version() const { return broker_version_; }
   const std::string& name() const { return name_; }
+  /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may be shared.
+  const PoolHost& address() const { return address_; }
 
  private:
+  /// How the broker is reached on this machine.
+  struct Local {
+    std::string socket;
+    std::vector<std::byte> key, proof;
+  };
+  Local hello(std::span<const std::byte> key);
+  void come_closer(const Local& local);
+
   std::string name_;
+  PoolHost address_;
+  For whom_;
+  std::string token_;
   std::unique_ptr<Channel> channel_;
   std::uint32_t sequence_ = 0;
   std::string broker_version_;

@@ -1,5 +1,8 @@
 #include "dial.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <cstring>
 #include <set>
 
@@ -22,6 +25,22 @@ Window window_taken(const std::vector<Window>& offered, wire::Range::Reader take
   for (const Window& window : offered)
     if (window.base == taken.getBase() && window.bytes == taken.getBytes()) return window;
   throw ProtocolError(host + " took an address window that was not offered");
+}
+
+// The worker has said that it shares memory, and sends it: from now on frames go through that.
+std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint64_t ring_bytes) {
+  const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
+  std::array<std::byte, 1> word;
+  int memory;
+  while ((memory = socket->receive_descriptor()) < 0) {
+    if (socket->receive_some(word) > 0) continue;
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= left.zero()) throw ChannelClosed(socket->peer() + " does not share the memory that it promised");
+    socket->wait({.readable = true}, left);
+  }
+  const auto closed = [](const int* descriptor) { ::close(*descriptor); };
+  const std::unique_ptr<int, decltype(closed)> owner(&memory, closed);
+  return make_shared_channel(std::move(socket), memory, ring_bytes, true);
 }
 
 // A connection that the session's worker has taken as a bulk lane.
@@ -61,6 +80,16 @@ class OfferedWindows {
   std::set<std::uint64_t> kept_;
 };
 
+void require_transport(const Config& config, const ControlConnection& broker) {
+  const bool local = !broker.address().socket.empty();
+  if (config.transport == Transport::shm && !local) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=shm, but " + broker.name() +
+                                                     " is on another machine, in another container, or shares no memory; unset it");
+  }
+  if (config.transport == Transport::tcp && local)
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=tcp, but " + broker.name() + " is no TCP address; unset one of them");
+}
+
 }  // namespace
 
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
@@ -77,6 +106,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     attach.setProtocolVersion(wire::PROTOCOL_VERSION);
     attach.setSpecHash(spec_hash);
     attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
+    attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
     write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
     write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
     auto opcodes = attach.initOpcodes(opcode_max / 8 + 1);
@@ -92,8 +122,9 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   Terms terms;
   terms.host = host_name;
   terms.session_id = answer.getSessionId();
-  terms.lanes = config.lanes;
-  if (connect && answer.hasLaneKey()) {
+  const bool shares_memory = answer.getRingBytes() > 0;
+  terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
+  if (connect && answer.hasLaneKey() && !shares_memory) {
     const auto bytes = answer.getLaneKey();
     terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<kj::byte>(bytes.begin(), bytes.end()),
                        host_name] { return open_lane(connect, session, key, host_name); };
@@ -123,6 +154,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                 "or update the driver there",
                                 host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
+  if (shares_memory) channel = share_memory(std::move(channel), answer.getRingBytes());
   auto session = std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
   offered.keep(session->terms());
   return session;
@@ -135,6 +167,7 @@ std::unique_ptr<Session> dial(const Config& config) {
   for (const PoolHost& host : config.hosts) {
     try {
       ControlConnection broker(host);
+      require_transport(config, broker);
       Ticket ticket;
       broker.ask_for_lease(/*hold=*/false, [&](wire::LeaseAnswer::Reader answer) {
         const auto bytes = [](capnp::Data::Reader data) {
@@ -145,10 +178,11 @@ std::unique_ptr<Session> dial(const Config& config) {
       // Where keys were made from the ticket, nothing else is shown of it.
       const std::span<const std::byte> shown = ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
       // A lane would need keys of its own; without TLS the worker's key for lanes is enough.
-      const Connect connect = ticket.name.empty() ? Connect([host] { return connect_session(host, Ticket{}); }) : Connect();
-      auto session = attach(connect_session(host, ticket), shown, config, broker.name(), connect);
-      log::info("session {} at {}, {} device(s)", session->terms().session_id, broker.name(),
-                session->facts().devices.size());
+      const PoolHost near = broker.address();
+      const Connect connect = ticket.name.empty() ? Connect([near] { return connect_session(near, Ticket{}); }) : Connect();
+      auto session = attach(connect_session(near, ticket), shown, config, broker.name(), connect);
+      log::info("session {} at {}, {} device(s), by {}", session->terms().session_id, broker.name(), session->facts().devices.size(),
+                session->shares_memory() ? "shared memory" : "TCP");
       return session;
     } catch (const DialError& error) {
       log::info("{}", error.what());

@@ -1,6 +1,7 @@
 #include "host_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +11,8 @@
 #include "entry.h"
 #include "operations.capnp.h"
 #include "protocol/changed_runs.h"
+#include "protocol/errors.h"
+#include "protocol/sealed_memory.h"
 #include "remote_call.h"
 #include "session.h"
 #include "store_words.h"
@@ -32,15 +35,14 @@ HostMemory::HostMemory(Session& session, std::uint64_t window_base, std::uint64_
 CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer) {
   if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
   std::uint64_t base;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto taken = window_.take(round_up(bytes), page_bytes);
-    if (!taken) return CUDA_ERROR_OUT_OF_MEMORY;
-    base = *taken;
+  if (session_.shares_memory()) {
+    if (const CUresult bad = share(thread, context, round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
+  } else {
+    if (const CUresult bad = take_window(round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
     void* const mapped = ::mmap(at(base), round_up(bytes), PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (mapped == MAP_FAILED) {
-      window_.give(base, round_up(bytes));
+      give_window(base, round_up(bytes));
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
@@ -51,17 +53,64 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
   return result;
 }
 
+CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
+  const std::lock_guard lock(mutex_);
+  const auto taken = window_.take(bytes, page_bytes);
+  if (taken) base = *taken;
+  return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// The addresses stay reserved, so that nothing else of the program comes to lie there.
+void HostMemory::give_window(std::uint64_t base, std::uint64_t bytes) {
+  ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  const std::lock_guard lock(mutex_);
+  window_.give(base, bytes);
+}
+
+CUresult HostMemory::share(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base) {
+  if (const CUresult bad = take_window(bytes, base); bad != CUDA_SUCCESS) return bad;
+  // Descriptors come in the order of the answers: one at a time is asked for.
+  const std::lock_guard order(order_);
+  RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::none);
+  call.in_context(&context);
+  auto in = call.in();
+  in.setAddress(base);
+  in.setBytes(bytes);
+  in.setShared(true);
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) {
+    give_window(base, bytes);
+    return result;
+  }
+  const int descriptor = session_.receive_descriptor();
+  if (descriptor < 0) throw ProtocolError("pinned memory is to be shared, and was not sent");
+  const bool sealed = is_sealed_memory(descriptor, bytes);
+  const bool mapped = sealed && ::mmap(at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) != MAP_FAILED;
+  ::close(descriptor);
+  if (!sealed) throw ProtocolError("pinned memory is to be shared that could shrink");
+  if (mapped) return CUDA_SUCCESS;
+  close(thread, base);
+  give_window(base, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
+  const bool shared = region.kind == Region::Kind::host && session_.shares_memory();
   {
     const std::lock_guard lock(mutex_);
     auto block = std::make_unique<Block>();
     block->base = region.base;
     block->bytes = region.bytes;
     block->owned = region.kind == Region::Kind::host;
+    block->shared = shared;
+    if (shared) block->device_address = region.base;
+    block->opened = shared;
     blocks_.emplace(region.base, std::move(block));
   }
+  if (shared) mapped_.fetch_add(1);
   region.buffer_id = session_.map().next_buffer_id();
   session_.map().add(region);
+  if (shared) return CUDA_SUCCESS;
   // Large ones wait for more than a flag to say so, for copies from and to blocks that kernels use are slower.
   if (!for_kernels || region.bytes > compared_bytes_max) return CUDA_SUCCESS;
   std::uint64_t device_address;
@@ -139,7 +188,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     lock.unlock();
     CUresult result = call.wait();
     if (result == CUDA_SUCCESS && paged && !pages_.adopt(session_.home(*region->context), block->base, round_up(block->bytes))) {
-      close(thread, *block);
+      close(thread, block->base);
       result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     lock.lock();
@@ -230,11 +279,11 @@ bool HostMemory::mapped(std::uint64_t address) const {
   return block && block->device_address != 0;
 }
 
-bool HostMemory::paged(std::uint64_t address) const {
+bool HostMemory::at_worker(std::uint64_t address) const {
   if (!any_mapped()) return false;
   const std::lock_guard lock(mutex_);
   const Block* const block = find(address, 1);
-  return block && block->paged;
+  return block && (block->paged || block->shared);
 }
 
 void HostMemory::send_changes(Thread& thread) {
@@ -262,7 +311,7 @@ void HostMemory::send_changes(Thread& thread) {
 
 HostMemory::Block* HostMemory::next_compared(std::uint64_t after) const {
   for (auto it = blocks_.upper_bound(after); it != blocks_.end(); ++it)
-    if (it->second->device_address != 0 && !it->second->paged) return it->second.get();
+    if (it->second->compared()) return it->second.get();
   return nullptr;
 }
 
@@ -312,13 +361,13 @@ HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) 
 bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
   const std::lock_guard lock(mutex_);
   const Block* const block = find(address, bytes);
-  return block && block->opened && !block->paged;
+  return block && block->opened && !block->paged && !block->shared;
 }
 
 // The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.
 void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
-  if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged) {
+  if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared) {
     store_words(at(address), bytes);
     if (block->device_address != 0) std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
   }
@@ -336,7 +385,8 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
 void HostMemory::context_closed(Thread& thread, Context& context) {
   for (const Region& region :
        session_.map().extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
-    drop(thread, region.base);
+    drop(thread, region.base, true);
+  session_.staging().context_closed(context);
 }
 
 HostMemory::Block* HostMemory::find(std::uint64_t address, std::uint64_t bytes) const {
@@ -355,13 +405,13 @@ void HostMemory::open(Thread& thread, const Block& block) {
   call.tell();
 }
 
-void HostMemory::close(Thread& thread, const Block& block) {
+void HostMemory::close(Thread& thread, std::uint64_t base) {
   RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
-  call.in().setAddress(block.base);
+  call.in().setAddress(base);
   call.tell();
 }
 
-void HostMemory::drop(Thread& thread, std::uint64_t base) {
+void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
   const std::lock_guard order(order_);
   std::unique_ptr<Block> block;
   {
@@ -374,7 +424,7 @@ void HostMemory::drop(Thread& thread, std::uint64_t base) {
       return range.first >= block->base && range.first < block->base + block->bytes;
     });
     if (block->device_address != 0) mapped_.fetch_sub(1);
-    if (block->device_address != 0 && !block->paged) compared_.fetch_sub(1);
+    if (block->compared()) compared_.fetch_sub(1);
   }
   session_.stream_waits().forget(block->base, block->bytes);
   if (block->paged) pages_.forsake(block->base);
@@ -382,14 +432,11 @@ void HostMemory::drop(Thread& thread, std::uint64_t base) {
     name_parts(thread, *block);
     block->device_address = seen_at;
   }
-  if (block->opened) close(thread, *block);
+  if (block->opened && !gone_at_worker) close(thread, block->base);
   if (block->window_bytes != 0) session_.map().remove(block->device_address);
-  // The addresses stay reserved, so that nothing else of the program comes to lie there.
-  if (block->owned)
-    ::mmap(at(base), round_up(block->bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (block->owned) give_window(base, round_up(block->bytes));
   const std::lock_guard lock(mutex_);
   if (block->window_bytes != 0) window_.give(block->device_address, block->window_bytes);
-  if (block->owned) window_.give(base, round_up(block->bytes));
 }
 
 }  // namespace fargpu::client

@@ -3,7 +3,8 @@
 // must remember what a copy out wrote there (semantics: a copy from pinned memory reads what the memory holds when the stream
 // gets there), or when kernels use the block ("mapped"). Of small mapped blocks, and of all that the program registered, both sides
 // compare what they have with what the other is known to have, at launches and synchronisations, and exchange what changed; large
-// blocks of the host window are paged (HostPages).
+// blocks of the host window are paged (HostPages). Where the worker shares memory with this process all of that is only for what the
+// program registered: blocks of the host window are the same pages on both sides.
 
 #include <cuda.h>
 
@@ -35,6 +36,10 @@ class HostMemory {
   /// cuMemHostAlloc: page-aligned memory in the host window.
   CUresult allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer);
   CUresult free(Thread& thread, void* pointer);
+  /// Memory of the window that the worker has too, and that the program does not know; whole pages. It goes with the context.
+  CUresult share(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base);
+  /// The worker has given it up.
+  void unshare(std::uint64_t base, std::uint64_t bytes) { give_window(base, bytes); }
   CUresult add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags);
   CUresult remove(Thread& thread, void* pointer);
 
@@ -64,8 +69,9 @@ class HostMemory {
   /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
   bool mapped(std::uint64_t address) const;
   bool any_mapped() const { return mapped_.load(std::memory_order_relaxed) > 0; }
-  /// Whether the block that holds this address is paged: work names it by its address like memory of the device.
-  bool paged(std::uint64_t address) const;
+  /// Whether the worker has the memory of the block that holds this address, because it is paged or shared: work names it by its address
+  /// like memory of the device.
+  bool at_worker(std::uint64_t address) const;
   HostPages& pages() { return pages_; }
 
   /// A copy out to [address, address + bytes) is about to be asked for: from now on the worker's copy is newer.
@@ -97,10 +103,15 @@ class HostMemory {
     std::uint64_t device_address = 0;  // mapped: where kernels see it
     std::uint64_t window_bytes = 0;    // taken from the window for it
     bool paged = false;
-    std::vector<std::byte> shadow;  // mapped and not paged: what the worker is known to hold
+    bool shared = false;            // the same pages here and at the worker
+    std::vector<std::byte> shadow;  // compared: what the worker is known to hold
+
+    bool compared() const { return device_address != 0 && !paged && !shared; }
   };
 
   CUresult hold(Thread& thread, Region region, bool for_kernels);
+  CUresult take_window(std::uint64_t bytes, std::uint64_t& base);
+  void give_window(std::uint64_t base, std::uint64_t bytes);
   CUresult settle_deliveries(Thread& thread, const Region& region);
   struct Change {
     std::uint64_t address = 0;
@@ -111,9 +122,9 @@ class HostMemory {
   Block* next_compared(std::uint64_t after) const;                // under mutex_
   std::vector<Change> take_changes(Block& block);                 // under mutex_
   void open(Thread& thread, const Block& block);                  // under order_
-  void close(Thread& thread, const Block& block);                 // under order_
+  void close(Thread& thread, std::uint64_t base);                 // under order_
   void name_parts(Thread& thread, const Block& block);            // under order_
-  void drop(Thread& thread, std::uint64_t base);
+  void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false);
 
   Session& session_;
   // What is told of a block leaves in the order in which it became so: held while sending, which may have to wait until the worker
@@ -125,7 +136,7 @@ class HostMemory {
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> expected_;  // [begin, end) still to be delivered
   std::atomic<unsigned> mapped_{0};
-  std::atomic<unsigned> compared_{0};  // of these, those that are not paged
+  std::atomic<unsigned> compared_{0};  // of these, those that are compared
   HostPages pages_;
 };
 

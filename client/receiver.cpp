@@ -146,6 +146,8 @@ void Receiver::take(const FrameHeader& header, std::span<const std::byte> messag
     case FrameKind::control: {
       MessageReader reader(message);
       pushes_.on_push(reader.root<wire::Control>(), bulk.data() == discarded_.data() ? std::span<std::byte>{} : bulk);
+      { const std::lock_guard lock(mutex_); }  // whoever has looked, and not found what this brought, is asleep by now
+      changed_.notify_all();
       return;
     }
     case FrameKind::confirm:

@@ -29,6 +29,7 @@
 #include "managed_memory.h"
 #include "peer_access.h"
 #include "shared_memory.h"
+#include "staging.h"
 #include "memory_map.h"
 #include "opcodes.h"
 #include "protocol/limits.h"
@@ -70,6 +71,7 @@ class Session final : PushHandler {
   MemoryMap& map() { return map_; }
   DeviceMemory& device_memory() { return device_memory_; }
   HostMemory& host_memory() { return host_memory_; }
+  Staging& staging() { return staging_; }
   ManagedMemory& managed() { return managed_; }
   PeerAccess& peers() { return peers_; }
   SharedMemory& shared_memory() { return shared_memory_; }
@@ -84,6 +86,11 @@ class Session final : PushHandler {
   GraphMemory& graph_memory() { return graph_memory_; }
   HandleMap<Stream>& streams() { return streams_; }
   HandleMap<Event>& events() { return events_; }
+
+  /// Whether client and worker share memory, so that descriptors of more of it can be passed.
+  bool shares_memory() const { return channel_->shares_memory(); }
+  /// A descriptor that the worker has sent ahead of a reply; -1 if it has not.
+  int receive_descriptor() { return channel_->receive_descriptor(); }
 
   bool worker_serves(Opcode opcode) const { return terms_.worker_opcodes.test(static_cast<unsigned>(opcode)); }
   /// The worker's number of a device; false if the program has no such device.
@@ -209,6 +216,7 @@ class Session final : PushHandler {
   MemoryMap map_;
   DeviceMemory device_memory_;
   HostMemory host_memory_;
+  Staging staging_{*this};
   ManagedMemory managed_;
   PeerAccess peers_;
   SharedMemory shared_memory_;

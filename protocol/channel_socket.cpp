@@ -12,9 +12,11 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 
 #include "channel.h"
 #include "errors.h"
+#include "limits.h"
 
 namespace fargpu {
 namespace {
@@ -26,9 +28,15 @@ class SocketChannel final : public Channel {
     ::fcntl(socket_, F_SETFD, FD_CLOEXEC);
     const int on = 1;
     ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on Unix sockets, harmlessly
+    int domain = 0;
+    socklen_t length = sizeof(domain);
+    unix_ = ::getsockopt(socket_, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX;
   }
 
-  ~SocketChannel() override { ::close(socket_); }
+  ~SocketChannel() override {
+    for (const int descriptor : arrived_) ::close(descriptor);
+    ::close(socket_);
+  }
 
   std::size_t send_some(std::span<const Bytes> pieces) override {
     std::array<iovec, 8> parts;
@@ -59,7 +67,7 @@ class SocketChannel final : public Channel {
   std::size_t receive_some(std::span<std::byte> buffer) override {
     if (buffer.empty()) return 0;  // recv would answer as if the connection had ended
     while (true) {
-      const ssize_t received = ::recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+      const ssize_t received = unix_ ? receive_with_descriptors(buffer) : ::recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
       if (received > 0) return static_cast<std::size_t>(received);
       if (received == 0) throw ChannelClosed(peer_ + " closed the connection");
       if (errno == EINTR) continue;
@@ -97,8 +105,59 @@ class SocketChannel final : public Channel {
 
   std::string peer() const override { return peer_; }
 
+  bool passes_descriptors() const override { return unix_; }
+
+  bool send_descriptor(int descriptor) override {
+    std::byte nothing{};
+    iovec part{&nothing, 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+    ssize_t sent;
+    do sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent == 1;
+  }
+
+  int receive_descriptor() override {
+    if (arrived_.empty()) return -1;
+    const int descriptor = arrived_.front();
+    arrived_.pop_front();
+    return descriptor;
+  }
+
  private:
+  ssize_t receive_with_descriptors(std::span<std::byte> buffer) {
+    iovec part{buffer.data(), buffer.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    message.msg_control = control;
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // room for one: the kernel closes what more a hostile peer sends
+    const ssize_t received = ::recvmsg(socket_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (received <= 0) return received;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+      if (arrived_.size() < limits::descriptors_max) arrived_.push_back(descriptor);
+      else ::close(descriptor);
+    }
+    return received;
+  }
+
   int socket_;
+  bool unix_ = false;
+  std::deque<int> arrived_;  // descriptors that nobody has taken yet
   std::string peer_;
   std::atomic<bool> hung_up_{false};  // the peer sends nothing more
 };

@@ -105,6 +105,7 @@ struct Hello {
   processId @5 :UInt32;
   token @6 :Text;             # who asks, if not a certificate or key of TLS says so; never sent where strangers can read it
   job @7 :Data;               # 16 bytes: the job that this process belongs to; `status` then tells of that job's devices
+  localKey @8 :Data;          # on a Unix socket that an answer by TCP has named: the key that came with the name
 }
 
 struct HelloAnswer {
@@ -114,6 +115,14 @@ struct HelloAnswer {
   version @3 :Text;           # of the broker's build
   hostName @4 :Text;
   tenant @5 :Text;            # whom the broker takes the client for
+
+  # Two processes on one machine use shared memory, which begins with a Unix socket. To a client that came by TCP from this machine the
+  # broker names its socket, in the abstract namespace, with two random numbers of 16 bytes that are good while that connection is open.
+  # The client says hello there with the key, and is answered with the proof. Whoever else has taken that name, on a client's machine whose
+  # loopback port leads elsewhere through a tunnel, does not know the proof: the broker tells it on this connection and on its own socket only.
+  localSocket @6 :Text;       # without the leading zero byte; empty: there is none, or the client is on another machine
+  localKey @7 :Data;
+  localProof @8 :Data;
 }
 
 # --- lease ----------------------------------------------------------------------------------------------------------
@@ -175,6 +184,7 @@ struct Attach {
   deviceWindows @4 :List(Range);  # in order of preference: ranges the client has reserved in its own address space
   hostWindows @5 :List(Range);
   opcodes @6 :Data;               # bit n of byte n/8: the client knows opcode n
+  sharedMemory @7 :Bool;          # on a Unix socket: the client wants to share memory
 }
 
 struct AttachAnswer {
@@ -191,6 +201,8 @@ struct AttachAnswer {
   silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
                                   # something several times within. 0: 30 seconds
   laneKey @8 :Data;               # 32 random bytes, by which bulk lanes are let in
+  ringBytes @9 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two rings of so many bytes,
+                                  # through which every further frame goes (README.md beside this file)
 }
 
 struct Lane {
@@ -437,4 +449,5 @@ struct SessionStatus {
   tenant @9 :Text;
   busyNs @10 :List(UInt64);       # for which each device of its lease had work of it, since it began
   waitedNs @11 :UInt64;           # for which it had work and no turn
+  sharedMemory @12 :Bool;          # client and worker share memory; else they talk by TCP
 }

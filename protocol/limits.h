@@ -36,6 +36,11 @@ inline constexpr std::uint32_t stream_fence_interval = 128;
 
 inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped host block, in one answer
 
+inline constexpr std::size_t ring_bytes = 4u << 20;  ///< of each ring of a channel in shared memory, as workers make them
+inline constexpr std::size_t ring_bytes_min = 4096;
+inline constexpr std::size_t ring_bytes_max = 64u << 20;
+inline constexpr std::size_t descriptors_max = 4;  ///< that have been passed and that nobody has taken yet
+
 inline constexpr std::size_t shares_max = 256;  ///< things that one session shares with others at a time
 
 inline constexpr std::chrono::milliseconds connect_timeout{5000};  ///< also for the broker's answers that take no work

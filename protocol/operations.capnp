@@ -194,7 +194,7 @@ struct CopyIn {
   target @2 :Side;
   source :union {
     bulk @3 :Void;
-    block @4 :UInt64;             # address within a host block whose newest contents the worker holds
+    block @4 :UInt64;             # address within a host block whose newest contents the worker holds: packed rows
     pull @5 :UInt64;              # address of pinned memory of the client
     part @7 :UInt64;              # other memory of the client, of which only the number is known; released when it has been pulled
     lanes @8 :UInt32;             # one row, however long, comes as this transfer on the bulk lanes
@@ -204,7 +204,7 @@ struct CopyIn {
 
 struct CopyOut {
   # Device memory or array to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
-  # deferred, the bytes are delivered when they are there (Control.deliver).
+  # deferred, the bytes are delivered when they are there (Control.deliver), but for a block that is shared.
   stream @0 :UInt64;
   shape @1 :Shape;
   source @2 :Side;
@@ -280,6 +280,8 @@ struct OpenHostBlock {
   mapped @2 :Bool;
   device @3 :UInt64;              # mapped: address at which kernels see it
   paged @4 :Bool;                 # mapped: the client asks for what kernels write (ReadHostBlock); else it is delivered when it has changed
+  shared @5 :Bool;                # on a connection of shared memory: pinned memory of both sides, page-aligned in the host window, which the
+                                  # worker makes, and whose descriptor it sends beside the frames before the reply; kernels use it; barrier
 }
 
 struct MapGraphPart {

@@ -104,7 +104,8 @@ void check_host(Report& report, const PoolHost& host) {
     if (session->facts().devices.empty()) {
       report.bad("a session sees no device", "CUDA_VISIBLE_DEVICES names none of this host's devices: correct or unset it");
     } else {
-      report.good(fmt::format("a session with {} device(s), ready in {} ms", session->facts().devices.size(), took.count()));
+      report.good(fmt::format("a session with {} device(s), ready in {} ms, by {}", session->facts().devices.size(), took.count(),
+                              session->shares_memory() ? "shared memory" : "TCP"));
     }
     session->leave();
   } catch (const DialError& error) {
@@ -128,7 +129,7 @@ int doctor(const DoctorOptions& options) {
   }
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) report.note(std::string("CUDA_VISIBLE_DEVICES=") + visible);
   for (const PoolHost& host : hosts) {
-    std::cout << host.host << ":" << host.port << "\n";
+    std::cout << address_text(host) << "\n";
     check_host(report, host);
   }
   std::cout << (report.failures() == 0 ? "everything is in order\n" : fmt::format("{} thing(s) to mend\n", report.failures()));

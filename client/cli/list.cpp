@@ -65,7 +65,8 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                                 {"lease", session.getLease()},
                                 {"tenant", printable(session.getTenant().cStr())},
                                 {"busy_ns", busy},
-                                {"waited_ns", session.getWaitedNs()}});
+                                {"waited_ns", session.getWaitedNs()},
+                                {"transport", session.getSharedMemory() ? "shm" : "tcp"}});
   }
   host["leases"] = Json::array();
   for (const auto lease : status.getLeases()) {
@@ -137,14 +138,14 @@ void print(const Json& host) {
     std::cout << "  no sessions\n";
     return;
   }
-  std::cout << fmt::format("  {:>7}  {:<20} {:<20} {:>8} {:>8} {:>12} {:>12}\n", "session", "program", "client", "pid", "age", "memory",
+  std::cout << fmt::format("  {:>7}  {:<20} {:<20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", "session", "program", "client", "pid", "age", "by", "memory",
                            "calls");
   for (const Json& session : host["sessions"]) {
     std::uint64_t bytes = 0;
     for (const Json& device : session["memory_bytes"]) bytes += device.get<std::uint64_t>();
-    std::cout << fmt::format("  {:>7}  {:<20.20} {:<20.20} {:>8} {:>8} {:>12} {:>12}\n", session["id"].get<std::uint64_t>(),
+    std::cout << fmt::format("  {:>7}  {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", session["id"].get<std::uint64_t>(),
                              session["program"].get<std::string>(), session["client"].get<std::string>(), session["pid"].get<unsigned>(),
-                             age(session["started"].get<std::uint64_t>()), gib(bytes), session["calls"].get<std::uint64_t>());
+                             age(session["started"].get<std::uint64_t>()), session["transport"].get<std::string>(), gib(bytes), session["calls"].get<std::uint64_t>());
   }
 }
 
@@ -154,7 +155,7 @@ int list(const ListOptions& options) {
   Json hosts = Json::array();
   int code = 0;
   for (const PoolHost& host : pool_hosts(options.pool)) {
-    const std::string name = host.host + ":" + std::to_string(host.port);
+    const std::string name = address_text(host);
     try {
       ControlConnection broker(host, ControlConnection::For::host);
       broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <optional>
 
 #include "client/copy_shape.h"
@@ -75,7 +76,12 @@ class Copier {
     const auto region = session_.map().find(rows.address);
     if (region && region->managed()) session_.managed().before_work(thread_);
     if (region && region->kind == Region::Kind::alias) session_.host_memory().before_work(thread_);
-    if (region && session_.host_memory().paged(rows.address)) {
+    if (region && session_.shares_memory() && region->kind == Region::Kind::host && &rows == &copy_.source &&
+        copy_.source_order == Copy::SourceOrder::early) {
+      // The GPU would read it later than during the call; this process has the same bytes.
+      return region->contains(rows.address, extent) ? std::optional(Place::pageable) : std::nullopt;
+    }
+    if (region && session_.host_memory().at_worker(rows.address)) {
       session_.host_memory().before_work(thread_);
       return region->contains(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     }
@@ -92,7 +98,7 @@ class Copier {
   bool seen_by_host(const Rows& rows) const {
     if (rows.in_array) return false;
     const auto region = session_.map().find(rows.address);
-    return region && (region->managed() || region->kind == Region::Kind::alias || session_.host_memory().paged(rows.address));
+    return region && (region->managed() || region->kind == Region::Kind::alias || session_.host_memory().at_worker(rows.address));
   }
 
   // On a stream that is captured the copy becomes a node of the graph, and is done when that is launched.
@@ -205,10 +211,12 @@ class Copier {
 
   // On the session's own connection, between the calls.
   CUresult send_in_order(Place source) {
-    return for_parts(limits::bulk_bytes_max, [&](Rows target, Rows from, std::uint64_t width, std::uint64_t height) {
-      if (source == Place::pageable)
-        return read_later() ? send_part(target, from, width, height) : send_rows(target, from, width, height);
-      if (newest_here(from, width, height)) return send_rows(target, from, width, height);
+    const bool staged = goes_through_staging(copy_.source);
+    const std::uint64_t most = staged ? Staging::part_bytes(copy_.width * copy_.height) : limits::bulk_bytes_max;
+    return for_parts(most, [&](Rows target, Rows from, std::uint64_t width, std::uint64_t height) {
+      const auto send_now = [&] { return staged ? send_staged(target, from, width, height) : send_rows(target, from, width, height); };
+      if (source == Place::pageable) return read_later() ? send_part(target, from, width, height) : send_now();
+      if (newest_here(from, width, height)) return send_now();
       for (std::uint64_t y = 0; y < height; ++y) {
         const CUresult sent = send_pinned(target.from(0, y, 0), from.from(0, y, 0).address, width);
         if (sent != CUDA_SUCCESS) return sent;
@@ -246,6 +254,22 @@ class Copier {
       bulk = packed;
     }
     return copy_in(target, width, height, bulk, [](auto from) { from.setBulk(); });
+  }
+
+  // Whether rows of the program's memory, packed, are so many that copying them into memory that the worker shares pays.
+  bool goes_through_staging(const Rows& rows) const {
+    return session_.shares_memory() && copy_.width * copy_.height >= Staging::gains_bytes && (copy_.height == 1 || rows.pitch == copy_.width);
+  }
+
+  // The bytes as they are now, by way of shared memory. No lock is held while they are read.
+  CUresult send_staged(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
+    const std::uint64_t bytes = width * height;
+    const auto slot = session_.staging().take(thread_, session_.home(*stream_.context), true);
+    if (!slot) return send_rows(target, source, width, height);
+    session_.staging().copy(slot->data(), bytes_at(source.address), bytes);
+    const CUresult result = copy_in(target, width, height, {}, [&](auto from) { from.setBlock(slot->address()); });
+    session_.fences().after(thread_, stream_, [slot] {});
+    return result;
   }
 
   // Whether pageable memory may change before the stream gets there, and shall be read then.
@@ -315,12 +339,58 @@ class Copier {
     const bool packed = copy_.height == 1 || copy_.target.pitch == copy_.width;
     if (by_lanes(copy_.source, copy_.target)) return fetch_by_lanes();
     if (target == Place::pinned && !copy_.synchronous && packed && copy_.depth == 1) return deliver_later();
+    if (goes_through_staging(copy_.target)) return fetch_staged();
     // Packed rows are received in place, however many; others are unpacked here and need room for it.
     constexpr std::uint64_t unpacked_bytes_max = 64u << 20;
     return for_parts(packed ? copy_.width * copy_.height : unpacked_bytes_max,
                      [&](Rows to, Rows source, std::uint64_t width, std::uint64_t height) {
                        return fetch_rows(to, source, width, height);
                      });
+  }
+
+  // By way of shared memory: the GPU fills some parts of it while this thread empties those before.
+  CUresult fetch_staged() {
+    struct Part {
+      std::shared_ptr<Staging::Slot> slot;
+      std::uint64_t target, bytes;
+    };
+    std::deque<Part> parts;
+    const auto empty_oldest = [&] {
+      Part part = std::move(parts.front());
+      parts.pop_front();
+      session_.commands().flush();
+      session_.receiver().wait_until([&] { return part.slot->passed.load(std::memory_order_acquire); });
+      session_.staging().copy(reinterpret_cast<void*>(part.target), part.slot->data(), part.bytes);
+    };
+    session_.host_memory().before_wait(thread_);
+    Context& home = session_.home(*stream_.context);
+    bool filled = true;
+    const CUresult result = for_parts(
+        Staging::part_bytes(copy_.width * copy_.height), [&](Rows to, Rows source, std::uint64_t width, std::uint64_t height) {
+          auto slot = session_.staging().take(thread_, home, parts.empty());
+          while (!slot && !parts.empty()) {  // others have the rest: so that nobody waits for another in a circle, ours are given back first
+            empty_oldest();
+            slot = session_.staging().take(thread_, home, parts.empty());
+          }
+          if (!slot) return fetch_rows(to, source, width, height);
+          RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
+          call.in_context(stream_.context);
+          auto in = call.in();
+          in.setStream(stream_.wire());
+          write_shape(width, height, 1, in.initShape());
+          write_side(source, in.initSource());
+          in.getTarget().setBlock(slot->address());
+          call.host_visible();
+          const CUresult posted = call.post(stream_);
+          session_.fences().after(thread_, stream_, [slot] { slot->passed.store(true, std::memory_order_release); });
+          parts.push_back({std::move(slot), to.address, width * height});
+          filled = posted == CUDA_SUCCESS;
+          return posted;
+        });
+    while (filled && !parts.empty()) empty_oldest();
+    // Nothing is left to wait for, but a copy that has failed says so here.
+    const CUresult settled = session_.settle(thread_, stream_);
+    return result == CUDA_SUCCESS ? settled : result;
   }
 
   CUresult fetch_by_lanes() {

@@ -39,14 +39,26 @@ bool environment_allowed(const std::string& name, const std::string& value) {
   return names.contains(name) && value.size() <= 64 && value.find('\0') == std::string::npos;
 }
 
+using Socket = asio::generic::stream_protocol::socket;
+
 // TCP tells of a peer that vanished without a word after about two minutes.
-void keep_alive(asio::ip::tcp::socket& socket) {
+void keep_alive(Socket& socket) {
   socket.set_option(asio::socket_base::keep_alive(true));
-  socket.set_option(asio::ip::tcp::no_delay(true));
-  const int idle = 30, interval = 15, count = 6;
+  const int on = 1, idle = 30, interval = 15, count = 6;
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+// Where a connection is from, by which callers are counted. A Unix socket gives no more, and no less, than the loopback.
+asio::ip::address source_of(const asio::ip::tcp::socket& socket) {
+  asio::error_code gone;
+  return socket.remote_endpoint(gone).address();
+}
+template <class Socket>
+asio::ip::address source_of(const Socket&) {
+  return asio::ip::address_v4::loopback();
 }
 
 // As many descriptors as the system allows, up to what can be of use. Returns how many callers there may be at once, so that
@@ -68,17 +80,35 @@ std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
 class Broker::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Broker& broker, asio::ip::tcp::socket socket, Transport transport)
-      : broker_(broker), socket_(std::move(socket)), transport_(transport), deadline_(broker.io_) {
+      : broker_(broker), socket_(broker.io_), transport_(transport), deadline_(broker.io_) {
     asio::error_code error;
-    const auto endpoint = socket_.remote_endpoint(error);
-    if (!error) address_ = endpoint.address();
+    const auto endpoint = socket.remote_endpoint(error);
+    address_ = source_of(socket);
     client_.peer = error ? "?" : address_.to_string() + ":" + std::to_string(endpoint.port());
+    // Who has our own address is on this machine, or behind a tunnel that ends here.
+    near_ = !error && transport == Transport::plain && address_ == socket.local_endpoint(error).address();
+    socket_ = std::move(socket);
+    keep_alive(socket_);
+    begin();
+  }
+  Connection(Broker& broker, asio::local::stream_protocol::socket socket, Transport transport)
+      : broker_(broker), socket_(std::move(socket)), transport_(transport), deadline_(broker.io_), by_socket_(true) {
+    address_ = source_of(socket_);
+    ucred peer{};
+    socklen_t length = sizeof(peer);
+    if (::getsockopt(socket_.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0)
+      client_.peer = fmt::format("unix:uid={},pid={}", peer.uid, peer.pid);
+    begin();
+  }
+
+  void begin() {
     place_ = broker_.callers_.insert(broker_.callers_.end(), this);
     calling_ = true;
   }
   ~Connection() {
     stop_calling();
     if (ticket_) broker_.withdraw(*ticket_);
+    if (local_) broker_.local_keys_.take_back(local_->key);
   }
 
   const asio::ip::address& address() const { return address_; }
@@ -102,7 +132,6 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
 
   asio::awaitable<void> serve() {
     try {
-      keep_alive(socket_);
       expire_after(handshake_time());
       if (transport_ == Transport::tls && !co_await open_tls()) co_return;
       bool welcome = false;
@@ -250,6 +279,9 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       EventLog::warn("client of another version", {{"peer", client_.peer}, {"protocol", hello.getProtocolVersion()}});
     }
     const std::uint32_t theirs = hello.getProtocolVersion();
+    if (near_ && !local_ && broker_.settings_.shared_memory) local_ = broker_.local_keys_.issue();
+    std::optional<LocalKeys::Number> proof;
+    if (by_socket_) proof = broker_.local_keys_.proof_of({reinterpret_cast<const std::byte*>(hello.getLocalKey().begin()), hello.getLocalKey().size()});
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initHelloAnswer();
       answer.setProtocolVersion(wire::PROTOCOL_VERSION);
@@ -259,6 +291,16 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       ::gethostname(name, sizeof(name) - 1);
       answer.setHostName(name);
       answer.setTenant(client_.tenant);
+      const auto data = [](const LocalKeys::Number& number) {
+        return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(number.data()), number.size());
+      };
+      if (local_) {
+        answer.setLocalSocket(broker_.local_keys_.socket_name());
+        answer.setLocalKey(data(local_->key));
+        answer.setLocalProof(data(local_->proof));
+      } else if (proof) {
+        answer.setLocalProof(data(*proof));
+      }
       if (same && !denied.empty()) {
         auto failure = answer.initFailure();
         failure.setReason(wire::Failure::Reason::DENIED);
@@ -449,6 +491,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       co_return;
     }
     client.peer = client_.peer;
+    client.shares_memory = by_socket_ && attach.getSharedMemory();
     deadline_.cancel();
     const std::uint64_t id = broker_.next_session_++;
     if (!broker_.workers_.begin_session(*worker, id, client, {.descriptor = socket_.release(), .attach = message_}))
@@ -488,14 +531,17 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   Broker& broker_;
-  asio::ip::tcp::socket socket_;
+  Socket socket_;
   const Transport transport_;
   std::shared_ptr<asio::ssl::context> context_;                  // that this connection began with
-  std::optional<asio::ssl::stream<asio::ip::tcp::socket&>> tls_;  // over socket_, once its handshake is done
+  std::optional<asio::ssl::stream<Socket&>> tls_;  // over socket_, once its handshake is done
   Shown shown_;
   asio::steady_timer deadline_;
   asio::ip::address address_;
   ClientFacts client_;
+  bool near_ = false;       // by TCP, from this machine
+  bool by_socket_ = false;  // a Unix socket
+  std::optional<LocalKeys::Pair> local_;
   std::list<Connection*>::iterator place_;  // among the callers
   bool calling_ = false;
   std::optional<Ticket> ticket_;  // what this connection was promised
@@ -563,51 +609,83 @@ void Broker::listen() {
   if (!settings_.metrics_listen.empty())
     metrics_ = std::make_unique<MetricsServer>(io_, settings_.metrics_listen, settings_.insecure, [this] { return write_metrics(); });
   for (const ListenAddress& address : parse_listen(settings_.listen)) {
-    asio::ip::tcp::resolver resolver(io_);
-    asio::error_code error;
-    const auto endpoints = resolver.resolve(address.host, std::to_string(address.port), asio::ip::tcp::resolver::passive, error);
-    if (error) throw SettingsError("listen: there is no address '" + address.host + "' (" + error.message() + ")");
-    const asio::ip::tcp::endpoint endpoint = *endpoints.begin();
-    const bool loopback = endpoint.address().is_loopback();
-    const bool tls = address.transport == ListenAddress::Transport::tls ||
-                     (address.transport == ListenAddress::Transport::usual && !loopback && !settings_.insecure);
-    if (tls && !tls_) {
-      throw SettingsError("listen: " + endpoint.address().to_string() +
-                          (loopback ? " is to speak TLS" : " can be reached from other machines, and therefore speaks TLS") +
-                          ", which needs tls_certificate and tls_key (`fargpu pki` makes them) or psk_file; give them" +
-                          (loopback ? "" : ", listen on 127.0.0.1 (and tunnel), or accept the risk with --insecure"));
-    }
-    if (!tls && !loopback) {
-      if (!settings_.insecure) {
-        throw SettingsError("listen: " + endpoint.address().to_string() +
-                            " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; write tls://, or accept the "
-                            "risk with --insecure");
-      }
-      EventLog::warn("insecure", {{"address", endpoint.address().to_string()},
-                                  {"meaning", "whoever reaches this port can use the GPUs; nothing is encrypted"}});
-    }
-    try {
-      asio::ip::tcp::acceptor& acceptor = acceptors_.emplace_back(io_);
-      acceptor.open(endpoint.protocol());
-      acceptor.set_option(asio::socket_base::reuse_address(true));
-      acceptor.bind(endpoint);
-      acceptor.listen();
-      const auto bound = acceptor.local_endpoint();
-      EventLog::info("listening", {{"transport", tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});
-      accept(acceptor, tls ? Transport::tls : Transport::plain);
-    } catch (const asio::system_error& failed) {
-      const bool taken = failed.code() == asio::error::address_in_use;
-      const bool privileged = failed.code() == asio::error::access_denied;
-      throw SettingsError("listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" + failed.code().message() +
-                          "); " + (taken        ? "is another fargpud running?"
-                                   : privileged ? "ports below 1024 are for root"
-                                                : "name an address that this machine has"));
-    }
+    if (address.socket.empty()) listen_by_tcp(address);
+    else listen_on_socket(address.socket);
+  }
+  if (settings_.shared_memory && !acceptors_.empty()) listen_on_socket(std::string(1, '\0') + local_keys_.socket_name());
+}
+
+void Broker::listen_on_socket(const std::string& name) {
+  const bool abstract = name.front() == '\0';
+  const std::string shown = "unix:" + (abstract ? "@" + name.substr(1) : name);
+  const asio::local::stream_protocol::endpoint endpoint(name);
+  try {
+    // A socket that a broker left behind, which nobody serves any more.
+    asio::error_code refused;
+    asio::local::stream_protocol::socket probe(io_);
+    if (!abstract) probe.connect(endpoint, refused);
+    if (refused == asio::error::connection_refused) ::unlink(name.c_str());
+    asio::local::stream_protocol::acceptor& acceptor = local_acceptors_.emplace_back(io_);
+    acceptor.open();
+    acceptor.bind(endpoint);
+    acceptor.listen();
+    // The other is no address that anybody gives: clients hear of it.
+    if (abstract) EventLog::debug("local socket", {{"address", shown}});
+    else EventLog::info("listening", {{"address", shown}});
+    accept(acceptor, Transport::plain);
+  } catch (const asio::system_error& failed) {
+    const bool taken = failed.code() == asio::error::address_in_use;
+    throw SettingsError("listen: cannot listen on " + shown + " (" + failed.code().message() + ")" +
+                        (taken ? "; is another fargpud running?" : "; name a folder that this user may write to"));
   }
 }
 
-void Broker::accept(asio::ip::tcp::acceptor& acceptor, Transport transport) {
-  acceptor.async_accept([this, &acceptor, transport](const asio::error_code& error, asio::ip::tcp::socket socket) {
+void Broker::listen_by_tcp(const ListenAddress& address) {
+  asio::ip::tcp::resolver resolver(io_);
+  asio::error_code error;
+  const auto endpoints = resolver.resolve(address.host, std::to_string(address.port), asio::ip::tcp::resolver::passive, error);
+  if (error) throw SettingsError("listen: there is no address '" + address.host + "' (" + error.message() + ")");
+  const asio::ip::tcp::endpoint endpoint = *endpoints.begin();
+  const bool loopback = endpoint.address().is_loopback();
+  const bool tls = address.transport == ListenAddress::Transport::tls ||
+                   (address.transport == ListenAddress::Transport::usual && !loopback && !settings_.insecure);
+  if (tls && !tls_) {
+    throw SettingsError("listen: " + endpoint.address().to_string() +
+                        (loopback ? " is to speak TLS" : " can be reached from other machines, and therefore speaks TLS") +
+                        ", which needs tls_certificate and tls_key (`fargpu pki` makes them) or psk_file; give them" +
+                        (loopback ? "" : ", listen on 127.0.0.1 (and tunnel), or accept the risk with --insecure"));
+  }
+  if (!tls && !loopback) {
+    if (!settings_.insecure) {
+      throw SettingsError("listen: " + endpoint.address().to_string() +
+                          " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; write tls://, or accept the "
+                          "risk with --insecure");
+    }
+    EventLog::warn("insecure", {{"address", endpoint.address().to_string()},
+                                {"meaning", "whoever reaches this port can use the GPUs; nothing is encrypted"}});
+  }
+  try {
+    asio::ip::tcp::acceptor& acceptor = acceptors_.emplace_back(io_);
+    acceptor.open(endpoint.protocol());
+    acceptor.set_option(asio::socket_base::reuse_address(true));
+    acceptor.bind(endpoint);
+    acceptor.listen();
+    const auto bound = acceptor.local_endpoint();
+    EventLog::info("listening", {{"transport", tls ? "tls" : "tcp"}, {"address", bound.address().to_string()}, {"port", bound.port()}});
+    accept(acceptor, tls ? Transport::tls : Transport::plain);
+  } catch (const asio::system_error& failed) {
+    const bool taken = failed.code() == asio::error::address_in_use;
+    const bool privileged = failed.code() == asio::error::access_denied;
+    throw SettingsError("listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" + failed.code().message() +
+                        "); " + (taken        ? "is another fargpud running?"
+                                 : privileged ? "ports below 1024 are for root"
+                                              : "name an address that this machine has"));
+  }
+}
+
+template <class Acceptor>
+void Broker::accept(Acceptor& acceptor, Transport transport) {
+  acceptor.async_accept([this, &acceptor, transport](const asio::error_code& error, typename Acceptor::protocol_type::socket socket) {
     if (!acceptor.is_open()) return;
     if (error) {
       // Most likely descriptors or memory ran out, which does not change at once.
@@ -620,8 +698,7 @@ void Broker::accept(asio::ip::tcp::acceptor& acceptor, Transport transport) {
       return;
     }
     if (callers_.size() >= callers_max_) make_room();
-    asio::error_code gone;
-    make_room(socket.remote_endpoint(gone).address());
+    make_room(source_of(socket));
     std::make_shared<Connection>(*this, std::move(socket), transport)->start();
     accept(acceptor, transport);
   });
@@ -799,6 +876,7 @@ void Broker::write_status(wire::Status::Builder status, const std::string& tenan
     to.setWaitedNs(worker.waited_ns);
     to.setLease(worker.lease->lease().id);
     to.setTenant(worker.client.tenant);
+    to.setSharedMemory(worker.client.shares_memory);
   }
   std::vector<std::shared_ptr<Lease>> leases = leases_.all();
   std::erase_if(leases, [&](const auto& lease) { return lease->tenant != tenant || (seen && lease.get() != seen); });

@@ -14,6 +14,7 @@
 #include "device_watch.h"
 #include "identity.h"
 #include "lease.h"
+#include "local_keys.h"
 #include "metrics.h"
 #include "settings.h"
 #include "workers.h"
@@ -49,7 +50,11 @@ class Broker {
     std::unique_ptr<asio::steady_timer> expiry;
   };
 
-  void accept(asio::ip::tcp::acceptor& acceptor, Transport transport);
+  void listen_by_tcp(const ListenAddress& address);
+  /// `name`: a path, or of the abstract namespace with a zero byte first.
+  void listen_on_socket(const std::string& name);
+  template <class Acceptor>
+  void accept(Acceptor& acceptor, Transport transport);
   void take_identity(std::unique_ptr<Identity> identity);
   /// The caller who has said nothing for the longest is cut off.
   void make_room();
@@ -88,7 +93,9 @@ class Broker {
   Leases leases_;
   Workers workers_;
   DeviceWatch device_watch_;
+  LocalKeys local_keys_;
   std::list<asio::ip::tcp::acceptor> acceptors_;
+  std::list<asio::local::stream_protocol::acceptor> local_acceptors_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
   asio::steady_timer accept_timer_;

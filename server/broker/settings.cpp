@@ -47,7 +47,7 @@ std::string default_worker() {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
-      {"listen", &Settings::listen, "127.0.0.1:8470", "Addresses to listen on, [tls://|tcp://]host:port[,...]; without either: TLS, except on the loopback. Port 0 takes any free one"},
+      {"listen", &Settings::listen, "127.0.0.1:8470", "Addresses to listen on, [tls://|tcp://]host:port[,...]; without either: TLS, except on the loopback. Port 0 takes any free one; unix:/path is a Unix socket for clients on this machine"},
       {"insecure", &Settings::insecure, "false",
        "Serve other machines without TLS where addresses do not say tls://: whoever reaches the port can use the GPUs, and read everything"},
       {"tls_certificate", &Settings::tls_certificate, "", "This host's certificate with its chain, PEM; `fargpu pki` makes one"},
@@ -55,6 +55,8 @@ const std::vector<Entry>& entries() {
       {"tls_client_ca", &Settings::tls_client_ca, "", "Certificate of the authority whose client certificates are believed, PEM"},
       {"psk_file", &Settings::psk_file, "", "Keys shared with tenants, a line TENANT:HEXDIGITS each; they replace certificates"},
       {"token_file", &Settings::token_file, "", "Tokens of clients; `fargpu token` makes them. Changes count at once"},
+      {"shared_memory", &Settings::shared_memory, "true",
+       "Let clients on this machine that come by TCP share memory with their workers instead"},
       {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name"},
       {"nvml", &Settings::nvml, "libnvidia-ml.so.1", "NVML of this host, which knows clocks, temperatures and use; empty for none"},
       {"devices", &Settings::devices, "", "Devices to offer, by the driver's numbers, comma-separated (default: all)"},
@@ -270,6 +272,13 @@ std::vector<ListenAddress> parse_listen(const std::string& text) {
   std::stringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
     ListenAddress address;
+    if (item.starts_with("unix:")) {
+      address.socket = item.substr(5);
+      if (!address.socket.starts_with('/') || address.socket.size() < 2 || address.socket.size() > 107)
+        throw SettingsError("listen is '" + text + "': '" + item + "' names no Unix socket by its whole path");
+      addresses.push_back(address);
+      continue;
+    }
     if (item.starts_with("tls://")) address.transport = ListenAddress::Transport::tls;
     if (item.starts_with("tcp://")) address.transport = ListenAddress::Transport::tcp;
     if (address.transport != ListenAddress::Transport::usual) item.erase(0, 6);
@@ -279,10 +288,10 @@ std::vector<ListenAddress> parse_listen(const std::string& text) {
     if (address.host.starts_with('[') && address.host.ends_with(']')) address.host = address.host.substr(1, address.host.size() - 2);
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
     if (port.empty() || address.host.empty() || error != std::errc{} || end != port.data() + port.size())
-      throw SettingsError("listen is '" + text + "': '" + item + "' is not host:port");
+      throw SettingsError("listen is '" + text + "': '" + item + "' is not host:port or unix:/path");
     addresses.push_back(address);
   }
-  if (addresses.empty()) throw SettingsError("listen is empty; give host:port");
+  if (addresses.empty()) throw SettingsError("listen is empty; give host:port or unix:/path");
   return addresses;
 }
 

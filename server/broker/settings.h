@@ -9,12 +9,13 @@
 namespace fargpu::server {
 
 struct Settings {
-  std::string listen;            ///< addresses host:port, comma-separated
+  std::string listen;            ///< addresses host:port or unix:/path, comma-separated
   bool insecure = false;         ///< allow addresses other than loopback, where nothing is encrypted or authenticated
   std::string tls_certificate, tls_key;  ///< the host's own, as files of PEM
   std::string tls_client_ca;     ///< of the authority that signs clients' certificates
   std::string psk_file;          ///< keys that tenants and this host share
   std::string token_file;        ///< what is needed to know tokens again
+  bool shared_memory = false;    ///< with clients on this machine that came by TCP
   std::string driver;            ///< driver library, by path or name
   std::string nvml;              ///< the host's libnvidia-ml, by path or name; empty for none
   std::string devices;           ///< the driver's ordinals to offer, comma-separated; empty for all
@@ -67,6 +68,7 @@ struct ListenAddress {
   enum class Transport { usual, tcp, tls } transport = Transport::usual;
   std::string host;
   std::uint16_t port = 0;
+  std::string socket;  ///< instead: the path of a Unix socket
 };
 std::vector<ListenAddress> parse_listen(const std::string& text);
 std::vector<int> parse_devices(const std::string& text);

@@ -385,7 +385,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
                                      {"pid", client.process_id},
                                      {"peer", client.peer},
                                      {"tenant", client.tenant},
-                                     {"lease", lease.id}});
+                                     {"lease", lease.id},
+                                     {"transport", client.shares_memory ? "shm" : "stream"}});
   warm_up();
   return true;
 }

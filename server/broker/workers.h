@@ -31,6 +31,7 @@ struct ClientFacts {
   std::uint32_t process_id = 0;
   std::string peer;
   std::string tenant;
+  bool shares_memory = false;  ///< with its worker
 };
 
 /// What a worker is started with, and what it can therefore serve.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "exchange.h"
 #include "facts.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
@@ -41,6 +42,13 @@ std::string refuse(Channel& channel, wire::Failure::Reason reason, const std::st
     failure.setText(text);
   });
   return "refused: " + text;
+}
+
+// Between the ends of a socket, whose client has been told so.
+std::unique_ptr<Channel> share_memory(Channel& socket) {
+  const Descriptor memory(make_ring_memory(limits::ring_bytes));
+  if (!socket.send_descriptor(memory.number())) throw ChannelClosed(socket.peer() + " does not take the memory that it asked for");
+  return make_shared_channel(std::shared_ptr<Channel>(&socket, [](Channel*) {}), memory.number(), limits::ring_bytes, false);
 }
 
 }  // namespace
@@ -92,7 +100,9 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     std::vector<std::uint64_t> memory_limits = options.memory_limits;
     memory_limits.resize(options.devices.size());
     Ledger quota(memory_limits, options.memory_place);
+    const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
     send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
+      if (shares_memory) answer.setRingBytes(limits::ring_bytes);
       answer.setSessionId(options.session_id);
       answer.setSilenceMs(static_cast<std::uint32_t>(options.silence.count()));
       answer.setLaneKey(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(options.lane_key.data()), options.lane_key.size()));
@@ -129,9 +139,10 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.silence = options.silence;
     session_options.report = options.report;
     session_options.turns = options.turns;
+    const std::unique_ptr<Channel> shared = shares_memory ? share_memory(channel) : nullptr;
     std::string why;
     {
-      auto session = std::make_unique<Session>(channel, driver, session_options);
+      auto session = std::make_unique<Session>(shared ? *shared : channel, driver, session_options);
       if (options.running) options.running(session.get());
       try {
         why = session->run();

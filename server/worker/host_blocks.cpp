@@ -2,9 +2,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "protocol/changed_runs.h"
+#include "protocol/errors.h"
+#include "protocol/sealed_memory.h"
 
 namespace fargpu::server {
 namespace {
@@ -29,18 +32,13 @@ CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint3
   void* memory = nullptr;
   const CUresult result = driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
   if (result != CUDA_SUCCESS) return result;
-  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, {}, std::move(*charge)};
+  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, false, {}, std::move(*charge)};
   return result;
 }
 
 CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, bool paged,
                                  std::uint32_t context) {
-  const std::uint64_t offset = device_address - window_base_;
-  if (bytes == 0 || bytes > window_bytes_ || address + bytes < address || device_address % page_bytes != 0 || offset > window_bytes_ ||
-      round_up(bytes) > window_bytes_ - offset)
-    return CUDA_ERROR_INVALID_VALUE;
-  for (const auto& [base, size] : device_ranges_)
-    if (base < device_address + round_up(bytes) && device_address < base + round_up(size)) return CUDA_ERROR_INVALID_VALUE;
+  if (address + bytes < address || !free_in_window(device_address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   auto charge = HostCharge::take(budget_, paged ? round_up(bytes) : 2 * round_up(bytes));  // with the shadow
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   std::vector<std::byte> shadow(paged ? 0 : bytes);
@@ -50,19 +48,51 @@ CUresult HostBlocks::open_mapped(std::uint64_t address, std::uint64_t bytes, std
     drop(blocks_[address]);
     blocks_.erase(address);
   }
+  const CUresult result = put_at(device_address, bytes, -1);
+  if (result != CUDA_SUCCESS) return result;
+  blocks_[address] = {bytes, reinterpret_cast<std::byte*>(device_address), context, true, false, std::move(shadow), std::move(*charge)};
+  if (!paged) ++compared_;
+  return result;
+}
+
+CUresult HostBlocks::open_shared(std::uint64_t address, std::uint64_t bytes, std::uint32_t context, Descriptor& descriptor) {
+  if (bytes % page_bytes != 0 || !free_in_window(address, bytes) || blocks_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  auto charge = HostCharge::take(budget_, bytes);
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  try {
+    descriptor = Descriptor(make_sealed_memory("fargpu-pinned", bytes));
+  } catch (const SystemError&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const CUresult result = put_at(address, bytes, descriptor.number());
+  if (result == CUDA_SUCCESS)
+    blocks_[address] = {bytes, reinterpret_cast<std::byte*>(address), context, true, true, {}, std::move(*charge)};
+  return result;
+}
+
+bool HostBlocks::free_in_window(std::uint64_t address, std::uint64_t bytes) const {
+  const std::uint64_t offset = address - window_base_;
+  if (bytes == 0 || bytes > window_bytes_ || address % page_bytes != 0 || offset > window_bytes_ || round_up(bytes) > window_bytes_ - offset)
+    return false;
+  return std::none_of(device_ranges_.begin(), device_ranges_.end(), [&](const auto& range) {
+    return range.first < address + round_up(bytes) && address < range.first + round_up(range.second);
+  });
+}
+
+// Pinned memory that kernels use, at a place that is free: memory behind the descriptor, or if there is none, of our own.
+CUresult HostBlocks::put_at(std::uint64_t address, std::uint64_t bytes, int descriptor) {
   // The window is reserved by this process, without access, so nothing else can lie there.
-  void* const wish = reinterpret_cast<void*>(device_address);
-  void* const memory = ::mmap(wish, round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  void* const wish = reinterpret_cast<void*>(address);
+  const int kind = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* const memory = ::mmap(wish, round_up(bytes), PROT_READ | PROT_WRITE, kind | MAP_FIXED, descriptor, 0);
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver_.cuMemHostRegister_v2(memory, round_up(bytes), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result != CUDA_SUCCESS) {
     ::mmap(wish, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return result;
   }
-  blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, true, std::move(shadow), std::move(*charge)};
-  device_ranges_[device_address] = bytes;
-  memory_.add_foreign(device_address, bytes);
-  if (!paged) ++compared_;
+  device_ranges_[address] = bytes;
+  memory_.add_foreign(address, bytes);
   return result;
 }
 
@@ -114,6 +144,11 @@ std::span<std::byte> HostBlocks::find(std::uint64_t address, std::uint64_t bytes
   const auto* const found = locate(address, bytes);
   if (!found) return {};
   return {found->second.memory + (address - found->first), bytes};
+}
+
+bool HostBlocks::shared(std::uint64_t address, std::uint64_t bytes) {
+  const auto* const found = locate(address, bytes);
+  return found && found->second.shared;
 }
 
 bool HostBlocks::write(std::uint64_t address, std::span<const std::byte> bytes) {

@@ -1,5 +1,5 @@
 #pragma once
-// The worker's copies of pinned memory of the client.
+// Pinned memory of the client: the worker's copies of it, or the memory itself where both share it.
 
 #include <cuda.h>
 
@@ -12,12 +12,14 @@
 
 #include "device_memory.h"
 #include "driver_table.h"
+#include "exchange.h"
 #include "host_budget.h"
 
 namespace fargpu::server {
 
 /// Blocks are known by the client's address. A block that only remembers lies in pinned memory wherever the driver put it, out of
-/// the kernels' sight; a mapped block lies in the host window, at the address the kernels were told. Used by the executor only.
+/// the kernels' sight; a mapped block lies in the host window, at the address the kernels were told. A shared block is a mapped one whose
+/// pages are the client's too. Used by the executor only.
 class HostBlocks {
  public:
   /// Mapped blocks are part of what the session may use in `memory`.
@@ -27,6 +29,8 @@ class HostBlocks {
   CUresult open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context);
   /// `paged`: the client asks for what it wants to see; else it is told of changes.
   CUresult open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, bool paged, std::uint32_t context);
+  /// Makes memory that the client maps at the same address, by the descriptor that is given out.
+  CUresult open_shared(std::uint64_t address, std::uint64_t bytes, std::uint32_t context, Descriptor& descriptor);
   CUresult close(std::uint64_t address);
   /// The context is about to go; its blocks go first.
   void context_closes(std::uint32_t context);
@@ -35,6 +39,8 @@ class HostBlocks {
 
   /// Our memory for [address, address + bytes) of a block; empty if there is none.
   std::span<std::byte> find(std::uint64_t address, std::uint64_t bytes);
+  /// Whether all of this is the client's own memory too.
+  bool shared(std::uint64_t address, std::uint64_t bytes);
   /// New contents from the client, for a mapped block.
   bool write(std::uint64_t address, std::span<const std::byte> bytes);
   /// The client has been sent what lies here.
@@ -49,10 +55,13 @@ class HostBlocks {
     std::byte* memory = nullptr;
     std::uint32_t context = 0;
     bool mapped = false;
+    bool shared = false;
     std::vector<std::byte> shadow;  // mapped and not paged: what the client is known to hold
     HostCharge charge;
   };
   void drop(Block& block);
+  bool free_in_window(std::uint64_t address, std::uint64_t bytes) const;
+  CUresult put_at(std::uint64_t address, std::uint64_t bytes, int descriptor);
   std::pair<const std::uint64_t, Block>* locate(std::uint64_t address, std::uint64_t bytes);
 
   DriverTable& driver_;

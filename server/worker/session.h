@@ -115,6 +115,8 @@ class Session final : FrameHandler {
   Turns& turns() { return turns_; }
   Output& output() { return output_; }
   const SessionOptions& options() const { return options_; }
+  /// For what passes beside the frames.
+  Channel& channel() { return channel_; }
 
   /// The driver's object behind a handle; false if the handle is none of this session. Streams may be 1, functions may be kernels.
   template <class T>

@@ -61,6 +61,17 @@ class TwoDevices(SystemTest):
                 self.assertNotIn("skipped", done.out)
 
 
+class SharedMemory(SystemTest):
+    """What only a host on the same machine can do."""
+
+    def test_a_long_conversation(self):
+        """A kernel and the program that read what the other writes, again and again, in the time of some accesses to memory each."""
+        broker = self.broker(driver=SOFTWARE_GPU)
+        done = run([PROGRAMS / "kernels_mapped", "conversation"], seconds=CASE_SECONDS,
+                   env={**environment(broker), "FARGPU_TRANSPORT": "shm", "KERNELS_ROUNDS": "3000"})
+        self.assertEqual(done.code, 0, done.out + done.err)
+
+
 class Sharing(SystemTest):
     """Processes that hand memory to each other."""
 

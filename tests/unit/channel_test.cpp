@@ -1,4 +1,4 @@
-// What every channel does alike: within the process, over a Unix socket, over TCP on this machine.
+// What every channel does alike: within the process, over a Unix socket, over TCP on this machine, through shared memory.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -45,12 +45,21 @@ Ends tcp_channel() {
   return {make_socket_channel(near, "left"), make_socket_channel(far, "right")};
 }
 
+Ends shared_channel(std::size_t ring_bytes) {
+  auto [left, right] = unix_channel();
+  const int memory = make_ring_memory(ring_bytes);
+  Ends ends{make_shared_channel(std::move(left), memory, ring_bytes, true), make_shared_channel(std::move(right), memory, ring_bytes, false)};
+  ::close(memory);
+  return ends;
+}
+
 Ends make(const std::string& kind) {
   if (kind == "memory") return make_memory_channel(64u << 10);
+  if (kind == "shared") return shared_channel(64u << 10);
   return kind == "unix" ? unix_channel() : tcp_channel();
 }
 
-std::string any_kind() { return GENERATE(as<std::string>{}, "memory", "unix", "tcp"); }
+std::string any_kind() { return GENERATE(as<std::string>{}, "memory", "unix", "tcp", "shared"); }
 
 std::size_t send_piece(Channel& channel, std::span<const std::byte> bytes) {
   const Channel::Bytes piece(bytes);

@@ -22,7 +22,7 @@ std::string read(const std::string& text) {
 }
 
 std::string complaint(const std::string& text, const std::string& why) {
-  return "FARGPU_POOL is '" + text + "': " + why + "; write host[:port][,host[:port]...]";
+  return "FARGPU_POOL is '" + text + "': " + why + "; write host[:port][,host[:port]...], or unix:/path";
 }
 
 }  // namespace
@@ -60,6 +60,13 @@ TEST_CASE("what is no port is named") {
   CHECK(read("a:") == complaint("a:", "'' is no port"));
   CHECK(read("[::1]:") == complaint("[::1]:", "'' is no port"));
   CHECK(read("a: 80") == complaint("a: 80", "' 80' is no port"));
+}
+
+TEST_CASE("sockets of this machine are understood by their whole path") {
+  CHECK(read("unix:/run/fargpud.sock") == "unix:/run/fargpud.sock");
+  CHECK(read("unix:@name,a") == "unix:@name a:8470");
+  for (const std::string& text : {std::string("unix:"), std::string("unix:here"), std::string("unix:/"), "unix:/" + std::string(107, 'x')})
+    CHECK(read(text) == complaint(text, "'" + text + "' names no Unix socket by its whole path"));
 }
 
 TEST_CASE("transports that there are not yet are named") {

@@ -125,7 +125,7 @@ TEST_CASE("every setting says where it came from, once") {
   Told told;
   const Settings settings = told.read({"--show-config"});
   CHECK(told.wish == Wish::show_config);
-  CHECK(settings.origins.size() == 27);
+  CHECK(settings.origins.size() == 28);
   for (const Settings::Origin& one : settings.origins) {
     unsigned times = 0;
     for (const Settings::Origin& other : settings.origins) times += other.name == one.name;
@@ -186,17 +186,21 @@ TEST_CASE("unknown flags end it with an exit code") {
 TEST_CASE("addresses to listen on are taken apart") {
   const auto read = [](const std::string& text) {
     std::string all;
-    for (const ListenAddress& address : parse_listen(text)) all += "<" + address.host + "|" + std::to_string(address.port) + ">";
+    for (const ListenAddress& address : parse_listen(text))
+      all += address.socket.empty() ? "<" + address.host + "|" + std::to_string(address.port) + ">" : "<" + address.socket + ">";
     return all;
   };
   CHECK(read("127.0.0.1:8470") == "<127.0.0.1|8470>");
   CHECK(read("localhost:0,[::1]:9") == "<localhost|0><::1|9>");
+  CHECK(read("unix:/run/fargpud.sock,a:1") == "</run/fargpud.sock><a|1>");
+  CHECK_THROWS_WITH(read("unix:here"), "listen is 'unix:here': 'unix:here' names no Unix socket by its whole path");
+  CHECK_THROWS_AS(read("unix:/" + std::string(107, 'x')), SettingsError);
   for (const std::string wrong : {"", "host", "host:", ":1", "host:x", "host:65536", "host:1,", "a:1,,b:2", "[::1]", "host:-1"}) {
     INFO(wrong);
     if (wrong == "host:1,") CHECK(read(wrong) == "<host|1>");
     else CHECK_THROWS_AS(read(wrong), SettingsError);
   }
-  CHECK_THROWS_WITH(read("a:1,b"), "listen is 'a:1,b': 'b' is not host:port");
+  CHECK_THROWS_WITH(read("a:1,b"), "listen is 'a:1,b': 'b' is not host:port or unix:/path");
 }
 
 TEST_CASE("device numbers are taken apart") {

@@ -357,7 +357,7 @@ TEST_CASE("pinned pictures travel in the stream's order, and nobody waits") {
     const CUDA_MEMCPY2D in = to_array(pinned, 64, second, width, 32);
     REQUIRE(cuMemcpy2DAsync_v2(&in, stream) == CUDA_SUCCESS);
   }
-  CHECK(bytes[0] == 0);
+  if (!remote.session().shares_memory()) CHECK(bytes[0] == 0);  // else it is the driver's own, which copies at once
   remote.driver->pause(false);
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(std::memcmp(bytes, picture.data(), 64 * 32) == 0);

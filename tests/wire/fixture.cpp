@@ -1,5 +1,8 @@
 #include "fixture.h"
 
+#include <sys/socket.h>
+
+#include <cstdlib>
 #include <future>
 #include <stdexcept>
 
@@ -12,9 +15,23 @@ namespace fargpu::test {
 
 std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_sockets() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("no sockets");
+  return {make_socket_channel(ends[0], "the worker"), make_socket_channel(ends[1], "the client")};
+}
+
 client::Config Remote::default_config() {
   client::Config config;
   config.driver_version = toolkit_version;
+  const char* const transport = std::getenv("FARGPU_TEST_TRANSPORT");
+  if (transport && std::string(transport) == "shm") config.transport = client::Transport::shm;
+  return config;
+}
+
+client::Config Remote::sharing_config() {
+  client::Config config = default_config();
+  config.transport = client::Transport::shm;
   return config;
 }
 
@@ -38,7 +55,7 @@ std::size_t Turnstile::words() {
 
 Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile, std::chrono::nanoseconds work_max) {
   driver->reset();
-  auto [near, far] = make_memory_channel();
+  auto [near, far] = config.transport == client::Transport::shm ? make_sockets() : make_memory_channel();
   if (wrap_channel) near = wrap_channel(std::move(near));
   channel_ = near.get();
   worker_ = std::thread([this, turnstile, work_max, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {

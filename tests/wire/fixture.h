@@ -1,5 +1,5 @@
 #pragma once
-// Client and worker in one process, joined by a channel in memory, before the fake driver. Tests call the exported functions of the
+// Client and worker in one process, joined by a channel in memory or, for FARGPU_TEST_TRANSPORT=shm, by one through shared memory, before the fake driver. Tests call the exported functions of the
 // client like any program, and look at what the driver was asked.
 
 #include <cuda.h>
@@ -70,6 +70,8 @@ class Remote {
   void cut() { channel_->close(); }
 
   static client::Config default_config();
+  /// Client and worker share memory, as they all do for FARGPU_TEST_TRANSPORT=shm.
+  static client::Config sharing_config();
 
   /// What a lane of the session must know.
   static inline const std::vector<std::byte> lane_key{32, std::byte{7}};
@@ -85,6 +87,9 @@ class Remote {
   std::thread worker_;
   std::string why_;
 };
+
+/// Connected sockets on which a client and a worker can come to share memory.
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_sockets();
 
 /// A Remote with the primary context of device 0 current.
 struct RemoteContext : Remote {

@@ -1,6 +1,9 @@
 #pragma once
 // A client that need not keep to the protocol, before a worker in this process.
 
+#include <unistd.h>
+
+#include <array>
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -35,8 +38,8 @@ class HandMadeClient {
   static constexpr std::uint64_t host_window = 0x2b5d'4000'0000;
 #endif
 
-  explicit HandMadeClient(std::uint64_t host_bytes_max = 0) {
-    auto [near, far] = make_memory_channel();
+  explicit HandMadeClient(std::uint64_t host_bytes_max = 0, bool shares_memory = false) {
+    auto [near, far] = shares_memory ? make_sockets() : make_memory_channel();
     channel_ = std::move(near);
     worker_ = std::thread([this, host_bytes_max, far = std::move(far)] {
       server::AttachOptions options;
@@ -47,8 +50,9 @@ class HandMadeClient {
       const auto attach = receive_control(*far, limits::lease_timeout);
       why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });
-    send_control(*channel_, 1, [](wire::Control::Builder control) {
+    send_control(*channel_, 1, [&](wire::Control::Builder control) {
       auto attach = control.initAttach();
+      attach.setSharedMemory(shares_memory);
       attach.setProtocolVersion(wire::PROTOCOL_VERSION);
       attach.setDriverVersion(13000);
       const auto range = [](wire::Range::Builder r, std::uint64_t base) {
@@ -61,7 +65,23 @@ class HandMadeClient {
     const auto answer = receive_control(*channel_, limits::lease_timeout);
     MessageReader reader(answer);
     REQUIRE(reader.root<wire::Control>().getAttachAnswer().getFailure().getReason() == wire::Failure::Reason::NONE);
+    const std::uint64_t ring_bytes = reader.root<wire::Control>().getAttachAnswer().getRingBytes();
+    REQUIRE((ring_bytes > 0) == shares_memory);
+    if (!shares_memory) return;
+    const int memory = next_descriptor();
+    channel_ = make_shared_channel(std::move(channel_), memory, ring_bytes, true);
+    ::close(memory);
   }
+  /// The next descriptor that the worker sends.
+  int next_descriptor() {
+    while (true) {
+      if (const int descriptor = channel_->receive_descriptor(); descriptor >= 0) return descriptor;
+      std::array<std::byte, 1> word;
+      channel_->wait({.readable = true}, Channel::forever);
+      if (!channel_->shares_memory()) channel_->receive_some(word);
+    }
+  }
+  Channel& channel() { return *channel_; }
   ~HandMadeClient() {
     if (worker_.joinable()) {
       channel_->close();

@@ -16,6 +16,7 @@ namespace {
 client::Config with_lanes(unsigned lanes) {
   client::Config config = test::Remote::default_config();
   config.lanes = lanes;
+  config.transport = client::Transport::automatic;  // with shared memory there are none
   return config;
 }
 

@@ -256,15 +256,16 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
       session.completions().after(*stream, Completions::Kind::delivery,
                                   [&session, bulk](CUresult) { session.staging_in().give(bulk); });
     }
-  } else if (shape.height != 1 && !source.isPart()) {
+  } else if (shape.height != 1 && (source.isPull() || source.isLanes())) {
     return refuse(CUDA_ERROR_INVALID_VALUE);
   } else if (source.isLanes()) {
     if (shape.width == 0) return CUDA_ERROR_INVALID_VALUE;
     std::make_shared<Landing>(session, call.id(), in.getStream(), shape.width, target, in.getComplete())->start(source.getLanes());
     return Outcome::later();
   } else if (source.isBlock()) {
-    const std::span<std::byte> memory = session.host_blocks().find(source.getBlock(), shape.width);
-    if (memory.size() != shape.width) return CUDA_ERROR_INVALID_VALUE;
+    const std::uint64_t bytes = extent_of_rows(shape.width, 1, shape.height, shape.width);
+    const std::span<std::byte> memory = session.host_blocks().find(source.getBlock(), bytes);
+    if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = copy_rows(session, *stream, shape, target, memory.data(), true);
     if (result != CUDA_SUCCESS) return result;
     session.submitted(*stream);
@@ -324,6 +325,7 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
   const CUresult result = copy_rows(session, *stream, shape, source, memory.data(), false);
   if (result != CUDA_SUCCESS) return result;
   session.submitted(*stream);
+  if (session.host_blocks().shared(address, bytes)) return CUDA_SUCCESS;  // it is the client's own
   session.completions().after(*stream, Completions::Kind::delivery, [&session, address, bytes](CUresult done) {
     if (done == CUDA_SUCCESS) deliver_block(session, address, bytes);
   });
@@ -345,8 +347,16 @@ Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {
   DriverTable& driver = session.driver();
   CUresult result;
   if (!target.array && !source.array && shape.height == 1 && shape.depth == 1) {
-    result = across ? driver.cuMemcpyPeerAsync(target.address, to->cuda, source.address, from->cuda, shape.width, stream->cuda)
-                    : driver.cuMemcpyDtoDAsync_v2(target.address, source.address, shape.width, stream->cuda);
+    HostBlocks& blocks = session.host_blocks();
+    const bool from_host = blocks.shared(source.address, shape.width), to_host = blocks.shared(target.address, shape.width);
+    if (from_host && !to_host) {
+      result = driver.cuMemcpyHtoDAsync_v2(target.address, reinterpret_cast<const void*>(source.address), shape.width, stream->cuda);
+    } else if (to_host && !from_host) {
+      result = driver.cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(target.address), source.address, shape.width, stream->cuda);
+    } else {
+      result = across ? driver.cuMemcpyPeerAsync(target.address, to->cuda, source.address, from->cuda, shape.width, stream->cuda)
+                      : driver.cuMemcpyDtoDAsync_v2(target.address, source.address, shape.width, stream->cuda);
+    }
   } else {
     CUDA_MEMCPY3D copy = copy_of(shape);
     put_source(source, copy);

@@ -89,6 +89,15 @@ Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
 
 Outcome openHostBlock(Session& session, Call& call, wire::OpenHostBlock::Reader in) {
   HostBlocks& blocks = session.host_blocks();
+  if (in.getShared()) {
+    if (!call.id().wants_reply) throw ProtocolError("shared memory that nobody waits for");
+    if (!session.channel().shares_memory()) return CUDA_ERROR_NOT_SUPPORTED;
+    Descriptor descriptor;
+    const CUresult result = blocks.open_shared(in.getAddress(), in.getBytes(), call.id().context, descriptor);
+    if (result != CUDA_SUCCESS || session.channel().send_descriptor(descriptor.number())) return result;
+    blocks.close(in.getAddress());
+    return CUDA_ERROR_OUT_OF_MEMORY;  // of room for descriptors that the client does not take
+  }
   if (!in.getMapped()) return blocks.open(in.getAddress(), in.getBytes(), call.id().context);
   return blocks.open_mapped(in.getAddress(), in.getBytes(), in.getDevice(), in.getPaged(), call.id().context);
 }

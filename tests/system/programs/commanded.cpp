@@ -30,6 +30,7 @@ struct Block {
 };
 
 std::map<std::string, Block> blocks;
+std::map<std::string, unsigned char*> pinned;
 CUfunction fill = nullptr;   // writes to the block
 CUfunction crash = nullptr;  // accesses what is not there
 CUfunction hang = nullptr;   // never ends
@@ -154,6 +155,20 @@ std::string perform(std::istream& rest) {
     rest >> bytes;
     block.bytes.resize(bytes);
     return name_of(cuMemAlloc(&block.address, bytes));
+  }
+  if (command == "pin") {  // page-locked memory, of the bytes that were last written to the block
+    void* memory = nullptr;
+    const CUresult result = cuMemHostAlloc(&memory, block.bytes.size(), 0);
+    if (result != CUDA_SUCCESS) return name_of(result);
+    std::memcpy(memory, block.bytes.data(), block.bytes.size());
+    pinned[name] = static_cast<unsigned char*>(memory);
+    return name_of(result);
+  }
+  if (command == "unpin") return name_of(cuMemFreeHost(pinned[name]));
+  if (command == "write_pinned") return name_of(cuMemcpyHtoDAsync(block.address, pinned[name], block.bytes.size(), nullptr));
+  if (command == "touch_pinned") {
+    std::memset(pinned[name], 1, block.bytes.size());
+    return "SUCCESS";
   }
   if (command == "free") return name_of(cuMemFree(block.address));
   if (command == "write") {

@@ -14,6 +14,9 @@ SOFTWARE_GPU = BUILD / "server" / "softgpu" / "libfargpu-softgpu.so"
 KERNEL_PROGRAMS = BUILD / "tests" / "kernels"
 PROGRAMS = BUILD / "tests" / "system"
 
+# How sessions of tests travel that do not say how: tcp or shm.
+TRANSPORT = os.environ.get("FARGPU_TEST_TRANSPORT", "tcp")
+
 # Programs that are not built with the sanitizer need its runtime before they load a library that is.
 SANITIZER_RUNTIME = os.environ.get("FARGPU_SANITIZER_RUNTIME", "")
 SANITIZED = bool(SANITIZER_RUNTIME)

@@ -162,6 +162,7 @@ def environment(changes=None):
     """The environment of tests: nothing of fargpu or CUDA that the caller's shell has, and `changes`; None takes one away."""
     names = ("FARGPU_", "FARGPUD_", "CUDA_", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
     result = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    result["FARGPU_TRANSPORT"] = paths.TRANSPORT
     if _reports:
         common = f"log_path={_reports.name}/report:abort_on_error=1"
         # Client programs are killed and forked in all ways; what they leak is not what is tested.
