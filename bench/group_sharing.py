@@ -70,7 +70,7 @@ def run(bench):
                     got = tenants.run(pool, [(["spend", seconds, us], {"FARGPU_COMPUTE": f"{percent}%"})])[0]
                     windows = [100 * sum(got["series"][i:i + 10]) / 10 / solo for i in range(0, len(got["series"]) - 9, 10)]
                     add("Q2", "tcp", abs(100 * got["share"] / solo - percent), case, detail={
-                        "got": f"{100 * got['share'] / solo:.2f}%", "worst second": f"{max((abs(w - percent) for w in windows), default=0):.2f} points off",
+                        "got": f"{100 * got['share'] / solo:.2f}%", "worst second": f"{max(abs(w - percent) for w in windows):.2f} points off" if windows else "none whole",
                         "series": got["series"]})
     if bench.wants("Q3"):
         with bench.attempt(("Q3", "tcp")):
