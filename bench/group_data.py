@@ -9,7 +9,7 @@ from rounds import field, in_turn, middle, ratios
 STREAMS = (1, 4, 8)
 DIRECTIONS = {"htod": "HtoD", "dtoh": "DtoH"}
 ROWS = {"htod": ("B1", "B4"), "dtoh": ("B2", "B5")}  # against plain sockets, against the local driver
-ONE_CONNECTION = "a session has one connection, whatever k is"
+LANES = {"htod": 4, "dtoh": 8}  # of the rows against the local driver
 
 
 def run(bench):
@@ -19,38 +19,37 @@ def run(bench):
         local = stack.enter_context(machine.asked(program))
         for transport in machine.transports(bench.rtts, bench.rate):
             on = transport.name
-            remote = stack.enter_context(machine.asked(program, transport.pool))
+            remotes = {k: stack.enter_context(machine.asked(program, transport.pool, {"FARGPU_LANES": str(k)})) for k in STREAMS}
             plain = stack.enter_context(machine.plain(transport))
             for direction, rows in ROWS.items():
                 if bench.wants("B3", *rows):
                     with bench.attempt(*((rows[0], on, f"k={k}") for k in STREAMS), (rows[1], on), ("B3", on, DIRECTIONS[direction])):
-                        copying(bench, on, direction, local, remote, plain)
+                        copying(bench, on, direction, local, remotes, plain)
             if bench.wants("B6"):
                 with bench.attempt(("B6", on)):
-                    overlapping(bench, on, local, remote)
+                    overlapping(bench, on, local, remotes[LANES["htod"]])
 
 
-def copying(bench, on, direction, local, remote, plain):
-    """Copies of both kinds of memory, locally, remotely, and what plain sockets carry, in turn."""
+def copying(bench, on, direction, local, remotes, plain):
+    """Copies of both kinds of memory, locally, remotely with k lanes, and what k plain sockets carry, in turn."""
     machine, add = bench.machine, bench.results.add
     # Less through a proxy, which is slower and has no goals: but 64 MiB, from which on sizes are comparable.
     size, copies = (bench.sizes.bytes, bench.sizes.copies) if on == "tcp" else (bench.sizes.proxied_bytes, 2)
     values = {"bytes": size, "count": copies, "direction": direction}
-    server = {"pageable": [], "pinned": []}
+    server = {}
 
-    def remotely(memory):
+    def remotely(name, k, memory):
         before = machine.server_cpu()
-        answer = remote.ask("copy", memory=memory, **values)
+        answer = remotes[k].ask("copy", memory=memory, **values)
         # The answer is checked by copying everything to the device before and back afterwards.
-        server[memory].append((machine.server_cpu() - before) / (copies + 2))
+        server.setdefault(name, []).append((machine.server_cpu() - before) / (copies + 2))
         return answer
 
-    parts = {}
-    for memory in server:
-        parts["local " + memory] = lambda memory=memory: local.ask("copy", memory=memory, **values)
-        parts["remote " + memory] = lambda memory=memory: remotely(memory)
+    parts = {f"local {memory}": lambda memory=memory: local.ask("copy", memory=memory, **values) for memory in ("pageable", "pinned")}
     for k in STREAMS:
+        parts[f"T{k}"] = lambda k=k: remotely(f"T{k}", k, "pageable")
         parts[f"S{k}"] = lambda k=k: plain.ask("stream", streams=k, **values)
+    parts["T pinned"] = lambda: remotely("T pinned", LANES[direction], "pinned")
     for part in parts.values():
         part()  # warms up
     found = in_turn(bench.rounds, parts)
@@ -58,25 +57,24 @@ def copying(bench, on, direction, local, remote, plain):
     def rate(name):
         return size / 1e9 / middle(found[name], "copy")
 
-    def cost(memory):
+    def cost(name, against="local pageable"):
         gigabytes = size / 1e9
-        return {"client CPU s/GB": middle(found["remote " + memory], "copy_cpu") / gigabytes,
-                "server CPU s/GB": statistics.median(server[memory]) / gigabytes,
-                "local CPU s/GB": middle(found["local " + memory], "copy_cpu") / gigabytes}
+        return {"client CPU s/GB": middle(found[name], "copy_cpu") / gigabytes, "server CPU s/GB": statistics.median(server[name]) / gigabytes,
+                "local CPU s/GB": middle(found[against], "copy_cpu") / gigabytes}
 
     against_sockets, against_local = ROWS[direction]
     if bench.wants(against_sockets):
         for k in STREAMS:
-            add(against_sockets, on, case=f"k={k}", rounds=ratios(found[f"S{k}"], found["remote pageable"], "copy"), note="" if k == 1 else ONE_CONNECTION, detail={
-                f"S{k} GB/s": rate(f"S{k}"), "T GB/s": rate("remote pageable"), **cost("pageable"),
+            add(against_sockets, on, case=f"k={k}", rounds=ratios(found[f"S{k}"], found[f"T{k}"], "copy"), detail={
+                f"S{k} GB/s": rate(f"S{k}"), "T GB/s": rate(f"T{k}"), **cost(f"T{k}"),
                 "sockets' client CPU s/GB": middle(found[f"S{k}"], "copy_cpu") / (size / 1e9)})
     if bench.wants(against_local):
-        add(against_local, on, rounds=ratios(found["local pageable"], found["remote pageable"], "copy"), note=ONE_CONNECTION, detail={
-            "N GB/s": rate("local pageable"), "T GB/s": rate("remote pageable"), **cost("pageable"),
-            "p99 T": middle(found["remote pageable"], "copy_p99")})
+        name = f"T{LANES[direction]}"
+        add(against_local, on, rounds=ratios(found["local pageable"], found[name], "copy"), detail={
+            "lanes": LANES[direction], "N GB/s": rate("local pageable"), "T GB/s": rate(name), **cost(name), "p99 T": middle(found[name], "copy_p99")})
     if bench.wants("B3"):
-        add("B3", on, case=DIRECTIONS[direction], rounds=ratios(found["local pinned"], found["remote pinned"], "copy"), detail={
-            "N GB/s": rate("local pinned"), "T GB/s": rate("remote pinned"), **cost("pinned")})
+        add("B3", on, case=DIRECTIONS[direction], rounds=ratios(found["local pinned"], found["T pinned"], "copy"), detail={
+            "lanes": LANES[direction], "N GB/s": rate("local pinned"), "T GB/s": rate("T pinned"), **cost("T pinned", "local pinned")})
 
 
 def overlapping(bench, on, local, remote):

@@ -1,10 +1,12 @@
 #include "config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <thread>
 
 #include "cuda_facts.h"
+#include "protocol/limits.h"
 
 namespace fargpu::client {
 namespace {
@@ -58,6 +60,12 @@ Config read() {
       c.number_error = "FARGPU_SPIN_US is '" + wanted + "'; give microseconds from 0 to " + std::to_string(spin_us_max);
   }
   c.spin = std::chrono::microseconds(spin_us);
+  // Each takes a processor here and one at the host.
+  c.lanes = std::min(8u, std::thread::hardware_concurrency() / 2);
+  if (const std::string wanted = variable("FARGPU_LANES"); !wanted.empty()) {
+    if (!parse_number(wanted, c.lanes) || c.lanes > limits::lanes_max)
+      c.number_error = "FARGPU_LANES is '" + wanted + "'; give a number of connections from 0 to " + std::to_string(limits::lanes_max);
+  }
   c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";
   for (const char* name : cuda_variables)
     if (const char* value = std::getenv(name)) c.cuda_environment.emplace_back(name, value);

@@ -33,6 +33,8 @@ struct Config {
   bool visible_set = false;
   /// How long a waiting thread polls before it sleeps (FARGPU_SPIN_US, microseconds).
   std::chrono::nanoseconds spin{0};
+  /// Connections that large copies are divided among (FARGPU_LANES); 0 or 1 for the session's own alone.
+  unsigned lanes = 0;
   /// CUDA_LAUNCH_BLOCKING=1: every launch is waited for.
   bool launch_blocking = false;
   /// CUDA variables that the worker must know before it initialises its driver.

@@ -27,6 +27,22 @@ Window keep_window(const std::vector<Window>& offered, wire::Range::Reader taken
   return kept;
 }
 
+// A connection that the session's worker has taken as a bulk lane.
+std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<kj::byte>& key, const std::string& host) {
+  auto channel = connect();
+  send_control(*channel, 1, [&](wire::Control::Builder control) {
+    auto lane = control.initLane();
+    lane.setSessionId(session);
+    lane.setKey(capnp::Data::Reader(key.data(), key.size()));
+  });
+  const auto message = receive_control(*channel, limits::connect_timeout);
+  MessageReader reader(message);
+  const auto control = reader.root<wire::Control>();
+  if (!control.isLaneAnswer()) throw ProtocolError(host + " did not answer to a bulk lane");
+  check_failure(control.getLaneAnswer(), host);
+  return channel;
+}
+
 struct OfferedWindows {
   std::vector<Window> device = reserve_device_windows();
   std::vector<Window> host = reserve_host_windows();
@@ -35,7 +51,7 @@ struct OfferedWindows {
 }  // namespace
 
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
-                                const std::string& host_name) {
+                                const std::string& host_name, Connect connect) {
   OfferedWindows offered;
   if (offered.device.empty() || offered.host.empty()) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
@@ -63,6 +79,12 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   Terms terms;
   terms.host = host_name;
   terms.session_id = answer.getSessionId();
+  terms.lanes = config.lanes;
+  if (connect && answer.hasLaneKey()) {
+    const auto bytes = answer.getLaneKey();
+    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<kj::byte>(bytes.begin(), bytes.end()),
+                       host_name] { return open_lane(connect, session, key, host_name); };
+  }
   if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
   terms.device_window = keep_window(offered.device, answer.getDeviceWindow(), host_name);
   terms.host_window = keep_window(offered.host, answer.getHostWindow(), host_name);
@@ -106,7 +128,9 @@ std::unique_ptr<Session> dial(const Config& config) {
       });
       // Where keys were made from the ticket, nothing else is shown of it.
       const std::span<const std::byte> shown = ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
-      auto session = attach(connect_session(host, ticket), shown, config, broker.name());
+      // Bulk lanes do not speak TLS: where it is spoken, all bytes go by the one connection.
+      const Connect connect = ticket.name.empty() ? Connect([host] { return connect_session(host, {}); }) : Connect();
+      auto session = attach(connect_session(host, ticket), shown, config, broker.name(), connect);
       log::info("session {} at {}, {} device(s)", session->terms().session_id, broker.name(),
                 session->facts().devices.size());
       return session;

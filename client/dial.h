@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,8 +17,12 @@ namespace fargpu::client {
 /// Dials the hosts of the configuration in order; the first that offers a session gets it. Throws DialError.
 std::unique_ptr<Session> dial(const Config& config);
 
-/// The attach step alone, on a connection whose other end is a worker: for tests that have one in this process.
+/// Makes a further connection to the host of a session, or throws.
+using Connect = std::function<std::unique_ptr<Channel>()>;
+
+/// The attach step alone, on a connection whose other end is a worker: for tests that have one in this process. Without `connect` the
+/// session has no bulk lanes.
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
-                                const std::string& host_name);
+                                const std::string& host_name, Connect connect = {});
 
 }  // namespace fargpu::client

@@ -34,12 +34,14 @@ std::uint64_t GraphParts::add(Part part) {
   return next_++;
 }
 
-bool GraphParts::within(std::uint64_t base, std::uint64_t bytes) const {
+std::map<std::uint64_t, GraphParts::Memory> GraphParts::within(std::uint64_t base, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(parts_.begin(), parts_.end(), [&](const auto& part) {
-    const auto* const memory = std::get_if<Memory>(&part.second);
-    return memory && memory->begin() < base + bytes && memory->end() > base;
-  });
+  std::map<std::uint64_t, Memory> found;
+  for (const auto& [number, part] : parts_) {
+    const auto* const memory = std::get_if<Memory>(&part);
+    if (memory && memory->begin() < base + bytes && memory->end() > base) found.emplace(number, *memory);
+  }
+  return found;
 }
 
 void GraphParts::release(std::uint64_t number) {

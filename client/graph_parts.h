@@ -52,8 +52,8 @@ class GraphParts {
   std::optional<Function> function(std::uint64_t number) const { return find<Function>(number); }
   std::optional<Memory> memory(std::uint64_t number) const { return find<Memory>(number); }
   std::optional<Allocation> allocation(std::uint64_t number) const { return find<Allocation>(number); }
-  /// Whether any part is memory within [base, base + bytes).
-  bool within(std::uint64_t base, std::uint64_t bytes) const;
+  /// The parts that are memory within [base, base + bytes).
+  std::map<std::uint64_t, Memory> within(std::uint64_t base, std::uint64_t bytes) const;
   void release(std::uint64_t number);
 
  private:
@@ -86,6 +86,7 @@ class NewParts {
     return numbers_.emplace_back(parts_.add(part));
   }
   void keep() { numbers_.clear(); }
+  const std::vector<std::uint64_t>& numbers() const { return numbers_; }
 
  private:
   GraphParts& parts_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "entry.h"
 #include "operations.capnp.h"
@@ -112,11 +114,11 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   std::unique_lock lock(mutex_);
   Block* const block = find(address, 1);
   if (!block) return CUDA_ERROR_INVALID_VALUE;
-  if (block->device_address == 0) {
-    if (session_.graph_parts().within(block->base, block->bytes)) {
-      refuse_use("kernel access to host memory that a graph copies from or to");
-      return CUDA_ERROR_NOT_SUPPORTED;
-    }
+  const bool now_mapped = block->device_address == 0;
+  if (now_mapped) {
+    for (const auto& [number, memory] : session_.graph_parts().within(block->base, block->bytes))
+      if (memory.begin() < block->base || memory.end() > block->base + block->bytes)
+        return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");
     std::uint64_t seen_at = block->base;
     if (!block->owned) {
       const auto taken = window_.take(round_up(block->bytes), page_bytes);
@@ -159,7 +161,41 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     }
   }
   device_address = block->device_address + (address - block->base);
+  lock.unlock();
+  if (now_mapped) name_parts(thread, *block);
   return CUDA_SUCCESS;
+}
+
+// A graph's copies from and to the program's memory are told as they were made. Once kernels use that memory they have to go where these
+// see it: what one of them writes, another reads.
+void HostMemory::name_parts(Thread& thread, const Block& block) {
+  for (const auto& [number, memory] : session_.graph_parts().within(block.base, block.bytes)) {
+    RemoteCall<wire::MapGraphPart> call(thread, Opcode::mapGraphPart, ContextNeed::none);
+    auto in = call.in();
+    in.setPart(number);
+    auto side = in.initPlace();
+    side.getPlace().setDevice(block.device_address != 0 ? memory.base - block.base + block.device_address : 0);
+    side.setX(memory.x);
+    side.setY(memory.y);
+    side.setZ(memory.z);
+    side.setPitch(memory.pitch);
+    side.setHeight(memory.height);
+    call.tell();
+  }
+}
+
+void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
+  const std::lock_guard order(order_);
+  std::set<const Block*> blocks;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::uint64_t number : parts.numbers()) {
+      const auto memory = session_.graph_parts().memory(number);
+      const Block* const block = memory ? find(memory->begin(), 1) : nullptr;
+      if (block && block->device_address != 0) blocks.insert(block);
+    }
+  }
+  for (const Block* const block : blocks) name_parts(thread, *block);
 }
 
 // What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see.
@@ -169,7 +205,8 @@ CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
     const bool expected = std::any_of(expected_.begin(), expected_.end(), [&](const auto& range) {
       return range.first < region.base + region.bytes && region.base < range.second;
     });
-    if (!expected) return CUDA_SUCCESS;
+    const bool copied = session_.graphs().any_launched() && !session_.graph_parts().within(region.base, region.bytes).empty();
+    if (!expected && !copied) return CUDA_SUCCESS;
   }
   return session_.settle(thread, *region.context);
 }
@@ -341,6 +378,10 @@ void HostMemory::drop(Thread& thread, std::uint64_t base) {
   }
   session_.stream_waits().forget(block->base, block->bytes);
   if (block->paged) pages_.forsake(block->base);
+  if (const std::uint64_t seen_at = std::exchange(block->device_address, 0); seen_at != 0) {
+    name_parts(thread, *block);
+    block->device_address = seen_at;
+  }
   if (block->opened) close(thread, *block);
   if (block->window_bytes != 0) session_.map().remove(block->device_address);
   // The addresses stay reserved, so that nothing else of the program comes to lie there.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "address_ranges.h"
+#include "graph_parts.h"
 #include "host_pages.h"
 #include "memory_map.h"
 
@@ -43,6 +44,9 @@ class HostMemory {
   /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address becomes the
   /// one the GPU knows, and the call is marked as one whose outcome the host sees.
   CUresult reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call);
+
+  /// The worker has new graph parts: copies from and to those in mapped blocks go where kernels see these.
+  void graph_has(Thread& thread, const NewParts& parts);
 
   /// Before work that may use mapped blocks: sends what the program changed.
   void before_work(Thread& thread) {
@@ -108,6 +112,7 @@ class HostMemory {
   std::vector<Change> take_changes(Block& block);                 // under mutex_
   void open(Thread& thread, const Block& block);                  // under order_
   void close(Thread& thread, const Block& block);                 // under order_
+  void name_parts(Thread& thread, const Block& block);            // under order_
   void drop(Thread& thread, std::uint64_t base);
 
   Session& session_;

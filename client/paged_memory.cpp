@@ -17,6 +17,7 @@
 #include "protocol/limits.h"
 #include "session.h"
 #include "system_calls.h"
+#include "vector_calls.h"
 #include "thread.h"
 
 namespace fargpu::client {
@@ -58,6 +59,7 @@ void PagedMemory::prepare() {
   const auto kind = static_cast<std::size_t>(use_);
   watch_faults(*this, kind);
   watch_system_calls(*this, kind, windows_);
+  watch_vector_calls();
 }
 
 off_t PagedMemory::place_in_file(std::uint64_t address) const {
@@ -115,6 +117,7 @@ bool PagedMemory::overtaken() const {
 }
 
 void PagedMemory::hand_over(Thread& thread) {
+  watch_vector_calls();  // of libraries that were loaded since: only from here on pages may be without access
   const std::lock_guard lock(mutex_);
   for (auto& [base, block] : blocks_) {
     if (!block->context->active) continue;
@@ -179,8 +182,13 @@ bool PagedMemory::fault(std::uint64_t address, bool writing) {
 }
 
 void PagedMemory::touch(std::uint64_t address, std::uint64_t bytes, bool writing) {
-  const std::lock_guard lock(mutex_);
   const std::uint64_t end = address + std::min(bytes, ~address);
+  // Without the lock: whoever holds it may be in a system call on other memory.
+  const bool within = std::any_of(windows_.begin(), windows_.end(), [&](const Window& window) {
+    return address < window.base + window.bytes && window.base < end;
+  });
+  if (!within) return;
+  const std::lock_guard lock(mutex_);
   while (address < end) {
     Block* const block = find(address);
     if (!block) return;

@@ -116,7 +116,8 @@ void Process::at_exit() noexcept {
   if (was_ready) session()->leave();
   printed.write();
   life_.store(Life::ended);
-  if (stats::enabled) stats::print(session()->commands().bytes_sent(), session()->receiver().bytes_received());
+  if (stats::enabled) stats::print(session()->commands().bytes_sent() + session()->bulk().bytes_sent(),
+                                    session()->receiver().bytes_received() + session()->bulk().bytes_received());
 }
 
 // The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is up to exec

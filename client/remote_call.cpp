@@ -91,8 +91,9 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   counts.sent.fetch_add(1, std::memory_order_relaxed);
   counts.waited.fetch_add(1, std::memory_order_relaxed);
   counts.bytes.fetch_add(message.size() + bulk_.size() + sizeof(FrameHeader), std::memory_order_relaxed);
-  counts.nanoseconds.fetch_add(
-      static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count()), std::memory_order_relaxed);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  counts.nanoseconds.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
+  session_.note_wait(took);
   if (pending_.result == CUDA_SUCCESS)
     for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale);
   else

@@ -22,6 +22,7 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
     : channel_(std::move(channel)),
       terms_(std::move(terms)),
       receiver_(*channel_, *this, spin),
+      bulk_(terms_.lanes, terms_.open_lane),
       commands_(*channel_, [this] { return receiver_.confirmed(); }, [this] { wake_service(); }),
       device_memory_(*this, terms_.device_window.base, terms_.device_window.bytes),
       host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
@@ -260,6 +261,20 @@ bool Session::idle() {
   return idle;
 }
 
+void Session::note_wait(std::chrono::nanoseconds took) {
+  const auto us = static_cast<std::uint32_t>(std::min<std::int64_t>(took.count() / 1000, limits::stream_credit_max));
+  std::uint32_t shortest = shortest_wait_us_.load(std::memory_order_relaxed);
+  while (us < shortest && !shortest_wait_us_.compare_exchange_weak(shortest, us, std::memory_order_relaxed)) {
+  }
+}
+
+std::uint64_t Session::stream_credit() const {
+  const std::uint32_t shortest = shortest_wait_us_.load(std::memory_order_relaxed);
+  if (shortest == unknown_wait) return limits::stream_credit;
+  return std::min<std::uint64_t>(limits::stream_credit + static_cast<std::uint64_t>(shortest * limits::stream_credit_per_us),
+                                 limits::stream_credit_max);
+}
+
 void Session::take_credit(Thread& thread, Stream& stream) {
   if (stream.capture.load(std::memory_order_relaxed)) return;
   const std::uint64_t items = stream.items.load(std::memory_order_relaxed);
@@ -270,7 +285,7 @@ void Session::take_credit(Thread& thread, Stream& stream) {
       if (stream.handle == handle) raise(stream.retired, items);
     });
   }
-  const auto has_room = [&] { return stream.items.load() - stream.retired.load() < limits::stream_pending_max; };
+  const auto has_room = [&] { return stream.items.load() - stream.retired.load() < stream_credit(); };
   if (has_room()) [[likely]]
     return;
   commands_.flush();

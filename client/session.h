@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "bulk.h"
 #include "callbacks.h"
 #include "capture.h"
 #include "command_stream.h"
@@ -50,6 +51,8 @@ struct Terms {
   std::bitset<opcode_max + 1> worker_opcodes;
   std::string host;  ///< for messages
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the worker is taken for dead
+  unsigned lanes = 0;                                     ///< bulk lanes wanted
+  std::function<std::unique_ptr<Channel>()> open_lane;    ///< connects one; null where there are none
 };
 
 /// Owns the connection and everything the client knows about the session. Lives as long as the process. Its parts are
@@ -62,6 +65,7 @@ class Session final : PushHandler {
   const Terms& terms() const { return terms_; }
   CommandStream& commands() { return commands_; }
   Receiver& receiver() { return receiver_; }
+  Bulk& bulk() { return bulk_; }
   ReplyCache& replies() { return replies_; }
   MemoryMap& map() { return map_; }
   DeviceMemory& device_memory() { return device_memory_; }
@@ -138,6 +142,8 @@ class Session final : PushHandler {
   void fail_contexts(int device, CUresult result);
   /// Waits while too much is pending on the stream.
   void take_credit(Thread& thread, Stream& stream);
+  /// A call was answered after this time: the shortest is about a round trip.
+  void note_wait(std::chrono::nanoseconds took);
 
   /// Work is about to be submitted that may use memory of the host: what the program changed there goes first.
   void before_work(Thread& thread) {
@@ -160,7 +166,9 @@ class Session final : PushHandler {
   /// Returns why it ended: another thread may have noticed before, and what this one met is only the consequence.
   std::string lose(const std::string& why) {
     end();
-    return receiver_.lose(why + excuse());
+    std::string first = receiver_.lose(why + excuse());
+    bulk_.close(first);
+    return first;
   }
   /// Sends what is left and says goodbye.
   void leave() noexcept;
@@ -182,6 +190,7 @@ class Session final : PushHandler {
   void wake_service();
   bool beat();
   std::string excuse() const;
+  std::uint64_t stream_credit() const;
   void lose_silent();
   void end();
 
@@ -194,6 +203,7 @@ class Session final : PushHandler {
   std::atomic<bool> service_asleep_{false};
   std::atomic<bool> ended_{false};
   Receiver receiver_;
+  Bulk bulk_;
   CommandStream commands_;
   ReplyCache replies_;
   MemoryMap map_;
@@ -218,6 +228,8 @@ class Session final : PushHandler {
   HandleMap<Context> contexts_{HandleKind::context};
   std::deque<Context*> primaries_;
   std::atomic<std::uint64_t> submitted_{0};
+  static constexpr std::uint32_t unknown_wait = ~0u;
+  std::atomic<std::uint32_t> shortest_wait_us_{unknown_wait};
   Vigil vigil_;
   mutable std::mutex reservation_mutex_;
   std::map<std::uint64_t, std::uint64_t> reservations_;  // bytes by base

@@ -27,6 +27,23 @@
 #include "watched.h"
 
 namespace fargpu::client {
+namespace {
+
+Watched watched;
+
+}  // namespace
+
+void touch_pages(std::uint64_t address, std::uint64_t bytes, bool writing) noexcept {
+  if (process().life() == Life::forked) return;
+  try {
+    watched.any([&](PagedMemory& memory) {
+      memory.touch(address, bytes, writing);
+      return false;
+    });
+  } catch (const std::exception& error) {
+    log::error("a system call uses memory whose contents cannot be had: {}", error.what());  // and fails with EFAULT
+  }
+}
 
 #if defined(__x86_64__)
 
@@ -38,7 +55,6 @@ constexpr std::uint64_t let_pass = 0x6661726770750001;
 
 constexpr int stopped_by_filter = 1;  // the kernel's SYS_SECCOMP, which the C library does not name
 
-Watched watched;
 struct sigaction before;
 
 struct Stopped {
@@ -106,16 +122,7 @@ void on_stopped(int signal, siginfo_t* info, void* context) {
     return;
   }
   const int saved_errno = errno;
-  try {
-    if (process().life() != Life::forked) {
-      watched.any([&](PagedMemory& memory) {
-        memory.touch(call.arguments[1], call.arguments[2], writes_memory(call.number));
-        return false;
-      });
-    }
-  } catch (const std::exception& error) {
-    log::error("a system call uses memory whose contents cannot be had: {}", error.what());  // and fails with EFAULT
-  }
+  touch_pages(call.arguments[1], call.arguments[2], writes_memory(call.number));
   registers[REG_RAX] = make(call);
   errno = saved_errno;
 }
@@ -186,7 +193,8 @@ void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<
 
 #else
 
-void watch_system_calls(PagedMemory&, std::size_t, const std::array<Window, 2>&) {
+void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<Window, 2>&) {
+  watched.add(memory, kind);
   static std::atomic<bool> said{false};
   if (!said.exchange(true))
     log::warn("system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT on this processor; touch the memory before, or copy");

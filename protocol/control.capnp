@@ -5,7 +5,7 @@
 # clients on a GPU host; a *worker* is the process there that executes one session; a *session* is one client process at one
 # host. How frames carry these messages is said in README.md beside this file.
 #
-# Connections. A client opens two kinds of connection, both to the broker's address, and both begin with one frame that
+# Connections. A client opens three kinds of connection, all to the broker's address, and all begin with one frame that
 # holds a Control message:
 #
 #   control connection   begins with `hello`. The broker answers `helloAnswer`; then each request is answered in turn until
@@ -13,12 +13,14 @@
 #   session connection   begins with `attach`. The broker reads just that frame, checks the ticket, and hands the
 #                        connection to the worker that the ticket names; whatever follows is between client and worker. The
 #                        worker answers `attachAnswer`; from then on calls may be sent.
+#   bulk lane            begins with `lane`. The broker hands the connection to the session's worker, which answers
+#                        `laneAnswer`. From then on it carries chunks of transfers, either way (README.md).
 #
 # Where the broker speaks TLS, a control connection begins with a handshake of TLS 1.3 instead, and everything said above comes
 # within. A session connection begins with one frame in the clear, `route`, which says nothing but whose it is; then follows a
 # handshake of TLS 1.3 with the worker, whose pre-shared key is the ticket and whose identity is the ticket's name; then `attach`,
 # with an empty ticket. So the keys of a session are known to client, broker and worker alone, and a state of TLS, which cannot be
-# handed from one process to another, never needs to be.
+# handed from one process to another, never needs to be. There are no bulk lanes then.
 #
 # A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
 # this file does not allow it is a protocol error and ends the connection.
@@ -63,8 +65,12 @@ struct Control {
     printed @16 :Printed;
     released @17 :Released;
 
+    # --- bulk lane ------------------------------------------------------------------------------------------------
+    lane @18 :Lane;                   # client -> worker, first
+    laneAnswer @19 :Failure;          # worker -> client
+
     # --- session connection, opening, where the broker speaks TLS: client -> broker, in the clear ---------------------
-    route @18 :Route;
+    route @20 :Route;
   }
 }
 
@@ -180,6 +186,13 @@ struct AttachAnswer {
   opcodes @6 :Data;               # those the worker serves
   silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
                                   # something several times within. 0: 30 seconds
+  laneKey @8 :Data;               # 32 random bytes, by which bulk lanes are let in
+}
+
+struct Lane {
+  # A further connection of a session, for contents of memory.
+  sessionId @0 :UInt64;
+  key @1 :Data;                   # as `attachAnswer` gave it
 }
 
 struct HostFacts {

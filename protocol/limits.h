@@ -13,17 +13,26 @@ inline constexpr std::size_t bulk_bytes_max = 4u << 20;     ///< bulk bytes that
 inline constexpr std::size_t open_message_bytes_max = 64u << 10;  ///< before a peer is known
 inline constexpr int message_nesting_max = 16;
 
+inline constexpr unsigned lanes_max = 16;                       ///< bulk lanes of a session
+inline constexpr std::size_t lane_chunk_bytes = 1u << 20;       ///< what one lane carries at a time
+inline constexpr std::uint64_t lane_copy_bytes_min = 4u << 20;  ///< smaller copies are not worth being divided
+
 inline constexpr std::size_t image_bytes_max = 1u << 30;         ///< one cubin, fatbin or PTX text
 inline constexpr std::size_t kernel_parameter_bytes_max = 32764;  ///< CUDA Programming Guide, kernel parameters
 inline constexpr std::size_t name_bytes_max = 64u << 10;          ///< mangled kernel names are long
 inline constexpr std::uint32_t array_elements_max = 1u << 20;     ///< elements in one list argument
 inline constexpr std::uint32_t devices_max = 64;
 
-/// Work items (launches, copies, memsets, records) a client keeps pending on one stream. The driver blocks the submitting
-/// thread, and with it other calls, when 1,021 launches are pending (measured on an H200); stay well below.
-inline constexpr std::uint32_t stream_pending_max = 768;
-/// Number of items after which the client asks to be told of their completion.
-inline constexpr std::uint32_t stream_fence_interval = 256;
+/// Work items (launches, copies, memsets, records) that a worker keeps pending in the driver on one stream; it holds back what is more.
+/// The driver blocks the submitting thread, and with it all other calls, when 1,021 launches are pending (measured on an H200).
+inline constexpr std::uint32_t stream_pending_max = 928;
+/// Work items on one stream that a client sends before it hears of their completion, where messages take no time.
+inline constexpr std::uint32_t stream_credit = 768;
+/// How many more, for each microsecond of a round trip, so that those under way do not count; no driver takes work faster.
+inline constexpr double stream_credit_per_us = 0.5;
+inline constexpr std::uint32_t stream_credit_max = 16384;
+/// Number of items after which either side looks for their completion.
+inline constexpr std::uint32_t stream_fence_interval = 128;
 
 inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped host block, in one answer
 

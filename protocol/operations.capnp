@@ -197,6 +197,7 @@ struct CopyIn {
     block @4 :UInt64;             # address within a host block whose newest contents the worker holds
     pull @5 :UInt64;              # address of pinned memory of the client
     part @7 :UInt64;              # other memory of the client, of which only the number is known; released when it has been pulled
+    lanes @8 :UInt32;             # one row, however long, comes as this transfer on the bulk lanes
   }
   complete @6 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may overtake it
 }
@@ -210,6 +211,7 @@ struct CopyOut {
   target :union {
     reply @3 :Void;
     block @4 :UInt64;             # address within a host block, where the rows come to lie behind each other
+    lanes @5 :UInt32;             # barrier; one row, however long, goes as this transfer on the bulk lanes
   }
 }
 
@@ -278,6 +280,13 @@ struct OpenHostBlock {
   mapped @2 :Bool;
   device @3 :UInt64;              # mapped: address at which kernels see it
   paged @4 :Bool;                 # mapped: the client asks for what kernels write (ReadHostBlock); else it is delivered when it has changed
+}
+
+struct MapGraphPart {
+  # Where kernels see memory that a graph copies from or to: from the next launch on, the graph's copies go there. The device address 0
+  # says that kernels see it no more, and that the copies are the client's again. A part that is gone is no error. Deferred.
+  part @0 :UInt64;
+  place @1 :CopySide;
 }
 
 struct CloseHostBlock {

@@ -18,10 +18,11 @@ struct WorkerMessage {
     fetch @8 :Fetch;        # what another session shares; answered by `fetched`
 
     # broker -> worker
-    account @10 :Void;      # with a descriptor: the memory account of the session's tenant; right before `session`
+    account @11 :Void;      # with a descriptor: the memory account of the session's tenant; right before `session`
     session @4 :Session;    # with the connection's descriptor: serve it
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
+    lane @10 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane, already read
   }
 }
 

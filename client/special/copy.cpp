@@ -129,7 +129,10 @@ class Copier {
     call.in().setStream(stream_.wire());
     if (const CUresult bad = write_copy(thread_, copy, nullptr, call.in().initCopy(), parts); bad != CUDA_SUCCESS) return bad;
     const CUresult result = call.post(stream_);
-    if (result == CUDA_SUCCESS) parts.keep();
+    if (result == CUDA_SUCCESS) {
+      session_.host_memory().graph_has(thread_, parts);
+      parts.keep();
+    }
     return result;
   }
 
@@ -167,12 +170,42 @@ class Copier {
     return CUDA_SUCCESS;
   }
 
+  // Whether the whole copy is one run of bytes on both sides, large enough for the bulk lanes. What the worker would hold back until this
+  // process has done something must not fill them.
+  bool by_lanes(const Rows& device, const Rows& host) {
+    const bool one_run = copy_.depth == 1 && !device.in_array && (copy_.height == 1 || (device.pitch == copy_.width && host.pitch == copy_.width));
+    return one_run && copy_.synchronous && !session_.waits_for_host() && session_.bulk().takes(copy_.width * copy_.height);
+  }
+
+  CUresult send_by_lanes() {
+    const std::uint64_t bytes = copy_.width * copy_.height;
+    const std::uint32_t transfer = session_.bulk().next();
+    const CUresult result = copy_in(copy_.target, bytes, 1, {}, [&](auto from) { from.setLanes(transfer); });
+    if (result != CUDA_SUCCESS) return result;
+    session_.commands().flush();
+    if (session_.bulk().send(transfer, {bytes_at(copy_.source.address), bytes})) return CUDA_SUCCESS;
+    // It met memory that cannot be read, or not yet: that is met here, as the driver's own copy would, and if it passes, once more.
+    return send_in_order(Place::pageable);
+  }
+
   CUresult host_to_device(Place source) {
     // What runs in this process before the copy may write its source.
     if (copy_.synchronous && (session_.waits_for_host() || session_.graphs().any_launched())) {
       if (const CUresult result = session_.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
     }
-    const CUresult result = for_parts(limits::bulk_bytes_max, [&](Rows target, Rows from, std::uint64_t width, std::uint64_t height) {
+    const bool lanes = by_lanes(copy_.target, copy_.source) &&
+                       (source == Place::pageable ? !read_later() : newest_here(copy_.source, copy_.width, copy_.height));
+    const CUresult result = lanes ? send_by_lanes() : send_in_order(source);
+    if (result != CUDA_SUCCESS || !copy_.synchronous) return result;
+    // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
+    Context& context = *stream_.context;
+    if (context.host_visible.load() > context.completed.load()) return session_.settle(thread_, stream_);
+    return result;
+  }
+
+  // On the session's own connection, between the calls.
+  CUresult send_in_order(Place source) {
+    return for_parts(limits::bulk_bytes_max, [&](Rows target, Rows from, std::uint64_t width, std::uint64_t height) {
       if (source == Place::pageable)
         return read_later() ? send_part(target, from, width, height) : send_rows(target, from, width, height);
       if (newest_here(from, width, height)) return send_rows(target, from, width, height);
@@ -182,11 +215,6 @@ class Copier {
       }
       return CUDA_SUCCESS;
     });
-    if (result != CUDA_SUCCESS || !copy_.synchronous) return result;
-    // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
-    Context& context = *stream_.context;
-    if (context.host_visible.load() > context.completed.load()) return session_.settle(thread_, stream_);
-    return result;
   }
 
   template <class Fill>
@@ -285,6 +313,7 @@ class Copier {
 
   CUresult device_to_host(Place target) {
     const bool packed = copy_.height == 1 || copy_.target.pitch == copy_.width;
+    if (by_lanes(copy_.source, copy_.target)) return fetch_by_lanes();
     if (target == Place::pinned && !copy_.synchronous && packed && copy_.depth == 1) return deliver_later();
     // Packed rows are received in place, however many; others are unpacked here and need room for it.
     constexpr std::uint64_t unpacked_bytes_max = 64u << 20;
@@ -292,6 +321,25 @@ class Copier {
                      [&](Rows to, Rows source, std::uint64_t width, std::uint64_t height) {
                        return fetch_rows(to, source, width, height);
                      });
+  }
+
+  CUresult fetch_by_lanes() {
+    const std::uint64_t bytes = copy_.width * copy_.height;
+    touch_for_writing(copy_.target.address, bytes);
+    Bulk::Landing landing(session_.bulk(), {reinterpret_cast<std::byte*>(copy_.target.address), bytes});
+    RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
+    call.in_context(stream_.context);
+    auto in = call.in();
+    in.setStream(stream_.wire());
+    write_shape(bytes, 1, 1, in.initShape());
+    write_side(copy_.source, in.initSource());
+    in.getTarget().setLanes(landing.transfer());
+    const std::uint64_t items = stream_.items.load();
+    const CUresult result = call.wait(stream_);
+    if (result != CUDA_SUCCESS) return result;
+    landing.wait();
+    stream_.complete(call.number(), items + 1);
+    return result;
   }
 
   // Waits for the bytes: they are there when the call returns, as the program may assume of pageable memory.

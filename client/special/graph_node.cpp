@@ -73,6 +73,7 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
   if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
+  thread.session().host_memory().graph_has(thread, parts);
   parts.keep();
   const auto reply = call.out<wire::AddNodeReply>();
   const Handle node(reply.getNode());
@@ -102,7 +103,10 @@ CUresult set_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNo
   in.setNode(handle_of(node).value());
   if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) parts.keep();
+  if (result == CUDA_SUCCESS) {
+    thread.session().host_memory().graph_has(thread, parts);
+    parts.keep();
+  }
   if (result == CUDA_ERROR_NOT_SUPPORTED && thread.session().stream_waits().any_here())
     return refuse_use("changing an executable graph of which a launch is behind a wait for a value in memory of the host");
   if (result == CUDA_ERROR_NOT_SUPPORTED)

@@ -132,6 +132,10 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
             if (transport_ == Transport::tls) throw ProtocolError("an attach on a control connection");
             co_await on_attach(control.getAttach());
             co_return;
+          case wire::Control::LANE:
+            if (transport_ == Transport::tls) throw ProtocolError("a bulk lane on a control connection");
+            co_await on_lane(control.getLane());
+            co_return;
           default:
             throw ProtocolError("a control message that a client does not send here");
         }
@@ -447,6 +451,20 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     const std::uint64_t id = broker_.next_session_++;
     if (!broker_.workers_.begin_session(*worker, id, client, {.descriptor = socket_.release(), .ticket_name = name, .ticket = ticket}))
       EventLog::error("session lost", {{"session", id}, {"reason", "its worker ended before it could begin"}});
+  }
+
+  // The session's worker decides whether to take it.
+  asio::awaitable<void> on_lane(wire::Lane::Reader lane) {
+    deadline_.cancel();
+    if (!broker_.workers_.has_session(lane.getSessionId())) {
+      co_await send([&](wire::Control::Builder control) {
+        auto failure = control.initLaneAnswer();
+        failure.setReason(wire::Failure::Reason::DENIED);
+        failure.setText("there is no such session");
+      });
+      co_return;
+    }
+    broker_.workers_.add_lane(lane.getSessionId(), socket_.release(), message_);
   }
 
   Broker& broker_;

@@ -352,6 +352,23 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   return true;
 }
 
+bool Workers::has_session(std::uint64_t id) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.state == Worker::State::session && w.session == id; });
+}
+
+void Workers::add_lane(std::uint64_t session, int descriptor, std::span<const std::byte> lane_message) {
+  for (const Worker& worker : workers_) {
+    if (worker.state != Worker::State::session || worker.session != session) continue;
+    send_link(
+        worker.link->native_handle(),
+        [&](wire::WorkerMessage::Builder message) {
+          message.setLane(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(lane_message.data()), lane_message.size()));
+        },
+        descriptor);
+  }
+  ::close(descriptor);
+}
+
 void Workers::warm_up() {
   if (stopping_) return;
   if (!failure_.empty() && std::chrono::steady_clock::now() < retry_.expiry()) return;

@@ -90,6 +90,9 @@ class Workers {
   void release(Worker& worker);
   /// Gives a reserved worker its session. False if the worker is gone.
   bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const Opening& opening);
+  bool has_session(std::uint64_t id) const;
+  /// Hands a connection on to a session's worker. Takes the descriptor.
+  void add_lane(std::uint64_t session, int descriptor, std::span<const std::byte> lane_message);
   /// Keeps as many warm workers as the settings say.
   void warm_up();
   /// No new workers; sessions are told to end, workers without one end now.

@@ -86,6 +86,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
       answer.setSessionId(options.session_id);
       answer.setSilenceMs(static_cast<std::uint32_t>(options.silence.count()));
+      answer.setLaneKey(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(options.lane_key.data()), options.lane_key.size()));
       const auto write = [](const Window& window, wire::Range::Builder range) {
         range.setBase(window.base);
         range.setBytes(window.bytes);
@@ -140,6 +141,28 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     return std::string("malformed attach message: ") + error.getDescription().cStr();
   } catch (const std::exception& error) {
     return error.what();
+  }
+}
+
+void take_lane(Session* session, std::unique_ptr<Channel> channel, std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept {
+  try {
+    MessageReader reader(lane_message);
+    const auto control = reader.root<wire::Control>();
+    if (!control.isLane()) return;
+    const auto theirs = control.getLane().getKey();
+    unsigned difference = !session || key.empty() || theirs.size() != key.size();
+    // All of it, so that the time tells nothing.
+    for (std::size_t i = 0; i < key.size() && i < theirs.size(); ++i) difference |= unsigned{theirs[i]} ^ std::to_integer<unsigned>(key[i]);
+    if (difference == 0 && session->lanes_full()) difference = 1;
+    send_control(*channel, 1, [&](wire::Control::Builder answer) {
+      auto failure = answer.initLaneAnswer();
+      if (difference == 0) return;
+      failure.setReason(wire::Failure::Reason::DENIED);
+      failure.setText("the session takes no bulk lane with this key, or has enough of them");
+    });
+    if (difference == 0) session->add_lane(std::move(channel));
+  } catch (const kj::Exception&) {  // nonsense
+  } catch (const std::exception&) {  // or it is gone
   }
 }
 

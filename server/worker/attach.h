@@ -27,6 +27,7 @@ struct AttachOptions {
   bool one_process = false;
   PrintedByKernels* printed = nullptr;
   Exchange* exchange = nullptr;
+  std::vector<std::byte> lane_key;  ///< by which the client's further connections are let in; empty for none
   std::function<void(const std::vector<std::uint64_t>&, std::uint64_t)> report;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;
@@ -35,6 +36,10 @@ struct AttachOptions {
 /// Answers the attach message and serves the session. Returns why it ended, for the log. Never throws for what a client does.
 std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver,
                           const AttachOptions& options);
+
+/// Answers the first frame of a connection that wants to be a bulk lane, and takes it if it knows the key and there is a session. What it
+/// sent is not trusted. Never throws.
+void take_lane(Session* session, std::unique_ptr<Channel> channel, std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept;
 
 /// Where mappings of this process begin to be placed, downwards, as a band to reserve; empty unless the process was displaced.
 Window displaced_band();

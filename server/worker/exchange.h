@@ -27,6 +27,7 @@ class Descriptor {
     if (number_ >= 0) ::close(number_);
   }
   int number() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
 
  private:
   int number_ = -1;

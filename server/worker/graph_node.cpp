@@ -31,6 +31,14 @@ bool holds_rows(Session& session, std::uint64_t address, unsigned __int128 befor
 
 }  // namespace
 
+bool holds_side(Session& session, wire::CopySide::Reader side, const CopyShape& shape) {
+  const auto slice = static_cast<unsigned __int128>(side.getPitch()) * side.getHeight();
+  if (slice > extent_max || side.getY() > extent_max || side.getZ() > extent_max) return false;
+  const auto before = side.getZ() * slice + static_cast<unsigned __int128>(side.getY()) * side.getPitch() + side.getX();
+  return holds_rows(session, side.getPlace().getDevice(), before, side.getPitch(), static_cast<std::uint64_t>(slice), shape.width,
+                    shape.height, shape.depth);
+}
+
 NodeParameters::~NodeParameters() {
   for (const CUuserObject reference : references_) session_.driver().cuUserObjectRelease(reference, 1);
 }
@@ -39,9 +47,9 @@ bool NodeParameters::attended() const {
   return has_parts() || params_.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || params_.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
 }
 
-CUresult NodeParameters::add_part(const Call& call, std::uint64_t number, std::uint64_t bytes) {
+CUresult NodeParameters::add_part(const Call& call, std::uint64_t number, const CopyShape& shape) {
   CUuserObject reference{};
-  const CUresult result = session_.graph_parts().add(session_.driver(), number, bytes, call.id().context, reference);
+  const CUresult result = session_.graph_parts().add(session_.driver(), number, shape, call.id().context, reference);
   if (result == CUDA_SUCCESS) references_.push_back(reference);
   return result;
 }
@@ -104,7 +112,7 @@ CUresult NodeParameters::read_host(const Call& call, std::uint64_t part) {
   const CUDA_HOST_NODE_PARAMS host = GraphParts::placeholder(part);
   params_.host.fn = host.fn;
   params_.host.userData = host.userData;
-  return add_part(call, part, 0);
+  return add_part(call, part, {});
 }
 
 CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader in) {
@@ -157,7 +165,7 @@ CUresult NodeParameters::read_copy(const Call& call, wire::CopyNode::Reader in) 
                         std::size_t& x, std::size_t& y, std::size_t& z, std::size_t& pitch, std::size_t& height, std::size_t& level) {
     const auto place = from.getPlace();
     if (place.isPart()) {
-      if (const CUresult bad = add_part(call, place.getPart(), static_cast<std::uint64_t>(packed)); bad != CUDA_SUCCESS) return bad;
+      if (const CUresult bad = add_part(call, place.getPart(), {p.WidthInBytes, p.Height, p.Depth}); bad != CUDA_SUCCESS) return bad;
       type = CU_MEMORYTYPE_HOST;
       host = session_.graph_parts().staging(place.getPart()).data();
       pitch = p.WidthInBytes;
@@ -180,12 +188,7 @@ CUresult NodeParameters::read_copy(const Call& call, wire::CopyNode::Reader in) 
     }
     type = CU_MEMORYTYPE_DEVICE;
     device = place.getDevice();
-    const auto slice = static_cast<unsigned __int128>(pitch) * height;
-    if (slice > extent_max || y > extent_max || z > extent_max) return CUDA_ERROR_INVALID_VALUE;
-    const auto before = z * slice + static_cast<unsigned __int128>(y) * pitch + x;
-    return holds_rows(session_, device, before, pitch, static_cast<std::uint64_t>(slice), p.WidthInBytes, p.Height, p.Depth)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+    return holds_side(session_, from, {p.WidthInBytes, p.Height, p.Depth}) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   };
   if (const CUresult bad = side(in.getSource(), p.srcMemoryType, p.srcDevice, p.srcArray, p.srcHost, p.srcXInBytes, p.srcY, p.srcZ,
                                 p.srcPitch, p.srcHeight, p.srcLOD);
@@ -245,7 +248,7 @@ CUresult NodeParameters::read_allocation(const Call& call, wire::AllocationNode:
   params_.type = CU_GRAPH_NODE_TYPE_EMPTY;
   if (in.getBytes() == 0 || !session_.memory().holds(in.getAddress(), in.getBytes())) return CUDA_ERROR_INVALID_VALUE;
   memory_ = {.allocates = true, .address = in.getAddress(), .bytes = in.getBytes(), .part = in.getPart()};
-  return add_part(call, in.getPart(), 0);
+  return add_part(call, in.getPart(), {});
 }
 
 CUresult NodeParameters::read_conditional(const Call& call, wire::ConditionalNode::Reader in) {

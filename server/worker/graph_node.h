@@ -42,7 +42,7 @@ class NodeParameters {
   CUresult read_memory(const Call& call, wire::MemoryOperations::Reader in);
   CUresult read_allocation(const Call& call, wire::AllocationNode::Reader in);
   CUresult read_conditional(const Call& call, wire::ConditionalNode::Reader in);
-  CUresult add_part(const Call& call, std::uint64_t number, std::uint64_t bytes);
+  CUresult add_part(const Call& call, std::uint64_t number, const CopyShape& shape);
 
   Session& session_;
   CUgraphNodeParams params_;
@@ -52,6 +52,9 @@ class NodeParameters {
   std::optional<GraphMemory::Node> memory_;
   CUgraph keeper_ = nullptr;
 };
+
+/// Whether the session's memory holds what a copy of this shape uses at an address.
+bool holds_side(Session& session, wire::CopySide::Reader side, const CopyShape& shape);
 
 /// Memory operations on memory of the session.
 CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in, std::vector<CUstreamBatchMemOpParams>& out);

@@ -30,8 +30,9 @@ void CUDA_CB GraphParts::on_last(void* argument) {
   if (last->gone->waker) last->gone->waker->signal();
 }
 
-CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, std::uint64_t bytes, std::uint32_t context,
+CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, const CopyShape& shape, std::uint32_t context,
                          CUuserObject& reference) {
+  const std::uint64_t bytes = shape.bytes();
   {
     const std::lock_guard lock(mutex_);
     if (number == 0 || parts_.contains(number)) throw ProtocolError("a part of a graph was given a number that is not free");
@@ -50,7 +51,7 @@ CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, std::uint64_
   }
   (void)last.release();  // on_last has it
   const std::lock_guard lock(mutex_);
-  parts_[number] = {static_cast<std::byte*>(staging), bytes, context, std::move(*charge)};
+  parts_[number] = {static_cast<std::byte*>(staging), shape, std::nullopt, context, std::move(*charge)};
   if (staging) by_staging_[staging] = number;
   return result;
 }
@@ -59,7 +60,27 @@ std::span<std::byte> GraphParts::staging(std::uint64_t number) const {
   const std::lock_guard lock(mutex_);
   const auto found = parts_.find(number);
   if (found == parts_.end() || !found->second.staging) return {};
-  return {found->second.staging, found->second.bytes};
+  return {found->second.staging, found->second.shape.bytes()};
+}
+
+CopyShape GraphParts::shape(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = parts_.find(number);
+  return found == parts_.end() ? CopyShape() : found->second.shape;
+}
+
+void GraphParts::map(std::uint64_t number, const std::optional<PartPlace>& place) {
+  const std::lock_guard lock(mutex_);
+  const auto found = parts_.find(number);
+  if (found == parts_.end()) return;
+  found->second.place = place;
+  ++places_changed_;
+}
+
+std::optional<PartPlace> GraphParts::place(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = parts_.find(number);
+  return found == parts_.end() ? std::nullopt : found->second.place;
 }
 
 std::uint64_t GraphParts::at(CUmemorytype type, const void* host, CUdeviceptr device) const {

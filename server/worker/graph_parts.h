@@ -20,6 +20,18 @@
 
 namespace fargpu::server {
 
+/// Rows of memory, as copies have them.
+struct CopyShape {
+  std::size_t width = 0, height = 0, depth = 0;
+  std::uint64_t bytes() const { return static_cast<std::uint64_t>(width) * height * depth; }
+};
+
+/// Where kernels see such memory.
+struct PartPlace {
+  CUdeviceptr device = 0;
+  std::size_t x = 0, y = 0, z = 0, pitch = 0, height = 0;
+};
+
 /// Parts by the number that the client gave each. A part lives as long as any driver graph holds a reference to its user object: those
 /// references the driver itself hands on to clones, child graphs and executable graphs, and drops with them.
 class GraphParts {
@@ -28,14 +40,21 @@ class GraphParts {
   GraphParts(Waker& waker, HostBudget& budget);
   ~GraphParts();
 
-  /// A new part: a function of the client, or, if `bytes` is given, memory of it, for which staging memory is made here. The caller has
+  /// A new part: a function of the client, or, if it has a shape, memory of it, for which staging memory is made here. The caller has
   /// the first reference. Throws ProtocolError for a number that is in use. The context must be current.
-  CUresult add(DriverTable& driver, std::uint64_t number, std::uint64_t bytes, std::uint32_t context, CUuserObject& reference);
+  CUresult add(DriverTable& driver, std::uint64_t number, const CopyShape& shape, std::uint32_t context, CUuserObject& reference);
 
   /// Staging memory of a part; empty for a function and for what is none.
   std::span<std::byte> staging(std::uint64_t number) const;
   /// The part whose staging memory one side of a copy node is; 0 if it is none.
   std::uint64_t at(CUmemorytype type, const void* host, CUdeviceptr device) const;
+  /// The shape of a part that is memory; empty for others.
+  CopyShape shape(std::uint64_t number) const;
+  /// Kernels see the part's memory from now on, or do no more. Launches that are made from now on copy there.
+  void map(std::uint64_t number, const std::optional<PartPlace>& place);
+  std::optional<PartPlace> place(std::uint64_t number) const;
+  /// How often that was changed.
+  std::uint64_t places_changed() const { return places_changed_; }
   /// The part that a host node stands for; 0 if it is none of ours.
   std::uint64_t of(const CUDA_HOST_NODE_PARAMS& node) const;
   static CUDA_HOST_NODE_PARAMS placeholder(std::uint64_t number);
@@ -55,7 +74,8 @@ class GraphParts {
  private:
   struct Part {
     std::byte* staging = nullptr;
-    std::uint64_t bytes = 0;
+    CopyShape shape;
+    std::optional<PartPlace> place;
     std::uint32_t context = 0;
     HostCharge charge;
   };
@@ -73,6 +93,7 @@ class GraphParts {
 
   HostBudget& budget_;
   const std::shared_ptr<Gone> gone_ = std::make_shared<Gone>();
+  std::atomic<std::uint64_t> places_changed_{0};
   mutable std::mutex mutex_;  // graphs are looked through beside the executor too
   std::map<std::uint64_t, Part> parts_;
   std::map<const void*, std::uint64_t> by_staging_;

@@ -6,6 +6,8 @@
 namespace fargpu::server {
 namespace {
 
+constexpr char moved_with_conditions[] = "a graph with conditional nodes that copies from or to memory which kernels came to use later";
+
 /// What a node needs of the client, child graphs and bodies included.
 struct Use {
   std::vector<std::uint64_t> reads, writes;
@@ -49,8 +51,11 @@ struct Layout {
 
 class PlanMaker {
  public:
-  PlanMaker(DriverTable& driver, const GraphParts& parts, const std::set<CUgraphNode>& disabled, std::string& refusal)
-      : driver_(driver), parts_(parts), disabled_(disabled), refusal_(refusal) {}
+  /// `own_graph`: what is looked at may be changed.
+  PlanMaker(DriverTable& driver, const GraphParts& parts, const std::set<CUgraphNode>& disabled, bool own_graph, std::string& refusal)
+      : driver_(driver), parts_(parts), disabled_(disabled), own_graph_(own_graph), refusal_(refusal) {}
+
+  bool moved() const { return moved_; }
 
   bool lay_out(CUgraph graph, Layout& layout, GraphPlan& plan) {
     layout.graph = graph;
@@ -125,9 +130,10 @@ class PlanMaker {
       case CU_GRAPH_NODE_TYPE_MEMCPY: {
         CUDA_MEMCPY3D copy{};
         if (driver_.cuGraphMemcpyNodeGetParams(node.node, &copy) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
-        const std::uint64_t source = parts_.at(copy.srcMemoryType, copy.srcHost, copy.srcDevice);
-        const std::uint64_t target = parts_.at(copy.dstMemoryType, copy.dstHost, copy.dstDevice);
+        std::uint64_t source = parts_.at(copy.srcMemoryType, copy.srcHost, copy.srcDevice);
+        std::uint64_t target = parts_.at(copy.dstMemoryType, copy.dstHost, copy.dstDevice);
         if (source || target) plan.has_parts = true;
+        if (!move_sides(node.node, copy, source, target)) return false;
         if (disabled_.contains(node.node)) return true;
         if (source) node.use.reads.push_back(source);
         if (target) node.use.writes.push_back(target);
@@ -172,6 +178,30 @@ class PlanMaker {
       default:
         return true;
     }
+  }
+
+  // A copy from or to memory of the client that kernels see by now goes there, and involves the client no more.
+  bool move_sides(CUgraphNode node, CUDA_MEMCPY3D& copy, std::uint64_t& source, std::uint64_t& target) {
+    const auto from = source ? parts_.place(source) : std::nullopt, to = target ? parts_.place(target) : std::nullopt;
+    if (!from && !to) return true;
+    if (!own_graph_) return refuse(moved_with_conditions);
+    if (from) {
+      copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+      copy.srcDevice = from->device;
+      copy.srcXInBytes = from->x, copy.srcY = from->y, copy.srcZ = from->z;
+      copy.srcPitch = from->pitch, copy.srcHeight = from->height;
+      source = 0;
+    }
+    if (to) {
+      copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+      copy.dstDevice = to->device;
+      copy.dstXInBytes = to->x, copy.dstY = to->y, copy.dstZ = to->z;
+      copy.dstPitch = to->pitch, copy.dstHeight = to->height;
+      target = 0;
+    }
+    if (driver_.cuGraphMemcpyNodeSetParams(node, &copy) != CUDA_SUCCESS) return refuse("a copy to or from memory which kernels came to use later");
+    moved_ = true;
+    return true;
   }
 
   // Device work comes in a later stage than what it depends on in the client. So does what reads memory of the client that something
@@ -221,6 +251,8 @@ class PlanMaker {
   DriverTable& driver_;
   const GraphParts& parts_;
   const std::set<CUgraphNode>& disabled_;
+  const bool own_graph_;
+  bool moved_ = false;
   std::string& refusal_;
 };
 
@@ -228,10 +260,25 @@ std::shared_ptr<GraphPlan> GraphPlan::make(const std::shared_ptr<DriverTable>& d
                                            CUgraphExec whole, std::uint64_t flags, const std::set<CUgraphNode>& disabled,
                                            std::string& refusal) {
   auto plan = std::make_shared<GraphPlan>(driver);
-  PlanMaker maker(*driver, parts, disabled, refusal);
+  std::set<CUgraphNode> disabled_here = disabled;
+  bool own_graph = false;
+  if (parts.places_changed() > 0) {  // in a copy: where kernels see memory may change again
+    CUgraph copy{};
+    if (driver->cuGraphClone(&copy, graph) == CUDA_SUCCESS) {
+      plan->piece_graphs_.push_back(copy);
+      own_graph = true;
+      disabled_here.clear();
+      for (const CUgraphNode node : disabled) {
+        CUgraphNode there{};
+        if (driver->cuGraphNodeFindInClone(&there, node, copy) == CUDA_SUCCESS) disabled_here.insert(there);
+      }
+      graph = copy;
+    }
+  }
+  PlanMaker maker(*driver, parts, disabled_here, own_graph, refusal);
   Layout layout;
   if (!maker.lay_out(graph, layout, *plan)) return nullptr;
-  if (layout.single_piece()) {
+  if (layout.single_piece() && !maker.moved()) {
     const Use use = layout.total();
     plan->steps.push_back({whole, use.reads, use.writes, 0});
     return plan;
@@ -255,7 +302,7 @@ bool needs_attention(DriverTable& driver, const GraphParts& parts, CUgraph graph
   std::string refusal;
   const std::set<CUgraphNode> none;
   Layout layout;
-  const bool clear = PlanMaker(driver, parts, none, refusal).lay_out(graph, layout, plan);
+  const bool clear = PlanMaker(driver, parts, none, /*own_graph=*/false, refusal).lay_out(graph, layout, plan);
   return !clear || plan.has_parts || !plan.recorded.empty() || !plan.awaited.empty();
 }
 
@@ -270,6 +317,7 @@ CUresult AttendedGraph::take(CUgraph graph, std::string& refusal) {
   const auto driver = driver_.lock();
   if (!driver) return CUDA_ERROR_DEINITIALIZED;
   disabled_.clear();
+  places_seen_ = parts_.places_changed();
   if (copy_) driver->cuGraphDestroy(copy_);
   if (driver->cuGraphClone(&copy_, graph) != CUDA_SUCCESS) copy_ = nullptr;  // conditional nodes cannot be copied
   plan_ = GraphPlan::make(driver, parts_, copy_ ? copy_ : graph, whole_, flags_, disabled_, refusal);
@@ -279,7 +327,17 @@ CUresult AttendedGraph::take(CUgraph graph, std::string& refusal) {
 
 std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
   const auto driver = driver_.lock();
-  if (plan_changed_ && copy_ && driver) {
+  const std::uint64_t places = parts_.places_changed();
+  if (!copy_ && plan_ && places > 0) {
+    const auto moved = [&](std::uint64_t part) { return parts_.place(part).has_value(); };
+    for (const GraphPlan::Step& step : plan_->steps) {
+      if (std::none_of(step.reads.begin(), step.reads.end(), moved) && std::none_of(step.writes.begin(), step.writes.end(), moved)) continue;
+      refusal = moved_with_conditions;
+      return nullptr;
+    }
+  }
+  if ((plan_changed_ || places != places_seen_) && copy_ && driver) {
+    places_seen_ = places;
     plan_ = GraphPlan::make(driver, parts_, copy_, whole_, flags_, disabled_, refusal);
     plan_changed_ = false;
   }

@@ -34,8 +34,8 @@ class GraphPlan {
   std::vector<CUevent> awaited;
   bool has_parts = false;
 
-  /// `whole` is the graph as the driver instantiated it, which is the only piece where nothing has to be cut. Nodes in `disabled` do
-  /// nothing. Returns null, with the reason, for a graph that cannot be cut.
+  /// `whole` is the graph as the driver instantiated it, which is the only piece where nothing has to be cut or moved. Nodes in
+  /// `disabled` do nothing. Returns null, with the reason, for a graph that cannot be cut.
   static std::shared_ptr<GraphPlan> make(const std::shared_ptr<DriverTable>& driver, const GraphParts& parts, CUgraph graph,
                                          CUgraphExec whole, std::uint64_t flags, const std::set<CUgraphNode>& disabled,
                                          std::string& refusal);
@@ -82,6 +82,7 @@ class AttendedGraph {
   std::set<CUgraphNode> disabled_;  // nodes of the copy
   std::shared_ptr<GraphPlan> plan_;
   bool plan_changed_ = false;
+  std::uint64_t places_seen_ = 0;  // changes of where kernels see parts
 };
 
 /// Whether launches of an instance of this graph need attending.

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -87,6 +88,12 @@ std::unique_ptr<Channel> accept_session(int descriptor, const std::string& peer,
     return asked == identity ? std::optional(secret) : std::nullopt;
   };
   return accept_tls(descriptor, peer, make_server_context(std::move(service)), limits::connect_timeout);
+}
+
+std::vector<std::byte> random_key() {
+  std::vector<std::byte> key(32);
+  if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) key.clear();  // then nobody is let in
+  return key;
 }
 
 int run(const Options& options) {
@@ -194,6 +201,8 @@ int run(const Options& options) {
     if (session && !stop_why.empty()) session->stop(stop_why);
   };
   static LinkExchange exchange(options.link);
+  static const std::vector<std::byte> lane_key = random_key();
+  attach.lane_key = lane_key;
   attach.exchange = &exchange;
   std::thread([link = options.link] {
     while (const auto packet = receive_link(link)) {
@@ -202,6 +211,14 @@ int run(const Options& options) {
       MessageReader reader(packet->message);
       const auto message = reader.root<wire::WorkerMessage>();
       if (message.isFetched()) exchange.heard(message.getFetched(), std::move(descriptor));
+      if (message.isLane()) {
+        const auto first = message.getLane();
+        if (descriptor.number() < 0) continue;
+        const std::lock_guard lock(mutex);
+        take_lane(session, make_socket_channel(descriptor.release(), "the client's bulk lane"),
+                  {reinterpret_cast<const std::byte*>(first.begin()), first.size()}, lane_key);
+        continue;
+      }
       if (!message.isStop()) continue;
       const std::lock_guard lock(mutex);
       stop_why = message.getStop().cStr();

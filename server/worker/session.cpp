@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t staging_in_bytes = 32u << 20;
 constexpr std::size_t staging_out_bytes = 32u << 20;
 constexpr auto usage_interval = std::chrono::milliseconds(250);
+constexpr auto completion_poll = std::chrono::microseconds(30);
 constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
 
 }  // namespace
@@ -49,6 +50,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
 
 Session::~Session() {
   ended_ = true;
+  transfers_.close();
   lent_driver_.reset();
   // Green contexts go before what they are parts of.
   for (bool found = true; found;) {
@@ -94,6 +96,7 @@ bool Session::turn() {
   bool progress = heard;
   progress |= aside_.collect();
   progress |= collect_parts();
+  progress |= transfers_.collect();
   progress |= completions_.poll();
   for (std::size_t i = 0; i < retries_.size();) {
     if (retries_[i]()) {
@@ -148,6 +151,8 @@ void Session::rest() {
   Channel::Timeout timeout = told ? Channel::Timeout(heartbeat) : usage_interval;
   if (!completions_.empty() || !retries_.empty() || reader_.blocked()) {
     const auto waited = now - busy_until_;
+    // Most of what is waited for comes within a few microseconds, and sleeping takes longer than that.
+    if (waited < completion_poll) return;
     timeout = std::clamp<Channel::Timeout>(waited / 16, std::chrono::microseconds(20), std::chrono::microseconds(500));
   }
   // A blocked reader is woken by completions, not by more bytes.
@@ -331,14 +336,16 @@ void Session::park(const Service& service, Call& call, const std::vector<std::ui
   if (!parked) return finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
   std::vector<std::uint64_t> recorded;
   if (recorded_event != 0) recorded.push_back(recorded_event);
-  const bool launches = call.id().opcode == static_cast<std::uint16_t>(Opcode::cuGraphLaunch);
-  order_.enqueue(
+  const auto is = [&](Opcode opcode) { return call.id().opcode == static_cast<std::uint16_t>(opcode); };
+  const std::uint64_t item = order_.enqueue(
       before, stream, std::move(recorded),
       [this, &service, parked] {
         Call again(parked->header, parked->message, parked->bulk);
         execute(service, again);
       },
-      launches ? call.in<wire::CuGraphLaunch>().getHGraph() : 0);
+      is(Opcode::cuGraphLaunch) ? call.in<wire::CuGraphLaunch>().getHGraph() : 0);
+  // The program's call has returned: nothing that it does now may come first.
+  if (is(Opcode::copyIn) && call.in<wire::CopyIn>().getComplete()) order_.hold_context(*stream->context, item, [] {});
 }
 
 // Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it destroys no longer
@@ -538,13 +545,21 @@ CUresult Session::close_green(ContextState& context, ContextState& heir) {
     });
     for (const Handle stream : streams) handles_.forget(HandleKind::stream, stream);
   }
-  for (StreamState* stream : context.streams) {
-    order_.forget(*stream);
-    if (stream->handle != 1) streams_.erase(stream->handle);
-  }
+  drop_streams(context);
   const CUresult result = driver_.cuGreenCtxDestroy(context.green);
   contexts_.erase(context.id);
   return result;
+}
+
+void Session::drop_streams(ContextState& context) {
+  std::vector<std::uint64_t> held;
+  for (StreamState* stream : context.streams) {
+    if (stream->full != 0) held.push_back(stream->full);
+    order_.forget(*stream);
+    if (stream->handle != 1) streams_.erase(stream->handle);
+  }
+  // What waited behind them meets that they are gone.
+  for (const std::uint64_t item : held) order_.release(item);
 }
 
 CUresult Session::close_context(ContextState& context) {
@@ -555,6 +570,7 @@ CUresult Session::close_context(ContextState& context) {
   current_ = &context;
   completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   drop_staging(context);
+  transfers_.context_closes(driver_, context);
   host_blocks_.context_closes(context.id);
   graph_parts_.context_closes(driver_, context.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
@@ -568,10 +584,7 @@ CUresult Session::close_context(ContextState& context) {
       if (kind != static_cast<unsigned>(HandleKind::stream)) forget(static_cast<HandleKind>(kind), handle.value());
       else handles_.forget(HandleKind::stream, handle);
   }
-  for (StreamState* stream : context.streams) {
-    order_.forget(*stream);
-    if (stream->handle != 1) streams_.erase(stream->handle);
-  }
+  drop_streams(context);
   CUdevice device = driver_ordinal(context.device);
   CUresult result;
   if (context.primary) {
@@ -599,7 +612,21 @@ void Session::submitted(std::uint64_t stream_handle) {
 }
 
 void Session::submitted(StreamState& stream) {
-  if (captures_ == 0 || !capturing(stream)) ++stream.submitted;
+  if (captures_ != 0 && capturing(stream)) return;
+  ++stream.submitted;
+  if (stream.submitted - stream.looked_at >= limits::stream_fence_interval) look_ahead(stream);
+}
+
+// The driver must not be given so much that it blocks: with enough of it pending, what comes waits here.
+void Session::look_ahead(StreamState& stream) {
+  const auto pending = [](const StreamState& stream) { return stream.submitted - stream.passed; };
+  stream.looked_at = stream.submitted;
+  completions_.after(stream, Completions::Kind::signal, [this, pending, handle = stream.handle, id = stream.context->id](CUresult) {
+    StreamState* const target = this->stream(handle, id);
+    if (!target || target->full == 0 || pending(*target) > limits::stream_pending_max - limits::stream_fence_interval) return;
+    order_.release(std::exchange(target->full, 0));
+  });
+  if (stream.full == 0 && pending(stream) > limits::stream_pending_max - limits::stream_fence_interval) stream.full = order_.hold(stream);
 }
 
 void Session::submitted(ContextState& context) {
@@ -716,9 +743,11 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   StreamState& gone = *found->second;
   // The driver finishes what the stream was given; nobody hears of it any more.
   completions_.abandon(gone, CUDA_SUCCESS);
+  const std::uint64_t held = gone.full;
   order_.forget(gone);
   std::erase(gone.context->streams, &gone);
   streams_.erase(found);
+  if (held != 0) order_.release(held);
 }
 
 std::size_t Session::list_size(std::uint64_t n) {

@@ -40,6 +40,7 @@
 #include "staging.h"
 #include "stream_order.h"
 #include "streams.h"
+#include "transfers.h"
 
 namespace fargpu::server {
 
@@ -80,6 +81,9 @@ class Session final : FrameHandler {
 
   /// Makes run() end soon, with a word to the client. Any thread.
   void stop(const std::string& why);
+  /// A further connection for contents of memory, on which both sides have sent one frame. Any thread.
+  void add_lane(std::unique_ptr<Channel> channel) { transfers_.add_lane(std::move(channel), 1, 1); }
+  bool lanes_full() const { return transfers_.lanes_full(); }
 
   // --- for services -----------------------------------------------------------------------------------------------------------
 
@@ -209,6 +213,7 @@ class Session final : FrameHandler {
   bool staging_ready() { return make_staging(); }
   StagingRing& staging_in() { return staging_in_; }
   StagingRing& staging_out() { return staging_out_; }
+  Transfers& transfers() { return transfers_; }
   /// Runs `job` each time the loop comes round until it returns true.
   void retry(std::function<bool()> job) { retries_.push_back(std::move(job)); }
 
@@ -254,6 +259,7 @@ class Session final : FrameHandler {
   bool resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw);
   void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
 
+  void look_ahead(StreamState& stream);
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
   void on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk);
@@ -268,6 +274,7 @@ class Session final : FrameHandler {
   ContextState* primary_of(int device);
   std::vector<ContextState*> with_greens(ContextState& context);
   void take_context(std::unique_ptr<ContextState> state, Handle handle, int device, ContextState*& opened);
+  void drop_streams(ContextState& context);
   CUresult close_green(ContextState& context, ContextState& heir);
   bool make_staging();
   void drop_staging(ContextState& context);
@@ -285,6 +292,7 @@ class Session final : FrameHandler {
   DriverTable& driver_;
   const SessionOptions options_;
   Waker waker_;
+  Transfers transfers_{waker_};
   FrameReader reader_;
   Output output_;
   HostBudget host_budget_;

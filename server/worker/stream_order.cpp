@@ -100,27 +100,26 @@ std::vector<std::uint64_t> StreamOrder::items(const std::function<bool(const Str
 
 std::uint64_t StreamOrder::hold(StreamState& stream) {
   if (running_ != 0 && items_.at(running_).stream == &stream) {
-    items_.at(running_).holding = true;
+    ++items_.at(running_).holders;
     return running_;
   }
   const std::uint64_t id = next_++;
   Item& item = items_[id];
   item.stream = &stream;
-  item.holding = true;
+  item.holders = 1;
   stream.last_item = id;
   return id;
 }
 
 std::uint64_t StreamOrder::hold() {
   const std::uint64_t id = next_++;
-  items_[id].holding = true;
+  items_[id].holders = 1;
   return id;
 }
 
 void StreamOrder::release(std::uint64_t id) {
   const auto found = items_.find(id);
-  if (found == items_.end()) return;
-  found->second.holding = false;
+  if (found == items_.end() || found->second.holders == 0 || --found->second.holders > 0) return;
   if (id != running_) finish(id);
   drain();
 }
@@ -130,7 +129,7 @@ void StreamOrder::run(std::uint64_t id) {
   const Job job = std::move(items_.at(id).job);
   job();
   running_ = 0;
-  if (!items_.at(id).holding) finish(id);
+  if (items_.at(id).holders == 0) finish(id);
 }
 
 void StreamOrder::finish(std::uint64_t id) {

@@ -15,7 +15,7 @@
 namespace fargpu::server {
 
 /// Items are pieces of work in the order in which they arrived. An item is done when it was given to the driver, or, if it holds
-/// its stream, when it is released. An item waits for those before it on its stream, for those the legacy stream's rule puts before
+/// its stream, when everyone who had it do so has released it. An item waits for those before it on its stream, for those the legacy stream's rule puts before
 /// it, and for the record of an event it waits for. While nothing is held all of this costs one comparison. Used by the executor.
 class StreamOrder {
  public:
@@ -71,7 +71,7 @@ class StreamOrder {
     StreamState* stream = nullptr;
     std::vector<std::uint64_t> events;
     std::uint64_t launched = 0;
-    bool holding = false;
+    unsigned holders = 0;
   };
 
   void drain();

@@ -23,6 +23,8 @@ struct StreamState {
   bool blocking = true;      ///< synchronises with the legacy stream
   std::uint64_t submitted = 0;
   std::uint64_t passed = 0;
+  std::uint64_t looked_at = 0;      ///< as `submitted`, up to where its completion is being looked for
+  std::uint64_t full = 0;           ///< holds back what comes (StreamOrder) while the driver has enough of it; 0 if it has not
   std::uint64_t last_item = 0;      ///< the last work on it that is held back (StreamOrder); 0 for none
   std::uint64_t overtake_seen = 0;  ///< see ContextState::overtake
   bool dirty() const { return submitted != passed; }

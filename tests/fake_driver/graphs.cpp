@@ -459,6 +459,13 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
   *out = n->copy;
   return CUDA_SUCCESS;
 }
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* params) {
+  const Lock lock(mutex());
+  Node* const n = live<Node>(node);
+  if (!n || n->type != CU_GRAPH_NODE_TYPE_MEMCPY || !params) return CUDA_ERROR_INVALID_VALUE;
+  n->copy = *params;
+  return CUDA_SUCCESS;
+}
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* out) {
   const Lock lock(mutex());
   const Node* const n = node_of(node, CU_GRAPH_NODE_TYPE_MEMSET, out);

@@ -125,7 +125,8 @@ class Suite:
         self.same_answers(name, answers)
         failed = [label for label, (local, _) in answers.items() if not local.startswith("exit 0")]
         note = f"; vary locally: {' '.join(varying)}" if varying else ""
-        self.row(f"{name} on the local driver", not failed, f"{len(answers) - len(failed)} of {len(answers)} pass; not {' '.join(failed)}{note}")
+        names = f"; not: {' '.join(failed)}" if failed else ""
+        self.row(f"{name} on the local driver", not failed, f"{len(answers) - len(failed)} of {len(answers)} pass{names}{note}")
 
     # --- comparing --------------------------------------------------------------------------------------------
 

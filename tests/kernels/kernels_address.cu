@@ -17,6 +17,12 @@ extern "C" __global__ void sum(const unsigned* in, unsigned long long count,
   atomicAdd(out, own);
 }
 
+__managed__ int counted[1000] = {5};
+extern "C" __global__ void count_up(int by) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < 1000) counted[i] += by;
+}
+
 extern "C" __global__ void copy(const int* from, int* to, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) to[i] = from[i] * 2;
@@ -455,6 +461,52 @@ CASE(managed_for_both) {
   OK(cuCtxSetCurrent(first));
   OK(cuMemFree(before));
   OK(cuMemFree(after));
+}
+
+// A managed variable of a library is one, whichever device's kernels use it.
+CASE(managed_variable_for_both) {
+  if (devices() < 2) return skip("there is one device");
+  CUlibrary library;
+  OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel count_up;
+  OK(cuLibraryGetKernel(&count_up, library, "count_up"));
+  CUdeviceptr address;
+  size_t bytes;
+  OK(cuLibraryGetManaged(&address, &bytes, library, "counted"));
+  HOLDS(bytes == sizeof(int) * 1000);
+  int* const values = reinterpret_cast<int*>(address);
+  unsigned managed = 0;
+  OK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address + 4));
+  HOLDS(managed == 1);
+  void* host = nullptr;
+  OK(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 4));
+  HOLDS(host == values + 1);
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&second, nullptr, 0, 1));
+  HOLDS(values[0] == 5 && values[999] == 0);
+  int wanted = 5;
+  for (int turn = 0; turn < 3; ++turn) {
+    for (CUcontext context : {first, second}) {
+      OK(cuCtxSetCurrent(context));
+      CUdeviceptr here;
+      OK(cuLibraryGetManaged(&here, nullptr, library, "counted"));
+      HOLDS(here == address);
+      values[0] = wanted += 10;
+      values[500 + turn] = turn;
+      int by = 1;
+      void* arguments[] = {&by};
+      OK(cuLaunchKernel(reinterpret_cast<CUfunction>(count_up), 8, 1, 1, 128, 1, 1, 0, nullptr, arguments, nullptr));
+      OK(cuCtxSynchronize());
+      HOLDS(values[0] == ++wanted);
+      HOLDS(values[500 + turn] == turn + 1);
+      HOLDS(values[999] == 2 * turn + (context == first ? 1 : 2));
+    }
+  }
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+  HOLDS(values[0] == wanted);
+  OK(cuLibraryUnload(library));
 }
 
 CASE(peer_copy_waits) {

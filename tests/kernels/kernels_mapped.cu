@@ -27,17 +27,30 @@ extern "C" __global__ void answer(volatile int* asked, volatile int* answered, i
 
 #else
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <fstream>
+#include <string_view>
 #include <thread>
 
 namespace {
 
 constexpr size_t mib = 1 << 20;
+
+std::string program_folder() {
+  char path[4096] = "";
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  HOLDS(length > 0);
+  const std::string name(path, static_cast<size_t>(length));
+  return name.substr(0, name.rfind('/'));
+}
 
 /// Numbers in pinned memory that kernels see at the same address.
 class Pinned {
@@ -355,6 +368,76 @@ CASE(graphs) {
   OK(cuGraphDestroy(graph));
 }
 
+// A graph copies from and to a block before and after a kernel that uses it, and was made when no kernel had used it yet.
+CASE(copied_by_graphs) {
+  Kernels kernels;
+  for (size_t bytes : {size_t{4096}, 4 * mib}) {
+    for (bool captured : {false, true}) {
+      Pinned values(bytes);
+      Stream stream;
+      Buffer<int> device(values.count());
+      device.clear();
+      int count = static_cast<int>(values.count());
+      CUgraph graph;
+      CUgraphExec executable;
+      CUdeviceptr address = reinterpret_cast<CUdeviceptr>(values.get());  // where kernels see it, too
+      if (captured) {
+        OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        OK(cuMemcpyHtoDAsync(device.address(), values.get(), values.bytes(), stream));
+        launch_step(kernels, stream, device.address(), 1, count);
+        OK(cuMemcpyDtoHAsync(values.get(), device.address(), values.bytes(), stream));
+        launch_step(kernels, stream, address, 1, count);
+        OK(cuMemcpyHtoDAsync(device.address(), values.get(), values.bytes(), stream));
+        OK(cuStreamEndCapture(stream, &graph));
+      } else {
+        OK(cuGraphCreate(&graph, 0));
+        const auto copy = [&](bool in, CUgraphNode* after) {
+          CUDA_MEMCPY3D p{};
+          p.srcMemoryType = in ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+          p.dstMemoryType = in ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+          p.srcHost = p.dstHost = values.get();
+          p.srcDevice = p.dstDevice = device.address();
+          p.WidthInBytes = values.bytes();
+          p.Height = p.Depth = 1;
+          CUcontext context;
+          OK(cuCtxGetCurrent(&context));
+          CUgraphNode node;
+          OK(cuGraphAddMemcpyNode(&node, graph, after, after ? 1 : 0, &p, context));
+          return node;
+        };
+        const auto step_of = [&](CUdeviceptr on, CUgraphNode* after) {
+          long long stride = 1;
+          void* arguments[] = {&on, &stride, &count};
+          CUDA_KERNEL_NODE_PARAMS p{};
+          p.func = kernels.get("step");
+          p.gridDimX = blocks_for(count);
+          p.blockDimX = block_size;
+          p.gridDimY = p.gridDimZ = p.blockDimY = p.blockDimZ = 1;
+          p.kernelParams = arguments;
+          CUgraphNode node;
+          OK(cuGraphAddKernelNode(&node, graph, after, 1, &p));
+          return node;
+        };
+        CUgraphNode last = copy(true, nullptr);
+        last = step_of(device.address(), &last);
+        last = copy(false, &last);
+        last = step_of(address, &last);
+        copy(true, &last);
+      }
+      OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+      for (int round = 0; round < 3; ++round) {
+        values.number(round);
+        OK(cuGraphLaunch(executable, stream));
+        OK(cuStreamSynchronize(stream));
+        const std::vector<int> there = device.get();
+        for (int i = 0; i < count; ++i) HOLDS(values[i] == 4 * (round + i) + 3 && there[i] == values[i]);
+      }
+      OK(cuGraphExecDestroy(executable));
+      OK(cuGraphDestroy(graph));
+    }
+  }
+}
+
 CASE(host_functions) {
   Kernels kernels;
   Pinned values(4 * mib);
@@ -433,6 +516,120 @@ CASE(system_calls) {
   std::fclose(file);
 }
 
+// Calls with vectors of buffers: every second part of the block is written or read by one call, with gaps that stay as they are.
+CASE(vectors_of_buffers) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  CUdeviceptr address = values.mapped();
+  int count = static_cast<int>(values.count());
+  constexpr int parts = 4;
+  const int part = count / (2 * parts);
+  iovec vector[parts];
+  for (int i = 0; i < parts; ++i) vector[i] = {values.get() + 2 * i * part, part * sizeof(int)};
+  const auto whole = static_cast<ssize_t>(parts * part * sizeof(int));
+  mmsghdr message{};
+  message.msg_hdr.msg_iov = vector;
+  message.msg_hdr.msg_iovlen = parts;
+  int ends[2];
+  HOLDS(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  FILE* temporary = std::tmpfile();
+  const int file = fileno(temporary);
+  void* late = nullptr;
+
+  using Call = std::function<ssize_t(int socket)>;
+  const auto at_start = [&](const Call& call) {
+    lseek(file, 0, SEEK_SET);
+    return call(file);
+  };
+  const auto of_one = [&](int messages) { return messages == 1 ? static_cast<ssize_t>(message.msg_len) : messages; };
+  struct Pair {
+    const char* name;
+    Call write, read;
+    bool by_socket;
+  };
+  const Pair pairs[] = {
+      {"writev, readv", [&](int to) { return writev(to, vector, parts); }, [&](int from) { return readv(from, vector, parts); }, false},
+      {"pwritev, preadv", [&](int to) { return pwritev(to, vector, parts, 0); }, [&](int from) { return preadv(from, vector, parts, 0); }, false},
+      {"pwritev2, preadv2", [&](int to) { return pwritev2(to, vector, parts, 0, 0); },
+       [&](int from) { return preadv2(from, vector, parts, 0, 0); }, false},
+      {"sendmsg, recvmsg", [&](int to) { return sendmsg(to, &message.msg_hdr, 0); },
+       [&](int from) { return recvmsg(from, &message.msg_hdr, MSG_WAITALL); }, true},
+      {"sendmmsg, recvmmsg", [&](int to) { return of_one(sendmmsg(to, &message, 1, 0)); },
+       [&](int from) { return of_one(recvmmsg(from, &message, 1, MSG_WAITALL, nullptr)); }, true},
+      {"a library that was loaded late",
+       [&](int to) {
+         auto* const function = reinterpret_cast<ssize_t (*)(int, const iovec*, int)>(dlsym(late, "late_writev"));
+         return function ? function(to, vector, parts) : -1;
+       },
+       [&](int from) { return readv(from, vector, parts); }, false},
+  };
+  for (const Pair& pair : pairs) {
+    for (int i = 0; i < count; ++i) values[i] = i;
+    if (!late && pair.name[0] == 'a') {
+      late = dlopen((program_folder() + "/libkernels_late.so").c_str(), RTLD_NOW);
+      HOLDS(late != nullptr);
+    }
+    launch_step(kernels, nullptr, address, 1, count);
+    OK(cuCtxSynchronize());
+    ssize_t written = 0;
+    std::thread other_end;
+    std::vector<int> sent(pair.by_socket ? parts * part : 0);
+    if (pair.by_socket) other_end = std::thread([&] { HOLDS(recv(ends[1], sent.data(), whole, MSG_WAITALL) == whole); });
+    written = pair.by_socket ? pair.write(ends[0]) : at_start(pair.write);  // what the GPU wrote
+    if (written != whole) report("%s: wrote %zd bytes of %zd (%s)", pair.name, written, whole, std::strerror(errno));
+    if (other_end.joinable()) {
+      if (written != whole) shutdown(ends[0], SHUT_RDWR);
+      other_end.join();
+    }
+    launch_step(kernels, nullptr, address, 1, count);
+    OK(cuCtxSynchronize());
+    if (pair.by_socket) other_end = std::thread([&] { HOLDS(send(ends[1], sent.data(), whole, 0) == whole); });
+    const ssize_t read = pair.by_socket ? pair.read(ends[0]) : at_start(pair.read);  // over what the GPU wrote
+    if (other_end.joinable()) other_end.join();
+    if (read != whole) report("%s: read %zd bytes of %zd (%s)", pair.name, read, whole, std::strerror(errno));
+    launch_step(kernels, nullptr, address, 1, count);
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < count; ++i) {
+      const int steps = i / part % 2 == 0 ? 4 * i + 3 : 8 * i + 7;
+      if (values[i] != steps) {
+        report("%s: element %d is %d, not %d", pair.name, i, values[i], steps);
+        break;
+      }
+    }
+  }
+  const std::vector<iovec> many(2000, vector[0]);  // more than the kernel takes
+  HOLDS(writev(file, many.data(), static_cast<int>(many.size())) == -1 && errno == EINVAL);
+  const volatile int none = -1;
+  HOLDS(writev(file, many.data(), none) == -1 && errno == EINVAL);
+  std::fclose(temporary);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+// The C++ library writes long texts by writev.
+CASE(file_streams) {
+  Kernels kernels;
+  Pinned values(4 * mib);
+  CUdeviceptr address = values.mapped();
+  int count = static_cast<int>(values.count());
+  for (int i = 0; i < count; ++i) values[i] = i;
+  launch_step(kernels, nullptr, address, 1, count);
+  OK(cuCtxSynchronize());
+  char name[] = "/tmp/fargpu-kernels-XXXXXX";
+  const int file = mkstemp(name);
+  HOLDS(file >= 0);
+  std::ofstream(name) << "four" << std::string_view(reinterpret_cast<const char*>(values.get()), values.bytes());
+  launch_step(kernels, nullptr, address, 1, count);
+  OK(cuCtxSynchronize());
+  std::ifstream read(name);
+  char four[4];
+  read.read(four, 4).read(reinterpret_cast<char*>(values.get()), static_cast<std::streamsize>(values.bytes()));
+  unlink(name);
+  close(file);
+  HOLDS(read.good());
+  for (int i = 0; i < count; ++i) HOLDS(values[i] == 2 * i + 1);
+}
+
 CASE(freed_while_used) {
   Kernels kernels;
   Buffer<int> device(mib);
@@ -501,7 +698,7 @@ CASE(gigabytes) {
     HOLDS(values[values.count() - 1] == (last = 2 * last + 1));
   }
   double with = cost();
-  std::printf("%.1f us a launch, %.1f without the block\n", with, without);
+  if (std::getenv("KERNELS_TIMES")) std::fprintf(stderr, "%.1f us a launch, %.1f without the block\n", with, without);
   HOLDS(with < without + 200);
 }
 

@@ -36,7 +36,12 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) 
     options.driver_band = {fake::driver_band, fake::driver_band_bytes};
     // The worker's end takes memory away that in one process is the client's too, and what the client was called back about may be at work
     // with it. Not waited for without end: a function of the test may be.
+    options.lane_key = lane_key;
     options.running = [this](server::Session* session) {
+      {
+        const std::lock_guard lock(serving_mutex_);
+        serving_ = session;
+      }
       if (session || !client_) return;
       const auto called_back = std::make_shared<std::promise<void>>();
       client_->callbacks().run([called_back] { called_back->set_value(); });
@@ -45,12 +50,23 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits) 
     why_ = server::serve_session(*far, attach, driver.table(), options);
   });
   try {
-    client_ = client::attach(std::move(near), {}, config, "the worker in this process").release();
+    client_ = client::attach(std::move(near), {}, config, "the worker in this process", [this] { return lane(); }).release();
   } catch (...) {
     worker_.join();
     throw;
   }
   client::process().adopt(client_);
+}
+
+// The broker's part: what comes first on the connection is read, and the worker gets it with the rest.
+std::unique_ptr<Channel> Remote::lane() {
+  auto [near, far] = make_memory_channel();
+  lane_threads_.emplace_back([this, far = std::move(far)]() mutable {
+    const auto message = receive_control(*far, limits::connect_timeout);
+    const std::lock_guard lock(serving_mutex_);
+    server::take_lane(serving_, std::move(far), message, lane_key);
+  });
+  return std::move(near);
 }
 
 Remote::~Remote() {
@@ -62,6 +78,7 @@ Remote::~Remote() {
   (void)thread.take_late_error();
   client::process().give_up();
   if (worker_.joinable()) worker_.join();
+  for (std::thread& thread : lane_threads_) thread.join();
   client::release_window(client_->terms().device_window);
   client::release_window(client_->terms().host_window);
   client::release_window(client_->terms().driver_band);

@@ -17,6 +17,7 @@
 #include "client/process.h"
 #include "client/session.h"
 #include "client/thread.h"
+#include "server/worker/attach.h"
 #include "server/worker/exchange.h"
 #include "tests/fake_driver/fake.h"
 
@@ -49,7 +50,15 @@ class Remote {
 
   static client::Config default_config();
 
+  /// What a lane of the session must know.
+  static inline const std::vector<std::byte> lane_key{32, std::byte{7}};
+
  private:
+  std::unique_ptr<Channel> lane();
+
+  std::mutex serving_mutex_;
+  server::Session* serving_ = nullptr;
+  std::vector<std::thread> lane_threads_;
   Channel* channel_ = nullptr;
   client::Session* client_ = nullptr;
   std::thread worker_;

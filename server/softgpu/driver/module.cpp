@@ -118,13 +118,28 @@ void FunctionSettings::set(CUfunction_attribute attribute, int value, const Rout
 
 // ---- modules ----
 
+namespace {
+
+// Contexts are numbered from one.
+constexpr uint64_t no_context = 0;
+
+void free_if_there(DeviceAddress address) {
+  try {
+    addresses().free(address);
+  } catch (const Failure&) {
+    // Already gone with its context.
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<Module> Module::load(std::shared_ptr<Context> context,
                                      std::shared_ptr<const Program> program,
-                                     std::weak_ptr<Library> library) {
+                                     std::weak_ptr<Library> library, ManagedVariables* shared) {
   std::shared_ptr<Module> module(
       new Module(std::move(context), std::move(program), std::move(library)));
   module->has_memory_ = true;
-  module->allocate_globals();
+  module->allocate_globals(shared);
   module->fill_globals();
   module->fill_constants();
   for (const auto& routine : module->program_->routines)
@@ -137,11 +152,21 @@ std::shared_ptr<Module> Module::load(std::shared_ptr<Context> context,
 
 Module::~Module() { release_memory(); }
 
-void Module::allocate_globals() {
+void Module::allocate_globals(ManagedVariables* shared) {
   int device = context_->device().ordinal();
-  for (const GlobalVariable& global : program_->globals) {
+  for (size_t i = 0; i < program_->globals.size(); ++i) {
+    const GlobalVariable& global = program_->globals[i];
     // Variables without elements still have an address of their own.
     uint64_t bytes = std::max<uint64_t>(global.bytes, 1);
+    if (global.is_managed && shared != nullptr) {
+      // For all devices, whichever module is loaded first and ends first.
+      not_ours_.insert(i);
+      auto [place, is_new] = shared->try_emplace(i);
+      if (is_new) place->second = addresses().allocate_managed(device, no_context, bytes, CU_MEM_ATTACH_GLOBAL);
+      else filled_before_.insert(i);
+      global_addresses_.push_back(place->second);
+      continue;
+    }
     global_addresses_.push_back(
         global.is_managed
             ? addresses().allocate_managed(device, context_->id(), bytes, CU_MEM_ATTACH_GLOBAL)
@@ -154,6 +179,7 @@ void Module::allocate_globals() {
 
 void Module::fill_globals() {
   for (size_t i = 0; i < program_->globals.size(); ++i) {
+    if (filled_before_.contains(i)) continue;
     const GlobalVariable& global = program_->globals[i];
     std::vector<std::byte> contents = global.contents;
     for (const GlobalVariable::Pointer& pointer : global.pointers) {
@@ -194,13 +220,8 @@ void Module::fill_constants() {
 
 void Module::release_memory() {
   if (!has_memory_.exchange(false)) return;
-  for (DeviceAddress address : global_addresses_) {
-    try {
-      addresses().free(address);
-    } catch (const Failure&) {
-      // Already gone with its context.
-    }
-  }
+  for (size_t i = 0; i < global_addresses_.size(); ++i)
+    if (!not_ours_.contains(i)) free_if_there(global_addresses_[i]);
 }
 
 std::shared_ptr<Function> Module::function(const std::string& name) const {
@@ -249,6 +270,10 @@ std::shared_ptr<Library> Library::make(std::shared_ptr<const Program> program) {
   return library;
 }
 
+Library::~Library() {
+  for (const auto& [index, address] : managed_) free_if_there(address);
+}
+
 std::shared_ptr<Library> Library::make_broken(CUresult error) {
   auto library = std::make_shared<Library>();
   library->error_ = error;
@@ -268,7 +293,7 @@ std::shared_ptr<Module> Library::module_in(const std::shared_ptr<Context>& conte
   std::lock_guard lock(mutex_);
   std::shared_ptr<Module>& module = modules_[context.get()];
   if (module != nullptr) return module;
-  module = Module::load(context, program_, weak_from_this());
+  module = Module::load(context, program_, weak_from_this(), &managed_);
   for (size_t i = 0; i < kernels_.size(); ++i)
     kernels_[i]->apply_settings(*module->functions()[i], context->device().ordinal());
   return module;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,13 +37,18 @@ struct FunctionSettings {
   void set(CUfunction_attribute attribute, int value, const Routine& kernel);
 };
 
+/// The managed variables of a library, which all its modules have in common: addresses by the program's numbering, of those that are
+/// made already.
+using ManagedVariables = std::map<size_t, DeviceAddress>;
+
 /// A program loaded into a context: its variables have memory and addresses.
 class Module : public std::enable_shared_from_this<Module> {
  public:
-  /// Throws OUT_OF_MEMORY.
+  /// `shared`: of the library, if it is a module of one. Throws OUT_OF_MEMORY.
   static std::shared_ptr<Module> load(std::shared_ptr<Context> context,
                                       std::shared_ptr<const Program> program,
-                                      std::weak_ptr<Library> library);
+                                      std::weak_ptr<Library> library = {},
+                                      ManagedVariables* shared = nullptr);
   ~Module();
 
   const std::shared_ptr<Context>& context() const { return context_; }
@@ -70,7 +76,7 @@ class Module : public std::enable_shared_from_this<Module> {
   Module(std::shared_ptr<Context> context, std::shared_ptr<const Program> program,
          std::weak_ptr<Library> library)
       : context_(std::move(context)), program_(std::move(program)), library_(std::move(library)) {}
-  void allocate_globals();
+  void allocate_globals(ManagedVariables* shared);
   void fill_globals();
   void fill_constants();
 
@@ -78,6 +84,8 @@ class Module : public std::enable_shared_from_this<Module> {
   std::shared_ptr<const Program> program_;
   std::weak_ptr<Library> library_;
   std::vector<DeviceAddress> global_addresses_;
+  std::set<size_t> not_ours_;       // variables that the library has
+  std::set<size_t> filled_before_;  // of these, those that were there already
   std::vector<std::unique_ptr<std::byte[]>> constants_;  // per routine, lanes aligned
   std::vector<const std::byte*> constant_pointers_;
   std::vector<std::shared_ptr<Function>> functions_;
@@ -121,6 +129,7 @@ class Function {
 /// A program that is loaded into each context when it is first used there.
 class Library : public std::enable_shared_from_this<Library> {
  public:
+  ~Library();
   static std::shared_ptr<Library> make(std::shared_ptr<const Program> program);
   /// A library of no program: whatever is looked for in it gives the error.
   static std::shared_ptr<Library> make_broken(CUresult error);
@@ -138,6 +147,7 @@ class Library : public std::enable_shared_from_this<Library> {
  private:
   std::shared_ptr<const Program> program_;
   CUresult error_ = CUDA_SUCCESS;
+  ManagedVariables managed_;
   std::vector<std::shared_ptr<Kernel>> kernels_;
   std::mutex mutex_;
   std::map<const Context*, std::shared_ptr<Module>> modules_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "protocol/extent.h"
 #include "server/worker/copy_sides.h"
@@ -44,8 +45,10 @@ void let_nothing_overtake(Session& session, StreamState& stream) {
 /// stream is held, so that later work on it cannot change what is still to be copied.
 class Fetch : public std::enable_shared_from_this<Fetch> {
  public:
-  Fetch(Session& session, const CallId& call, std::uint64_t stream, const Shape& shape, const Side& source)
-      : session_(session), call_(call), stream_(stream), shape_(shape), source_(source) {}
+  /// `transfer`: on the bulk lanes, in one row.
+  Fetch(Session& session, const CallId& call, std::uint64_t stream, const Shape& shape, const Side& source,
+        std::optional<std::uint32_t> transfer)
+      : session_(session), call_(call), stream_(stream), shape_(shape), source_(source), transfer_(transfer) {}
 
   void start() {
     if (issue()) return;
@@ -61,11 +64,12 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
  private:
   // Gives as much to the driver as there is room for. True when there is nothing left to give.
   bool issue() {
-    const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, limits::bulk_bytes_max / shape_.width);
+    const std::uint64_t bytes_at_once = transfer_ ? limits::lane_chunk_bytes : limits::bulk_bytes_max;
+    const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, bytes_at_once / shape_.width);
     while (row_ < shape_.height && failure_ == CUDA_SUCCESS) {
       // Whole rows, or a part of one that is too long.
       const std::uint64_t rows = column_ > 0 ? 1 : std::min(rows_at_once, shape_.height - row_);
-      const std::uint64_t width = std::min<std::uint64_t>(shape_.width - column_, limits::bulk_bytes_max);
+      const std::uint64_t width = std::min<std::uint64_t>(shape_.width - column_, bytes_at_once);
       const auto part = session_.staging_out().take(rows * width);
       if (!part) return false;
       StreamState* const stream = session_.stream(stream_, call_.context);
@@ -83,7 +87,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
       session_.submitted(*stream);
       ++open_;
       session_.completions().after(*stream, Completions::Kind::delivery,
-                                   [self = shared_from_this(), bytes = *part](CUresult done) { self->arrived(bytes, done); });
+                                   [self = shared_from_this(), bytes = *part, at = column_](CUresult done) { self->arrived(at, bytes, done); });
       column_ += width;
       if (column_ == shape_.width) {
         column_ = 0;
@@ -95,10 +99,11 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     return true;
   }
 
-  void arrived(std::span<std::byte> bytes, CUresult result) {
+  void arrived(std::uint64_t column, std::span<std::byte> bytes, CUresult result) {
     const auto give = [self = shared_from_this(), bytes] { self->session_.staging_out().give(bytes); };
     if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
-      session_.output().data(call_, bytes, give);
+      if (transfer_) session_.transfers().send({*transfer_, static_cast<std::uint32_t>(column / limits::lane_chunk_bytes)}, bytes, give);
+      else session_.output().data(call_, bytes, give);
     } else {
       if (failure_ == CUDA_SUCCESS) failure_ = result;
       give();
@@ -116,10 +121,60 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   const std::uint64_t stream_;
   const Shape shape_;
   const Side source_;
+  const std::optional<std::uint32_t> transfer_;
   std::uint64_t row_ = 0;
   std::uint64_t column_ = 0;
   std::size_t open_ = 0;
   bool issued_ = false;
+  std::uint64_t held_ = 0;
+  CUresult failure_ = CUDA_SUCCESS;
+};
+
+/// A copy in whose bytes come on the bulk lanes, in whatever order. Its stream is held until all are there, and, if the program takes the
+/// copy for done, whatever comes later in the context.
+class Landing : public std::enable_shared_from_this<Landing> {
+ public:
+  Landing(Session& session, const CallId& call, std::uint64_t stream, std::uint64_t bytes, const Side& target, bool complete)
+      : session_(session), call_(call), stream_(stream), bytes_(bytes), target_(target), complete_(complete) {}
+
+  void start(std::uint32_t transfer) {
+    StreamState& stream = *session_.stream(stream_, call_.context);
+    session_.transfers().pin(session_.driver(), *stream.context);
+    held_ = session_.order().hold(stream);
+    if (complete_) session_.order().hold_context(*stream.context, held_, [] {});
+    missing_ = chunks_of(bytes_);
+    session_.transfers().receive(transfer, bytes_, [self = shared_from_this()](Chunk chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
+  }
+
+ private:
+  void take(Chunk chunk, std::span<std::byte> slot) {
+    StreamState* const stream = session_.stream(stream_, call_.context);
+    CUresult result = failure_;
+    if (result == CUDA_SUCCESS && (!stream || !target_.alive(session_) || !session_.make_current(*stream->context))) result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS) {
+      const Side part = target_.from(std::uint64_t{chunk.number} * limits::lane_chunk_bytes, 0);
+      result = copy_rows(session_, *stream, {slot.size(), 1, 1}, part, slot.data(), true);
+    }
+    if (result == CUDA_SUCCESS) {
+      session_.submitted(*stream);
+      session_.completions().after(*stream, Completions::Kind::delivery, [&session = session_, slot](CUresult) { session.transfers().give(slot); });
+    } else {
+      failure_ = result;
+      session_.transfers().give(slot);
+    }
+    if (--missing_ > 0) return;
+    if (failure_ == CUDA_SUCCESS && complete_) let_nothing_overtake(session_, *stream);
+    session_.order().release(held_);
+    session_.finish(call_, failure_);
+  }
+
+  Session& session_;
+  const CallId call_;
+  const std::uint64_t stream_;
+  const std::uint64_t bytes_;
+  const Side target_;
+  const bool complete_;
+  std::uint64_t missing_ = 0;
   std::uint64_t held_ = 0;
   CUresult failure_ = CUDA_SUCCESS;
 };
@@ -203,6 +258,10 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     }
   } else if (shape.height != 1 && !source.isPart()) {
     return refuse(CUDA_ERROR_INVALID_VALUE);
+  } else if (source.isLanes()) {
+    if (shape.width == 0) return CUDA_ERROR_INVALID_VALUE;
+    std::make_shared<Landing>(session, call.id(), in.getStream(), shape.width, target, in.getComplete())->start(source.getLanes());
+    return Outcome::later();
   } else if (source.isBlock()) {
     const std::span<std::byte> memory = session.host_blocks().find(source.getBlock(), shape.width);
     if (memory.size() != shape.width) return CUDA_ERROR_INVALID_VALUE;
@@ -250,10 +309,12 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
   if (shape.depth != 1) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = read_side(session, in.getSource(), shape, source); bad != CUDA_SUCCESS) return bad;
   const auto target = in.getTarget();
-  if (target.isReply()) {
+  if (target.isReply() || target.isLanes()) {
     if (!call.id().wants_reply) throw ProtocolError("a copy whose bytes nobody waits for");
+    if (target.isLanes() && shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
     if (!session.staging_ready()) return CUDA_ERROR_OUT_OF_MEMORY;
-    std::make_shared<Fetch>(session, call.id(), in.getStream(), shape, source)->start();
+    const auto transfer = target.isLanes() ? std::optional(target.getLanes()) : std::nullopt;
+    std::make_shared<Fetch>(session, call.id(), in.getStream(), shape, source, transfer)->start();
     return Outcome::later();
   }
   const std::uint64_t address = target.getBlock();

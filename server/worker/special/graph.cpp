@@ -403,7 +403,7 @@ Outcome createUserObject(Session& session, Call& call, wire::CreateUserObject::R
   if (in.getReferences() == 0) return CUDA_ERROR_INVALID_VALUE;
   CUuserObject object{};
   DriverTable& driver = session.driver();
-  if (const CUresult bad = session.graph_parts().add(driver, in.getPart(), 0, 0, object); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.graph_parts().add(driver, in.getPart(), {}, 0, object); bad != CUDA_SUCCESS) return bad;
   if (in.getReferences() > 1) {
     if (const CUresult bad = driver.cuUserObjectRetain(object, in.getReferences() - 1); bad != CUDA_SUCCESS) {
       driver.cuUserObjectRelease(object, 1);

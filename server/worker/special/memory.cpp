@@ -1,5 +1,6 @@
 // Device memory, mappings, and host blocks.
 
+#include "server/worker/graph_node.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
@@ -90,6 +91,18 @@ Outcome openHostBlock(Session& session, Call& call, wire::OpenHostBlock::Reader 
   HostBlocks& blocks = session.host_blocks();
   if (!in.getMapped()) return blocks.open(in.getAddress(), in.getBytes(), call.id().context);
   return blocks.open_mapped(in.getAddress(), in.getBytes(), in.getDevice(), in.getPaged(), call.id().context);
+}
+
+Outcome mapGraphPart(Session& session, Call&, wire::MapGraphPart::Reader in) {
+  GraphParts& parts = session.graph_parts();
+  const auto side = in.getPlace();
+  if (!side.getPlace().isDevice()) return CUDA_ERROR_INVALID_VALUE;
+  const CUdeviceptr device = side.getPlace().getDevice();
+  const CopyShape shape = parts.shape(in.getPart());
+  if (device == 0) parts.map(in.getPart(), std::nullopt);
+  else if (shape.bytes() > 0 && !holds_side(session, side, shape)) return CUDA_ERROR_INVALID_VALUE;
+  else parts.map(in.getPart(), PartPlace{device, side.getX(), side.getY(), side.getZ(), side.getPitch(), side.getHeight()});
+  return CUDA_SUCCESS;
 }
 
 Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in) {

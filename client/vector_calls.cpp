@@ -1,0 +1,191 @@
+#include "vector_calls.h"
+
+#include <elf.h>
+#include <link.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <span>
+#include <string_view>
+
+#include "system_calls.h"
+
+namespace fargpu::client {
+namespace {
+
+#if defined(__x86_64__)
+constexpr std::uint32_t function_slot = R_X86_64_JUMP_SLOT, address_slot = R_X86_64_GLOB_DAT;
+#elif defined(__aarch64__)
+constexpr std::uint32_t function_slot = R_AARCH64_JUMP_SLOT, address_slot = R_AARCH64_GLOB_DAT;
+#else
+#error "relocations of this processor are not known here"
+#endif
+
+// Vectors that are too long are the kernel's to refuse.
+void touch(const iovec* vector, std::size_t count, bool writing) {
+  if (!vector || count > IOV_MAX) return;
+  for (const iovec& part : std::span(vector, count)) touch_pages(reinterpret_cast<std::uint64_t>(part.iov_base), part.iov_len, writing);
+}
+
+void touch(const msghdr& message, bool writing) { touch(message.msg_iov, message.msg_iovlen, writing); }
+
+void touch(const mmsghdr* messages, unsigned count, bool writing) {
+  if (!messages || count > IOV_MAX) count = messages ? IOV_MAX : 0;  // as many as the kernel takes at once
+  for (const mmsghdr& message : std::span(messages, count)) touch(message.msg_hdr, writing);
+}
+
+// What libraries call instead. `call` is the C library's own: this library's calls stay as they are.
+template <auto call, bool writing>
+struct Vector;
+template <class... Rest, ssize_t (*call)(int, const iovec*, int, Rest...), bool writing>
+struct Vector<call, writing> {
+  static ssize_t touched(int file, const iovec* vector, int count, Rest... rest) {
+    touch(vector, count < 0 ? 0 : static_cast<std::size_t>(count), writing);
+    return call(file, vector, count, rest...);
+  }
+};
+
+ssize_t send_message(int socket, const msghdr* message, int flags) {
+  if (message) touch(*message, false);
+  return ::sendmsg(socket, message, flags);
+}
+ssize_t receive_message(int socket, msghdr* message, int flags) {
+  if (message) touch(*message, true);
+  return ::recvmsg(socket, message, flags);
+}
+int send_messages(int socket, mmsghdr* messages, unsigned count, int flags) {
+  touch(messages, count, false);
+  return ::sendmmsg(socket, messages, count, flags);
+}
+int receive_messages(int socket, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  touch(messages, count, true);
+  return ::recvmmsg(socket, messages, count, flags, timeout);
+}
+
+struct Call {
+  std::string_view name;
+  void* touched;
+};
+
+template <auto call, bool writing>
+void* touched() {
+  return reinterpret_cast<void*>(&Vector<call, writing>::touched);
+}
+
+const std::array calls{
+    Call{"readv", touched<::readv, true>()},
+    Call{"preadv", touched<::preadv, true>()},
+    Call{"preadv64", touched<::preadv64, true>()},
+    Call{"preadv2", touched<::preadv2, true>()},
+    Call{"preadv64v2", touched<::preadv64v2, true>()},
+    Call{"writev", touched<::writev, false>()},
+    Call{"pwritev", touched<::pwritev, false>()},
+    Call{"pwritev64", touched<::pwritev64, false>()},
+    Call{"pwritev2", touched<::pwritev2, false>()},
+    Call{"pwritev64v2", touched<::pwritev64v2, false>()},
+    Call{"sendmsg", reinterpret_cast<void*>(&send_message)},
+    Call{"recvmsg", reinterpret_cast<void*>(&receive_message)},
+    Call{"sendmmsg", reinterpret_cast<void*>(&send_messages)},
+    Call{"recvmmsg", reinterpret_cast<void*>(&receive_messages)},
+};
+
+/// A loaded library, as the loader tells of it.
+class Library {
+ public:
+  explicit Library(const dl_phdr_info& info) : base_(info.dlpi_addr) {
+    for (const ElfW(Phdr) & part : std::span(info.dlpi_phdr, info.dlpi_phnum)) {
+      if (part.p_type == PT_DYNAMIC) dynamic_ = reinterpret_cast<const ElfW(Dyn)*>(base_ + part.p_vaddr);
+      if (part.p_type == PT_GNU_RELRO) sealed_ = {base_ + part.p_vaddr, base_ + part.p_vaddr + part.p_memsz};
+      const std::uint64_t here = reinterpret_cast<std::uint64_t>(&calls) - base_ - part.p_vaddr;
+      if (part.p_type == PT_LOAD && here < part.p_memsz) own_ = true;
+    }
+  }
+
+  void redirect() const {
+    if (!dynamic_ || own_) return;
+    const auto* const symbols = at<ElfW(Sym)>(DT_SYMTAB);
+    const auto* const names = at<char>(DT_STRTAB);
+    if (!symbols || !names) return;
+    const auto visit = [&](const ElfW(Rela) * first, std::uint64_t bytes) {
+      if (!first) return;
+      for (const ElfW(Rela) & entry : std::span(first, bytes / sizeof(*first))) {
+        const auto type = ELF64_R_TYPE(entry.r_info);
+        if (type != function_slot && type != address_slot) continue;
+        const std::string_view name = names + symbols[ELF64_R_SYM(entry.r_info)].st_name;
+        const auto* const found = std::find_if(calls.begin(), calls.end(), [&](const Call& call) { return call.name == name; });
+        if (found != calls.end()) put(reinterpret_cast<void**>(base_ + entry.r_offset), found->touched);
+      }
+    };
+    if (value(DT_PLTREL) == DT_RELA) visit(at<ElfW(Rela)>(DT_JMPREL), value(DT_PLTRELSZ));
+    visit(at<ElfW(Rela)>(DT_RELA), value(DT_RELASZ));
+  }
+
+ private:
+  std::uint64_t value(std::int64_t tag) const {
+    for (const ElfW(Dyn)* entry = dynamic_; entry->d_tag != DT_NULL; ++entry)
+      if (entry->d_tag == tag) return entry->d_un.d_val;
+    return 0;
+  }
+  template <class T>
+  const T* at(std::int64_t tag) const {
+    const std::uint64_t address = value(tag);
+    return reinterpret_cast<const T*>(address < base_ && address != 0 ? base_ + address : address);
+  }
+  // Other threads may be calling through it: they find one function or the other. A slot that is left alone does no harm.
+  void put(void** slot, void* function) const {
+    const std::atomic_ref<void*> place(*slot);
+    if (place.load() == function) return;
+    const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    const auto address = reinterpret_cast<std::uint64_t>(slot);
+    void* const page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
+    const bool sealed = sealed_[0] / page_bytes <= address / page_bytes && address / page_bytes < sealed_[1] / page_bytes;
+    if (sealed && ::mprotect(page, page_bytes, PROT_READ | PROT_WRITE) != 0) return;
+    place.store(function);
+    if (sealed) ::mprotect(page, page_bytes, PROT_READ);
+  }
+
+  const std::uint64_t base_;
+  const ElfW(Dyn)* dynamic_ = nullptr;
+  std::array<std::uint64_t, 2> sealed_{};  // what the loader protected when it was done
+  bool own_ = false;
+};
+
+// New libraries are behind those seen before, unless some are gone.
+struct Seen {
+  unsigned long long added = 0, removed = 0;
+  std::size_t libraries = 0;
+};
+
+}  // namespace
+
+void watch_vector_calls() {
+  static std::mutex mutex;
+  static Seen seen;
+  struct Visit {
+    Seen before = seen;
+    std::size_t place = 0;
+  };
+  const std::lock_guard lock(mutex);
+  Visit visit;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* argument) {
+        auto& [before, place] = *static_cast<Visit*>(argument);
+        if (info->dlpi_adds == before.added && info->dlpi_subs == before.removed) return 1;
+        if (place++ >= before.libraries || info->dlpi_subs != before.removed) Library(*info).redirect();
+        seen = {info->dlpi_adds, info->dlpi_subs, place};
+        return 0;
+      },
+      &visit);
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,169 @@
+#include "lanes.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <array>
+
+#include "errors.h"
+
+namespace fargpu {
+namespace {
+
+// Of a program that may be a stranger's: its signals are for its own threads.
+template <class Body>
+std::thread quiet_thread(const char* name, Body body) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  ::pthread_setname_np(thread.native_handle(), name);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+constexpr std::array<std::byte, 4096> zeros{};
+
+// Sends a whole frame. False if the bytes cannot be read; then zeros take the place of those that had not left.
+bool send_frame(Channel& channel, const FrameHeader& header, std::span<const std::byte> bytes) {
+  const std::size_t padding = padded(bytes.size()) - bytes.size();
+  std::span<const std::byte> head = std::as_bytes(std::span(&header, 1));
+  bool readable = true;
+  while (!head.empty() || !bytes.empty()) {
+    const std::array<Channel::Bytes, 2> pieces{head, readable ? bytes : std::span(zeros).first(std::min(bytes.size(), zeros.size()))};
+    std::size_t sent = 0;
+    try {
+      sent = channel.send_some(pieces);
+    } catch (const ChannelClosed&) {
+      throw;
+    } catch (const SystemError&) {
+      readable = false;
+      continue;
+    }
+    if (sent == 0) {
+      channel.wait({.writable = true}, Channel::forever);
+      continue;
+    }
+    const std::size_t of_head = std::min(sent, head.size());
+    head = head.subspan(of_head);
+    bytes = bytes.subspan(sent - of_head);
+  }
+  const std::array<Channel::Bytes, 1> rest{std::span(zeros).first(padding)};
+  send_all(channel, rest);
+  return readable;
+}
+
+}  // namespace
+
+/// The frames of one lane.
+class Lanes::Arriving final : FrameHandler {
+ public:
+  Arriving(Lanes& lanes, Channel& channel, std::uint32_t taken_before) : lanes_(lanes), reader_(channel, *this, taken_before) {}
+  bool pump() { return reader_.pump(); }
+
+ private:
+  std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte>) override {
+    if (header.kind != FrameKind::data || header.message_bytes != 0 || header.bulk_bytes > limits::lane_chunk_bytes)
+      throw ProtocolError("a frame that does not belong on a lane");
+    std::span<std::byte> place = lanes_.handler_.place({header.subject, header.thread}, header.bulk_bytes);
+    wanted_ = !place.empty();
+    if (wanted_) return place;
+    unwanted_.resize(header.bulk_bytes);
+    return std::span(unwanted_);
+  }
+
+  void take(const FrameHeader& header, std::span<const std::byte>, std::span<std::byte> bulk) override {
+    if (header.kind != FrameKind::data || bulk.empty()) throw ProtocolError("a frame that does not belong on a lane");
+    lanes_.bytes_received_.fetch_add(sizeof(header) + padded(bulk.size()), std::memory_order_relaxed);
+    if (wanted_) lanes_.handler_.landed({header.subject, header.thread}, bulk);
+  }
+
+  Lanes& lanes_;
+  FrameReader reader_;
+  std::vector<std::byte> unwanted_;
+  bool wanted_ = false;
+};
+
+void Lanes::add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
+  lane.channel = std::move(channel);
+  lane.sender = quiet_thread("fargpu-lane-out", [this, &channel = *lane.channel, sent_before] { send_all_jobs(channel, sent_before); });
+  lane.receiver = quiet_thread("fargpu-lane-in", [this, &channel = *lane.channel, taken_before] { receive_all(channel, taken_before); });
+}
+
+std::size_t Lanes::count() const {
+  const std::lock_guard lock(mutex_);
+  return lanes_.size();
+}
+
+bool Lanes::closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+void Lanes::send(Chunk chunk, std::span<const std::byte> bytes, std::function<void(bool)> sent) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back({chunk, bytes, std::move(sent)});
+  }
+  changed_.notify_one();
+}
+
+void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
+  try {
+    while (true) {
+      Job job;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return closed_ || !jobs_.empty(); });
+        if (closed_) return;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      FrameHeader header;
+      header.kind = FrameKind::data;
+      header.bulk_bytes = static_cast<std::uint32_t>(job.bytes.size());
+      header.sequence = ++sequence;
+      header.subject = job.chunk.transfer;
+      header.thread = job.chunk.number;
+      const bool readable = send_frame(channel, header, job.bytes);
+      bytes_sent_.fetch_add(sizeof(header) + padded(job.bytes.size()), std::memory_order_relaxed);
+      job.sent(readable);
+    }
+  } catch (const std::exception& error) {
+    channel.close();
+    if (!closed()) handler_.lost(error.what());
+  }
+}
+
+void Lanes::receive_all(Channel& channel, std::uint32_t taken_before) {
+  try {
+    Arriving arriving(*this, channel, taken_before);
+    while (!closed())
+      if (!arriving.pump()) channel.wait({.readable = true}, Channel::forever);
+  } catch (const std::exception& error) {
+    channel.close();
+    if (!closed()) handler_.lost(error.what());
+  }
+}
+
+void Lanes::close() {
+  const std::lock_guard closing(closing_);
+  std::vector<std::unique_ptr<Lane>> lanes;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    lanes.swap(lanes_);
+    jobs_.clear();
+  }
+  changed_.notify_all();
+  for (const auto& lane : lanes) lane->channel->close();
+  for (const auto& lane : lanes) {
+    lane->sender.join();
+    lane->receiver.join();
+  }
+}
+
+}  // namespace fargpu

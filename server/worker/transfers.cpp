@@ -1,0 +1,144 @@
+#include "transfers.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "protocol/errors.h"
+
+namespace fargpu::server {
+namespace {
+
+constexpr std::size_t slots = 64;
+
+}  // namespace
+
+Transfers::~Transfers() {
+  close();
+  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+}
+
+void Transfers::add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (memory_.empty()) {
+      void* const memory = ::mmap(nullptr, slots * limits::lane_chunk_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) throw SystemError("no memory for bulk lanes");
+      memory_ = {static_cast<std::byte*>(memory), slots * limits::lane_chunk_bytes};
+      for (std::size_t slot = 0; slot < slots; ++slot) free_.push_back(memory_.subspan(slot * limits::lane_chunk_bytes, limits::lane_chunk_bytes));
+    }
+  }
+  lanes_.add(std::move(channel), sent_before, taken_before);
+}
+
+void Transfers::pin(DriverTable& driver, const ContextState& context) {
+  const std::lock_guard lock(mutex_);
+  if (pinned_in_ || memory_.empty()) return;
+  if (driver.cuMemHostRegister_v2(memory_.data(), memory_.size(), CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS) pinned_in_ = &context;
+}
+
+void Transfers::context_closes(DriverTable& driver, const ContextState& context) {
+  if (pinned_in_ != &context) return;
+  driver.cuMemHostUnregister(memory_.data());
+  pinned_in_ = nullptr;
+}
+
+void Transfers::receive(std::uint32_t transfer, std::uint64_t bytes, Taker taker) {
+  const auto [entry, fresh] = receiving_.try_emplace(transfer);
+  if (!fresh) throw ProtocolError("a transfer has the number of one that goes on");
+  Receiving& receiving = entry->second;
+  receiving.bytes = bytes;
+  receiving.missing = chunks_of(bytes);
+  receiving.arrived.resize(receiving.missing);
+  receiving.taker = std::move(taker);
+  std::vector<Landed> mine;
+  std::erase_if(early_, [&](const Landed& landed) {
+    if (landed.chunk.transfer == transfer) mine.push_back(landed);
+    return landed.chunk.transfer == transfer;
+  });
+  for (const Landed& landed : mine) hand_over(receiving, landed);
+}
+
+void Transfers::hand_over(Receiving& transfer, const Landed& landed) {
+  const std::uint64_t number = landed.chunk.number;
+  const std::uint64_t begin = number * limits::lane_chunk_bytes;
+  if (number >= transfer.arrived.size() || transfer.arrived[number] ||
+      landed.slot.size() != std::min<std::uint64_t>(limits::lane_chunk_bytes, transfer.bytes - begin))
+    throw ProtocolError("a chunk that is none of its transfer, or came twice");
+  transfer.arrived[number] = true;
+  const Taker taker = transfer.taker;
+  if (--transfer.missing == 0) receiving_.erase(landed.chunk.transfer);
+  taker(landed.chunk, landed.slot);
+}
+
+void Transfers::give(std::span<std::byte> slot) {
+  {
+    const std::lock_guard lock(mutex_);
+    free_.push_back({slot.data(), limits::lane_chunk_bytes});
+  }
+  changed_.notify_one();
+}
+
+void Transfers::send(Chunk chunk, std::span<const std::byte> bytes, Release release) {
+  lanes_.send(chunk, bytes, [this, release = std::move(release)](bool) {
+    {
+      const std::lock_guard lock(mutex_);
+      left_.push_back(release);
+    }
+    waker_.signal();
+  });
+}
+
+bool Transfers::collect() {
+  std::vector<Landed> landed;
+  std::vector<Release> left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lost_why_.empty()) throw ChannelClosed("a bulk lane is lost: " + lost_why_);
+    landed.swap(landed_);
+    left.swap(left_);
+  }
+  for (const Landed& one : landed) {
+    const auto transfer = receiving_.find(one.chunk.transfer);
+    if (transfer == receiving_.end()) early_.push_back(one);
+    else hand_over(transfer->second, one);
+  }
+  for (const Release& release : left) release();
+  return !landed.empty() || !left.empty();
+}
+
+void Transfers::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_all();
+  lanes_.close();
+}
+
+std::span<std::byte> Transfers::place(Chunk, std::size_t bytes) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return closed_ || !free_.empty(); });
+  if (closed_) return {};
+  const std::span<std::byte> slot = free_.back();
+  free_.pop_back();
+  return slot.first(bytes);
+}
+
+void Transfers::landed(Chunk chunk, std::span<std::byte> bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    landed_.push_back({chunk, bytes});
+  }
+  waker_.signal();
+}
+
+void Transfers::lost(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    lost_why_ = why;
+  }
+  waker_.signal();
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,145 @@
+// Bulk lanes by themselves: chunks over several connections.
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "frames.h"
+#include "protocol/errors.h"
+#include "protocol/lanes.h"
+
+using namespace fargpu;
+using namespace fargpu::test;
+
+namespace {
+
+/// Keeps what arrives for transfer 1; wants nothing else.
+class Kept final : public ChunkHandler {
+ public:
+  explicit Kept(std::size_t bytes) : bytes(bytes) {}
+  std::span<std::byte> place(Chunk chunk, std::size_t size) override {
+    if (chunk.transfer != 1) return {};
+    return std::span(bytes).subspan(chunk.number * limits::lane_chunk_bytes, size);
+  }
+  void landed(Chunk, std::span<std::byte> part) override {
+    const std::lock_guard lock(mutex_);
+    landed_ += part.size();
+    changed_.notify_all();
+  }
+  void lost(const std::string& why) override {
+    const std::lock_guard lock(mutex_);
+    why_ = why;
+    changed_.notify_all();
+  }
+  void wait_for(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return landed_ >= count || !why_.empty(); });
+  }
+  std::string wait_lost() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !why_.empty(); });
+    return why_;
+  }
+  std::vector<std::byte> bytes;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t landed_ = 0;
+  std::string why_;
+};
+
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> sockets() {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  return {make_socket_channel(ends[0], "left"), make_socket_channel(ends[1], "right")};
+}
+
+}  // namespace
+
+TEST_CASE("chunks arrive wherever a lane is free, and nobody's are thrown away") {
+  const std::size_t size = 5 * limits::lane_chunk_bytes + 77;
+  Kept near(0), far(size);
+  Lanes from(near), to(far);
+  for (int i = 0; i < 3; ++i) {
+    auto [left, right] = sockets();
+    from.add(std::move(left), 0, 0);
+    to.add(std::move(right), 0, 0);
+  }
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 1000);
+  std::atomic<int> sent{0};
+  for (std::uint32_t n = 0; n < chunks_of(size); ++n) {
+    const auto part = std::span<const std::byte>(bytes).subspan(n * limits::lane_chunk_bytes).first(std::min(limits::lane_chunk_bytes, size - n * limits::lane_chunk_bytes));
+    from.send({2, n}, part, [](bool) {});
+    from.send({1, n}, part, [&](bool readable) { sent += readable; });
+  }
+  far.wait_for(size);
+  CHECK(far.bytes == bytes);
+  from.close();
+  CHECK(sent == 6);
+}
+
+TEST_CASE("bytes that cannot be read are told, and the lane goes on") {
+  Kept near(0), far(2 * limits::lane_chunk_bytes);
+  Lanes from(near), to(far);
+  auto [left, right] = sockets();
+  from.add(std::move(left), 0, 0);
+  to.add(std::move(right), 0, 0);
+  constexpr std::size_t page = 4096;
+  auto* const memory = static_cast<std::byte*>(::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  std::memset(memory, 3, 4 * page);
+  ::mprotect(memory + 2 * page, 2 * page, PROT_NONE);
+  std::vector<int> readable;
+  std::mutex mutex;
+  const auto note = [&](bool yes) {
+    const std::lock_guard lock(mutex);
+    readable.push_back(yes);
+  };
+  from.send({1, 0}, {memory, 4 * page}, note);
+  from.send({1, 1}, {memory, page}, note);
+  far.wait_for(5 * page);
+  CHECK(far.bytes[3 * page] == std::byte{0});  // how much went before the bad page is the system's affair
+  CHECK(far.bytes[limits::lane_chunk_bytes] == std::byte{3});
+  from.close();
+  CHECK(readable == std::vector<int>{0, 1});
+  ::munmap(memory, 4 * page);
+}
+
+TEST_CASE("what does not belong on a lane ends it") {
+  Kept kept(1000);
+  Lanes lanes(kept);
+  auto [left, right] = sockets();
+  lanes.add(std::move(right), 0, 0);
+  FrameHeader header;
+  header.kind = FrameKind::data;
+  header.sequence = 1;
+  header.subject = 1;
+  header.bulk_bytes = 8;
+  SECTION("another kind of frame") { header.kind = FrameKind::call; }
+  SECTION("a message") { header.message_bytes = 8; }
+  SECTION("a chunk that is too large") { header.bulk_bytes = limits::lane_chunk_bytes + 8; }
+  SECTION("no bytes at all") { header.bulk_bytes = 0; }
+  SECTION("a frame out of turn") { header.sequence = 2; }
+  std::vector<std::byte> frame(sizeof header + header.message_bytes + header.bulk_bytes);
+  std::memcpy(frame.data(), &header, sizeof header);
+  const Channel::Bytes piece(frame);
+  try {
+    send_all(*left, std::span(&piece, 1));
+  } catch (const ChannelClosed&) {
+  }
+  CHECK_FALSE(kept.wait_lost().empty());
+}
+
+TEST_CASE("the end of a connection is told") {
+  Kept kept(0);
+  Lanes lanes(kept);
+  auto [left, right] = sockets();
+  lanes.add(std::move(right), 0, 0);
+  left->close();
+  CHECK_FALSE(kept.wait_lost().empty());
+}

@@ -1,0 +1,147 @@
+// Large copies over several connections.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "client/stats.h"
+#include "fixture.h"
+
+using namespace fargpu;
+
+namespace {
+
+client::Config with_lanes(unsigned lanes) {
+  client::Config config = test::Remote::default_config();
+  config.lanes = lanes;
+  return config;
+}
+
+std::vector<unsigned char> random_bytes(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<unsigned char> bytes(count);
+  for (auto& byte : bytes) byte = static_cast<unsigned char>(random());
+  return bytes;
+}
+
+constexpr std::size_t size = (9u << 20) + 4321;  // the last chunk is a small one
+
+}  // namespace
+
+TEST_CASE("large copies go by the bulk lanes, and what arrives is what was sent") {
+  test::RemoteContext remote(with_lanes(3));
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS);
+  const auto out = random_bytes(size, 1);
+  std::vector<unsigned char> back(size);
+  const auto own = remote.session().commands().bytes_sent();
+  REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), size) == CUDA_SUCCESS);
+  CHECK(remote.session().commands().bytes_sent() - own < 4096);
+  CHECK(remote.session().bulk().bytes_sent() >= size);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, size) == CUDA_SUCCESS);
+  CHECK(remote.session().bulk().bytes_received() >= size);
+  CHECK(back == out);
+}
+
+TEST_CASE("pinned memory goes by the lanes too") {
+  test::RemoteContext remote(with_lanes(2));
+  CUdeviceptr memory = 0;
+  void *from = nullptr, *to = nullptr;
+  REQUIRE(cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS);
+  REQUIRE(cuMemHostAlloc(&from, size, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemHostAlloc(&to, size, 0) == CUDA_SUCCESS);
+  const auto bytes = random_bytes(size, 2);
+  std::memcpy(from, bytes.data(), size);
+  REQUIRE(cuMemcpyHtoD_v2(memory, from, size) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(to, memory, size) == CUDA_SUCCESS);
+  CHECK(remote.session().bulk().bytes_sent() >= size);
+  CHECK(std::memcmp(from, to, size) == 0);
+  CHECK(cuMemFreeHost(from) == CUDA_SUCCESS);
+  CHECK(cuMemFreeHost(to) == CUDA_SUCCESS);
+}
+
+TEST_CASE("without lanes, with one, and for small or asynchronous copies the session's own connection serves") {
+  const unsigned lanes = GENERATE(0u, 1u, 4u);
+  test::RemoteContext remote(with_lanes(lanes));
+  const std::size_t bytes = lanes < 2 ? size : limits::lane_copy_bytes_min - 1;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS);
+  const auto out = random_bytes(size, 3);
+  std::vector<unsigned char> back(size);
+  REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), bytes) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, out.data(), size, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, bytes) == CUDA_SUCCESS);
+  CHECK(std::memcmp(back.data(), out.data(), bytes) == 0);
+  CHECK(remote.session().bulk().bytes_sent() == 0);
+  CHECK(remote.session().bulk().bytes_received() == 0);
+}
+
+TEST_CASE("work of other streams comes behind a copy on the lanes that was synchronous") {
+  test::RemoteContext remote(with_lanes(4));
+  CUdeviceptr memory = 0, copy = 0;
+  CUstream other{};
+  REQUIRE(cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&copy, size) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  for (unsigned round = 0; round < 5; ++round) {
+    const auto out = random_bytes(size, 10 + round);
+    std::vector<unsigned char> back(size);
+    REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), size) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoDAsync_v2(copy, memory, size, other) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoH_v2(back.data(), copy, size) == CUDA_SUCCESS);
+    CHECK(back == out);
+  }
+}
+
+TEST_CASE("several threads copy at once") {
+  test::RemoteContext remote(with_lanes(4));
+  std::vector<std::thread> threads;
+  std::vector<int> equal(6);
+  for (unsigned t = 0; t < equal.size(); ++t) {
+    threads.emplace_back([&, t] {
+      CUdeviceptr memory = 0;
+      if (cuCtxSetCurrent(remote.context) != CUDA_SUCCESS || cuMemAlloc_v2(&memory, size) != CUDA_SUCCESS) return;
+      const auto out = random_bytes(size, 20 + t);
+      std::vector<unsigned char> back(size);
+      for (int round = 0; round < 3; ++round) {
+        std::fill(back.begin(), back.end(), 0);
+        if (cuMemcpyHtoD_v2(memory, out.data(), size) != CUDA_SUCCESS || cuMemcpyDtoH_v2(back.data(), memory, size) != CUDA_SUCCESS) return;
+        equal[t] += back == out;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int count : equal) CHECK(count == 3);
+}
+
+TEST_CASE("a copy on the lanes that the driver refuses is reported, and the next one goes") {
+  test::RemoteContext remote(with_lanes(2));
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS);
+  const auto out = random_bytes(size, 4);
+  std::vector<unsigned char> back(size);
+  remote.driver->script("cuMemcpyDtoHAsync_v2", CUDA_ERROR_UNKNOWN, 1);
+  CHECK(cuMemcpyDtoH_v2(back.data(), memory, size) == CUDA_ERROR_UNKNOWN);
+  REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), size) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, size) == CUDA_SUCCESS);
+  CHECK(back == out);
+}
+
+TEST_CASE("a session whose connection is cut while its lanes are at work is lost, and nothing hangs") {
+  test::RemoteContext remote(with_lanes(2));
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS);
+  const auto out = random_bytes(size, 5);
+  REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), size) == CUDA_SUCCESS);
+  std::thread cutter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    remote.cut();
+  });
+  CUresult result = CUDA_SUCCESS;
+  for (int i = 0; result == CUDA_SUCCESS && i < 10000; ++i) result = cuMemcpyHtoD_v2(memory, out.data(), size);
+  CHECK(result == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  cutter.join();
+}
