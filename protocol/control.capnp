@@ -20,7 +20,7 @@
 # within. A session connection begins with one frame in the clear, `route`, which says nothing but whose it is; then follows a
 # handshake of TLS 1.3 with the worker, whose pre-shared key is the ticket and whose identity is the ticket's name; then `attach`,
 # with an empty ticket. So the keys of a session are known to client, broker and worker alone, and a state of TLS, which cannot be
-# handed from one process to another, never needs to be.
+# handed from one process to another, never needs to be. There are no bulk lanes then.
 #
 # A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
 # this file does not allow it is a protocol error and ends the connection.

@@ -24,7 +24,7 @@ struct WorkerMessage {
     session @4 :Session;    # with the connection's descriptor: serve it
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
-    lane @11 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane, already read
+    lane @13 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane, already read
     turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
   }
 }

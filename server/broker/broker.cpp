@@ -166,6 +166,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
             co_await on_attach(control.getAttach());
             co_return;
           case wire::Control::LANE:
+            if (transport_ == Transport::tls) throw ProtocolError("a bulk lane on a control connection");
             co_await on_lane(control.getLane());
             co_return;
           default:
