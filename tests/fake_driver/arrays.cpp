@@ -1,6 +1,7 @@
 // Arrays of the fake driver have real elements, row after row, and copies of two and three dimensions move them.
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -190,7 +191,9 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
   mipmap->context = current_context();
   mipmap->description = *description;
   CUDA_ARRAY3D_DESCRIPTOR level = *description;
-  for (unsigned i = 0; i < std::max(levels, 1u); ++i) {
+  // No more than lead to an array of one element.
+  const auto most = static_cast<unsigned>(std::bit_width(std::max({level.Width, level.Height, level.Depth, std::size_t{1}})));
+  for (unsigned i = 0; i < std::clamp(levels, 1u, most); ++i) {
     Array* array = nullptr;
     if (const CUresult bad = make_array(level, array); bad != CUDA_SUCCESS) {
       for (Array* made : mipmap->levels) drop(made);
