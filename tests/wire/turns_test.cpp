@@ -184,6 +184,7 @@ TEST_CASE("turns: what a capture takes up needs none; its graph does") {
 TEST_CASE("turns: a stream that is destroyed takes its waiting work along, done") {
   Shared shared;
   shared.turns.tell(closed);
+  shared.arrived();
   REQUIRE(shared.launch(shared.a, 0, 9) == CUDA_SUCCESS);
   REQUIRE(cuStreamDestroy_v2(shared.a) == CUDA_SUCCESS);
   std::thread([&] {
@@ -197,6 +198,7 @@ TEST_CASE("turns: a stream that is destroyed takes its waiting work along, done"
 TEST_CASE("turns: a copy to the program waits too, and brings what was waited for") {
   Shared shared;
   shared.turns.tell(closed);
+  shared.arrived();
   REQUIRE(shared.launch(shared.a, 0, 31) == CUDA_SUCCESS);
   std::jthread opener([&] {
     CHECK(shared.turns.heard({.wants = true}));
