@@ -113,7 +113,7 @@ std::uint64_t StreamOrder::hold(StreamState& stream) {
 
 std::uint64_t StreamOrder::postpone(StreamState& stream, std::uint64_t launched) {
   if (running_ != 0) {
-    items_.at(running_).holding = true;
+    ++items_.at(running_).holders;
     return running_;
   }
   const std::uint64_t id = hold(stream);
@@ -124,7 +124,7 @@ std::uint64_t StreamOrder::postpone(StreamState& stream, std::uint64_t launched)
 
 void StreamOrder::resume(std::uint64_t id, Job job) {
   Item& item = items_.at(id);
-  item.holding = false;
+  --item.holders;
   item.job = std::move(job);
   ready_.insert(id);
   drain();

@@ -1068,6 +1068,14 @@ CUresult cuModuleEnumerateFunctions(CUfunction* out, unsigned count, CUmodule mo
   for (unsigned i = 0; i < count; ++i) out[i] = reinterpret_cast<CUfunction>(live<Module>(module)->kernels[i].get());
   return CUDA_SUCCESS;
 }
+CUresult cuFuncGetModule(CUmodule* module, CUfunction function) {
+  *module = reinterpret_cast<CUmodule>(live<Kernel>(function)->module);
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel kernel) {
+  *library = reinterpret_cast<CUlibrary>(live<Kernel>(kernel)->module);
+  return CUDA_SUCCESS;
+}
 CUresult cuLibraryGetManaged(CUdeviceptr* address, std::size_t* bytes, CUlibrary, const char* name) {
   const Lock lock(state().mutex);
   for (const ManagedVariable& variable : managed_variables) {

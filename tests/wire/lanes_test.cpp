@@ -97,7 +97,7 @@ TEST_CASE("work of other streams comes behind a copy on the lanes that was synch
   }
 }
 
-TEST_CASE("several threads copy at once") {
+TEST_CASE("several threads copy by the lanes at once") {
   test::RemoteContext remote(with_lanes(4));
   std::vector<std::thread> threads;
   std::vector<int> equal(6);

@@ -34,11 +34,16 @@ CUresult copy_rows(Session& session, StreamState& stream, const Shape& shape, co
 void let_nothing_overtake(Session& session, StreamState& stream) {
   ContextState& context = *stream.context;
   DriverTable& driver = session.driver();
-  if (!context.overtake_event && driver.cuEventCreate(&context.overtake_event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+  if (!context.overtake_event && driver.cuEventCreate(&context.overtake_event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+    context.overtake_event = nullptr;
+    driver.cuStreamSynchronize(stream.cuda);  // what need not be waited for elsewhere is waited for here
+    return;
+  }
   // One event stands for all such copies, so each comes behind the one before.
   if (stream.overtake_seen != context.overtake) driver.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
   context.overtake_on_legacy = &stream == context.legacy.get();
   if (driver.cuEventRecord(context.overtake_event, stream.cuda) == CUDA_SUCCESS) stream.overtake_seen = ++context.overtake;
+  else driver.cuStreamSynchronize(stream.cuda);
 }
 
 /// A copy out whose bytes go to a waiting client: in chunks through the staging ring, as it has room. While chunks are missing the
