@@ -17,6 +17,7 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
   if (recorded == CUDA_SUCCESS) recorded = driver_.cuEventRecord(event, stream.cuda);
   if (recorded != CUDA_SUCCESS) {
     if (event) stream.context->free_events.push_back(event);
+    driver_.cuStreamSynchronize(stream.cuda);  // whoever is called back relies on the work being complete
     soon(kind, recorded, std::move(done));
     return;
   }

@@ -79,11 +79,11 @@ FAULTS = {
     "a key of a call is misspelt": (
         "spec/box.toml", "aside = true\n", "asides = true\n",
         "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, as, aside, client, context, "
-        "forgotten_by, mode, params, records, server, stream, waits_for, why"),
+        "forgotten_by, mode, params, records, server, stream, turn, waits_for, why"),
     "a key of an operation is misspelt": (
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
         "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, aside, context, forgotten_by, mode, reply, "
-        "request, stream, why"),
+        "request, stream, turn, why"),
     "an operation has no request": (
         "spec/box.toml", 'request = "OpenBox"\n', "",
         'box.toml: openBox: [request] name its struct of protocol/operations.capnp: add request = "..."'),

@@ -35,7 +35,7 @@ class Suite:
             [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder", self.out + "/images",
              "--log-level", "debug"], stderr=log, stdout=log)
         for _ in range(600):
-            match = re.search(r"listening address=127.0.0.1 port=(\d+)", open(log.name).read())
+            match = re.search(r"listening .*address=127.0.0.1 port=(\d+)", open(log.name).read())
             if match:
                 self.pool = "127.0.0.1:" + match[1]
                 return

@@ -36,7 +36,7 @@ class Doctor(SystemTest):
     def test_commands_that_are_none(self):
         done = fargpu("nvidia-smi")
         self.assertEqual(done.code, 125)
-        self.assertIn("there is no command 'nvidia-smi'; commands are run ls smi doctor", done.err)
+        self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota smi doctor token pki", done.err)
         self.assertIn("--pool is '::'", fargpu("ls", "--pool", "::").err)
 
     def test_name_without_address(self):

@@ -125,7 +125,9 @@ Outcome run_program() {
 /// Runs it in a session of its own, if there can be one; says whether there was.
 bool run_session(Outcome& outcome, std::string* why = nullptr) {
   try {
-    Remote remote;
+    client::Config config = Remote::default_config();
+    config.transport = client::Transport::automatic;  // whose channel can be cut anywhere
+    Remote remote(config);
     outcome = run_program();
     return true;
   } catch (const std::exception& error) {
