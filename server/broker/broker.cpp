@@ -768,9 +768,18 @@ Worker* Broker::take(std::map<Ticket, Reservation>::iterator reservation, Client
 
 asio::awaitable<void> Broker::watch_memory() {
   asio::steady_timer timer(io_);
+  std::uint64_t calls_then = 0;
+  unsigned looks = 0;
   while (true) {
     timer.expires_after(memory_interval);
     co_await timer.async_wait(asio::use_awaitable);
+    // The driver takes memory for what it is asked to do. Asking NVML costs milliseconds, so that idle sessions are not looked at.
+    std::uint64_t calls_now = 0;
+    for (const Worker& worker : workers_.all())
+      if (worker.state == Worker::State::session) calls_now += worker.calls + worker.session;
+    if (calls_now != std::exchange(calls_then, calls_now)) looks = 2;
+    if (looks == 0) continue;
+    --looks;
     // What changes while NVML is asked is no matter of the driver's: the larger of before and after counts, and the smaller of two looks.
     std::map<std::pair<pid_t, std::size_t>, std::uint64_t> before;
     const auto each = [&](auto&& use) {

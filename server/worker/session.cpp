@@ -155,7 +155,7 @@ void Session::rest() {
     if (waited < completion_poll) return;
     timeout = std::clamp<Channel::Timeout>(waited / 16, std::chrono::microseconds(20), std::chrono::microseconds(500));
   }
-  timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(std::min<std::chrono::nanoseconds>(turns_.due(), usage_interval)));
+  timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(std::min<std::chrono::nanoseconds>(turns_.due(), heartbeat)));
   // A blocked reader is woken by completions, not by more bytes.
   channel_.wait({.readable = reading() && !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
 }
@@ -488,11 +488,11 @@ void Session::execute(const Service& service, Call& call) {
     finish(call.id(), call.id().context == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED);
     return;
   }
-  if (service.needs_turn && wait_for_turn(service, call)) return;
+  if (service.needs_turn && !turns_.open() && wait_for_turn(service, call)) return;
   if (service.stream_of) {
     if (StreamState* const target = stream(service.stream_of(call), call.id().context)) catch_up(*target);
   }
-  turns_.set_kind(service.needs_turn ? kind_of(call) : service.stream_of ? 0 : Turns::unknown);
+  turns_.set_kind(service.needs_turn && !turns_.open() ? kind_of(call) : service.stream_of && !service.needs_turn ? 0 : Turns::unknown);
   const Outcome outcome = service.serve(*this, call);
   turns_.set_kind(Turns::unknown);
   if (!outcome.is_later()) finish(call.id(), outcome.result(), call.reply());

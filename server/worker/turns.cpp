@@ -59,6 +59,7 @@ void Turns::wait(Kind kind, std::function<void()> job) {
 
 void Turns::given(StreamState& stream) {
   if (kind_ == 0 || !counted()) return;
+  if (turn_.quiet && stream.unmarked && options_.work_max.count() == 0) return;  // known to have work
   const Time at = now();
   set_active(stream, true, at);
   if (turn_.quiet && options_.work_max.count() == 0 && (stream.marks > 0 || at - stream.marked < mark_interval)) {

@@ -40,6 +40,8 @@ class Turns {
   /// A word of who grants turns. Any thread.
   void hear(const scheduler::Turn& turn);
 
+  /// Whether any work may be given, whatever its kind, which then need not be told either.
+  bool open() const { return turn_.quiet && waiting_.empty(); }
   /// Whether work may be given now. While this is true nothing waits.
   bool may_give(Kind kind);
   /// Runs `job`, which gives work of this kind, when it may; one after the other.
