@@ -17,6 +17,7 @@ constexpr std::size_t staging_in_bytes = 32u << 20;
 constexpr std::size_t staging_out_bytes = 32u << 20;
 constexpr auto usage_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
+constexpr auto completion_interval = std::chrono::microseconds(50);
 constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
 
 }  // namespace
@@ -100,7 +101,7 @@ bool Session::turn() {
   progress |= aside_.collect();
   progress |= collect_parts();
   progress |= transfers_.collect();
-  progress |= completions_.poll();
+  progress |= look_for_completions(heard);
   progress |= turns_.poll();
   for (std::size_t i = 0; i < retries_.size();) {
     if (retries_[i]()) {
@@ -121,6 +122,15 @@ bool Session::turn() {
   if (heard || sent || reader_.blocked()) heard_at_ = now;
   if (progress) busy_until_ = now + options_.spin;
   return progress;
+}
+
+// Each stream with something to wait for is one question to the driver: while calls come in, they are not asked each time.
+bool Session::look_for_completions(bool hurried) {
+  if (completions_.empty()) return false;
+  const auto now = Clock::now();
+  if (hurried && now - looked_at_ < completion_interval) return false;
+  looked_at_ = now;
+  return completions_.poll();
 }
 
 // Sends what has gathered, for as long as the client takes it. False if it does not.

@@ -277,6 +277,7 @@ class Session final : FrameHandler {
   bool resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw);
   void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
 
+  std::chrono::steady_clock::time_point looked_at_{};
   void look_ahead(StreamState& stream);
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
@@ -303,6 +304,7 @@ class Session final : FrameHandler {
   void give_up(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
+  bool look_for_completions(bool hurried);
   void rest();
   bool send_rest();
   /// A client that does not take its answers gets no more of them.
