@@ -17,8 +17,8 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
   if (recorded == CUDA_SUCCESS) recorded = driver_.cuEventRecord(event, stream.cuda);
   if (recorded != CUDA_SUCCESS) {
     if (event) stream.context->free_events.push_back(event);
-    driver_.cuStreamSynchronize(stream.cuda);  // whoever is called back relies on the work being complete
-    soon(kind, recorded, std::move(done));
+    // Whoever is called back relies on the work being complete: it is waited for here, and nothing is lost but time.
+    soon(kind, driver_.cuStreamSynchronize(stream.cuda), std::move(done));
     return;
   }
   queues_[&stream].push_back({event, stream.submitted, kind, std::move(done)});

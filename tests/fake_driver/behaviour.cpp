@@ -923,6 +923,11 @@ CUresult cuStreamQuery(CUstream) {
   if (current && current->failure != CUDA_SUCCESS) return current->failure;
   return state().paused ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
+// Work is done when it is given; what pausing holds back is only the news of it.
+CUresult cuStreamSynchronize(CUstream) {
+  const Lock lock(state().mutex);
+  return current ? current->failure : CUDA_SUCCESS;
+}
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   const Lock lock(state().mutex);
   if (flags & CU_EVENT_WAIT_EXTERNAL) {
