@@ -46,6 +46,8 @@ struct Config {
   unsigned lanes = 0;
   /// CUDA_LAUNCH_BLOCKING=1: every launch is waited for.
   bool launch_blocking = false;
+  /// Client and worker are in one process, whose memory each takes for its own (tests).
+  bool one_process = false;
   /// CUDA variables that the worker must know before it initialises its driver.
   std::vector<std::pair<std::string, std::string>> cuda_environment;
 };

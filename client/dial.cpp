@@ -124,6 +124,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   terms.session_id = answer.getSessionId();
   const bool shares_memory = answer.getRingBytes() > 0;
   terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
+  terms.one_process = config.one_process;
   if (connect && answer.hasLaneKey() && !shares_memory) {
     const auto bytes = answer.getLaneKey();
     terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<kj::byte>(bytes.begin(), bytes.end()),

@@ -60,9 +60,10 @@ CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
   return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// The addresses stay reserved, so that nothing else of the program comes to lie there.
+// The addresses stay reserved, so that nothing else of the program comes to lie there. A worker in this process has its own copy of the
+// block in these very pages, and may not have heard yet that it is gone.
 void HostMemory::give_window(std::uint64_t base, std::uint64_t bytes) {
-  ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (!session_.terms().one_process) ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   const std::lock_guard lock(mutex_);
   window_.give(base, bytes);
 }

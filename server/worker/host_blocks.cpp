@@ -17,9 +17,8 @@ std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / 
 
 }  // namespace
 
-HostBlocks::HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, std::uint64_t window_base,
-                       std::uint64_t window_bytes)
-    : driver_(driver), memory_(memory), budget_(budget), window_base_(window_base), window_bytes_(window_bytes) {}
+HostBlocks::HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, bool one_process)
+    : driver_(driver), memory_(memory), budget_(budget), window_(window), one_process_(one_process) {}
 
 HostBlocks::~HostBlocks() {
   for (auto& [address, block] : blocks_) drop(block);
@@ -71,8 +70,8 @@ CUresult HostBlocks::open_shared(std::uint64_t address, std::uint64_t bytes, std
 }
 
 bool HostBlocks::free_in_window(std::uint64_t address, std::uint64_t bytes) const {
-  const std::uint64_t offset = address - window_base_;
-  if (bytes == 0 || bytes > window_bytes_ || address % page_bytes != 0 || offset > window_bytes_ || round_up(bytes) > window_bytes_ - offset)
+  const std::uint64_t offset = address - window_.base;
+  if (bytes == 0 || bytes > window_.bytes || address % page_bytes != 0 || offset > window_.bytes || round_up(bytes) > window_.bytes - offset)
     return false;
   return std::none_of(device_ranges_.begin(), device_ranges_.end(), [&](const auto& range) {
     return range.first < address + round_up(bytes) && address < range.first + round_up(range.second);
@@ -88,7 +87,7 @@ CUresult HostBlocks::put_at(std::uint64_t address, std::uint64_t bytes, int desc
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver_.cuMemHostRegister_v2(memory, round_up(bytes), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result != CUDA_SUCCESS) {
-    ::mmap(wish, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    clear(static_cast<std::byte*>(memory), bytes);
     return result;
   }
   device_ranges_[address] = bytes;
@@ -129,7 +128,12 @@ void HostBlocks::drop(Block& block) {
   device_ranges_.erase(reinterpret_cast<std::uint64_t>(block.memory));
   memory_.remove_foreign(reinterpret_cast<std::uint64_t>(block.memory));
   driver_.cuMemHostUnregister(block.memory);
-  ::mmap(block.memory, round_up(block.bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  clear(block.memory, block.bytes);
+}
+
+// The addresses stay reserved.
+void HostBlocks::clear(std::byte* memory, std::uint64_t bytes) {
+  if (!one_process_) ::mmap(memory, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 std::pair<const std::uint64_t, HostBlocks::Block>* HostBlocks::locate(std::uint64_t address, std::uint64_t bytes) {

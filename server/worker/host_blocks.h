@@ -14,6 +14,7 @@
 #include "driver_table.h"
 #include "exchange.h"
 #include "host_budget.h"
+#include "window.h"
 
 namespace fargpu::server {
 
@@ -22,8 +23,9 @@ namespace fargpu::server {
 /// pages are the client's too. Used by the executor only.
 class HostBlocks {
  public:
-  /// Mapped blocks are part of what the session may use in `memory`.
-  HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, std::uint64_t window_base, std::uint64_t window_bytes);
+  /// Mapped blocks are part of what the session may use in `memory`. In one process with the client (tests) their pages are its own, and
+  /// are never taken away.
+  HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, bool one_process);
   ~HostBlocks();
 
   CUresult open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context);
@@ -61,14 +63,15 @@ class HostBlocks {
   };
   void drop(Block& block);
   bool free_in_window(std::uint64_t address, std::uint64_t bytes) const;
+  void clear(std::byte* memory, std::uint64_t bytes);
   CUresult put_at(std::uint64_t address, std::uint64_t bytes, int descriptor);
   std::pair<const std::uint64_t, Block>* locate(std::uint64_t address, std::uint64_t bytes);
 
   DriverTable& driver_;
   DeviceMemory& memory_;
   HostBudget& budget_;
-  const std::uint64_t window_base_;
-  const std::uint64_t window_bytes_;
+  const Window window_;
+  const bool one_process_;
   std::map<std::uint64_t, Block> blocks_;
   std::map<std::uint64_t, std::uint64_t> device_ranges_;  // where kernels may use host memory
   unsigned compared_ = 0;  // mapped blocks that are not paged

@@ -32,7 +32,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       ledger_(options_.memory_limits, options_.memory_place),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
-      host_blocks_(driver, memory_, host_budget_, options_.host_window.base, options_.host_window.bytes),
+      host_blocks_(driver, memory_, host_budget_, options_.host_window, options_.one_process),
       images_(options_.image_folder, options_.image_bytes_max, host_budget_),
       completions_(driver, [this](CUevent event) { flush_prints(event); }),
       turns_(*this, options_.turns),

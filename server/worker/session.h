@@ -42,13 +42,9 @@
 #include "streams.h"
 #include "transfers.h"
 #include "turns.h"
+#include "window.h"
 
 namespace fargpu::server {
-
-struct Window {
-  std::uint64_t base = 0;
-  std::uint64_t bytes = 0;
-};
 
 /// What a session uses, by its devices where there are several.
 struct SessionUsage {
@@ -75,6 +71,7 @@ struct SessionOptions {
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   TurnOptions turns;
+  bool one_process = false;  ///< with the client (tests)
   /// Hears what the session uses, now and then.
   std::function<void(const SessionUsage&)> report;
 };

@@ -24,6 +24,7 @@ std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_sockets() {
 client::Config Remote::default_config() {
   client::Config config;
   config.driver_version = toolkit_version;
+  config.one_process = true;
   const char* const transport = std::getenv("FARGPU_TEST_TRANSPORT");
   if (transport && std::string(transport) == "shm") config.transport = client::Transport::shm;
   return config;

@@ -640,7 +640,8 @@ TEST_CASE("nothing is left of graphs that are gone") {
   std::size_t before = 0;
   unsigned word = 1;
   Function nothing = [] {};
-  for (int round = 0; round < 3; ++round) {
+  constexpr int rounds = 12;
+  for (int round = 0; round < rounds; ++round) {
     CUgraph graph = nullptr;
     REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
     const CUgraphNode in = g.add(g.in(g.memory, &word, 4), {}, graph);
@@ -653,12 +654,13 @@ TEST_CASE("nothing is left of graphs that are gone") {
     g.run(exec);
     CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
-    if (round == 0) {
+    if (round == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       before = g.driver->objects();
     }
   }
-  CHECK(soon([&] { return g.driver->objects() <= before; }));
+  // The worker keeps events for later, more of them when it was slow; what a round left would be ten times there.
+  CHECK(soon([&] { return g.driver->objects() < before + rounds / 2; }));
   CHECK(soon([&] { return g.session().graph_parts().within(0, ~std::uint64_t{0}).empty(); }));
   CHECK(!g.session().graphs().any_launched());
 }
