@@ -13,7 +13,7 @@ from suite import JOBS
 SECONDS = 100  # for one run of a sample
 WANTED = 0.98  # of those that pass locally
 
-UNIT = r"(?:m|u|n|micro|milli)?s(?:ec(?:ond)?s?)?(?:ecs)?|Hz|[KMG]Hz|[KMGT]?B(?:ytes)?/s(?:ec)?|[kMGT]?(?:FLOPS?|flops?|Flops?|FLOP/s|Flop/s|flop/s)"
+UNIT = r"(?:m|u|n|micro|milli)?s(?:ec(?:ond)?s?)?(?:ecs)?|Hz|[KMG]Hz|[A-Za-z]+/s(?:ec)?|[kMGT]?(?:FLOPS?|flops?|Flops?)"
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 TIMINGS = [
     (re.compile(rf"{NUMBER}\s*\(?(?:{UNIT})\b"), "# unit"),  # 1.25 ms
