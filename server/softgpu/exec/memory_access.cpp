@@ -371,6 +371,12 @@ bool for_each_piece(Warp& warp, const Instruction& at, int lane, uint64_t addres
 
 }  // namespace
 
+std::byte* find_generic(Warp& warp, int lane, uint64_t address, uint64_t bytes, Access access) {
+  uint64_t together = 0;
+  std::byte* host = find_piece(warp, lane, address, access, together);
+  return bytes <= together ? host : nullptr;
+}
+
 bool read_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, void* to,
                   uint64_t bytes) {
   return for_each_piece(warp, at, lane, address, bytes, Access::read,

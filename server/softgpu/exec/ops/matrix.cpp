@@ -160,6 +160,10 @@ template <class Word, class Wide, class Encode>
   const Wide* next = elements.data();
   for (int reg = 0; reg < count; ++reg) {
     Word* bits = warp.lanes<Word>(registers[reg]);
+    if (width == static_cast<int>(8 * sizeof(Word))) {
+      for (int lane = 0; lane < warp_size; ++lane) bits[lane] = static_cast<Word>(encode(*next++));
+      continue;
+    }
     std::fill_n(bits, warp_size, Word{0});
     for (int shift = 0; shift < static_cast<int>(8 * sizeof(Word)); shift += width)
       for (int lane = 0; lane < warp_size; ++lane)
@@ -228,7 +232,10 @@ template <int n, class Wide>
 #pragma GCC unroll 8
     for (int i = 0; i < rows * columns; ++i) part[i] = to[i];
     for (int k = 0; k < depth; ++k) {
-      const Many* factors = reinterpret_cast<const Many*>(&right[k * n]);
+      Many factors[columns];
+#pragma GCC unroll 8
+      for (int i = 0; i < columns; ++i)
+        factors[i] = reinterpret_cast<const Many*>(&right[k * n])[i];
 #pragma GCC unroll 8
       for (int i = 0; i < rows * columns; ++i)
         add_product<Wide>(left[(first + i / columns) * depth + k], factors[i % columns], part[i]);
@@ -301,14 +308,21 @@ void load_elements(Warp& warp, const Instruction& instruction, int leader, const
   int lines = form.is_row_major ? form.rows : form.columns;
   int length = form.is_row_major ? form.columns : form.rows;
   int step = form.is_row_major ? 1 : form.columns;
-  std::array<Bits, extent_max> line_elements;
   std::array<Bits, elements_max> elements;  // row by row
+  uint64_t line_bytes = static_cast<uint64_t>(length) * sizeof(Bits);
+  uint64_t bytes = line_address(form, 0, stride, lines - 1) + line_bytes;
+  const std::byte* all = find_generic(warp, leader, base, bytes, Access::read);
   for (int line = 0; line < lines; ++line) {
-    if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line),
-                      line_elements.data(), static_cast<uint64_t>(length) * sizeof(Bits)))
+    std::array<std::byte, extent_max * sizeof(Bits)> copy;
+    const std::byte* from = copy.data();
+    if (all != nullptr)
+      from = all + line_address(form, 0, stride, line);
+    else if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line),
+                           copy.data(), line_bytes))
       return;
     Bits* to = &elements[form.is_row_major ? line * form.columns : line];
-    for (int i = 0; i < length; ++i) to[i * step] = line_elements[i];
+    for (int i = 0; i < length; ++i)
+      std::memcpy(&to[i * step], from + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
   }
   // Some fragments have room for each element twice.
   int slots = form.rows * form.columns / warp_size, slot = 0;
