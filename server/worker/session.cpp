@@ -510,6 +510,8 @@ void Session::execute(const Service& service, Call& call) {
 
 void Session::finish(const CallId& call, CUresult result, std::span<const std::byte> reply) {
   if (call.answered) return;
+  // What the driver had to say about it comes before the error; the software GPU names what it misses.
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) tell_prints();
   if (call.wants_reply) {
     output_.reply(call, result, reply);
   } else if (result != CUDA_SUCCESS) {

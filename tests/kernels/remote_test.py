@@ -105,5 +105,23 @@ class Endless(SystemTest):
         self.assertEqual((status["sessions"], status["devices"][0]["used_bytes"]), ([], 0))
 
 
+class Words(SystemTest):
+    """What the software GPU says to the person who runs a program."""
+
+    def test_code_without_ptx(self):
+        broker = self.broker(driver=SOFTWARE_GPU)
+        done = run([PROGRAMS / "endless", PROGRAMS / "no_ptx.cubin"], env=environment(broker), seconds=CASE_SECONDS)
+        self.assertEqual(done.code, 1)
+        said, failed = done.err.splitlines()
+        self.assertRegex(said, "^fargpu-softgpu: the image has no PTX .*compute_90")
+        self.assertEqual(failed, "cuModuleLoad(&module, arguments[1]) gives 209")
+
+    def test_a_kernel_that_takes_long(self):
+        client = self.start([PROGRAMS / "endless", PROGRAMS / "kernels_fault.fatbin"],
+                            env={"LD_LIBRARY_PATH": paths.BUILD / "tests/softgpu/libcuda", "FARGPU_SOFTGPU_PATIENCE": "1"})
+        client.err.find(lambda line: line.startswith("fargpu-softgpu: kernel endless has run for 1 s; 0 of its 64 blocks are done. "))
+        client.err.find(lambda line: "has run for 4 s" in line)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -8,7 +8,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <utility>
+
+#include "common/log.h"
 
 namespace fargpu::softgpu {
 namespace {
@@ -18,14 +21,20 @@ constexpr auto turn_time = std::chrono::milliseconds(4);
 // Pause when every block there is only waits for memory to change.
 constexpr auto spinning_pause = std::chrono::microseconds(20);
 
+unsigned configured(const char* name, unsigned otherwise) {
+  unsigned wanted = 0;
+  if (const char* text = std::getenv(name))
+    std::from_chars(text, text + std::strlen(text), wanted);
+  return wanted != 0 ? wanted : otherwise;
+}
+
 unsigned configured_thread_count() {
   unsigned count = std::max(1u, std::thread::hardware_concurrency());
-  if (const char* text = std::getenv("FARGPU_SOFTGPU_THREADS")) {
-    unsigned wanted = 0;
-    std::from_chars(text, text + std::strlen(text), wanted);
-    if (wanted != 0) count = std::min(wanted, 1024u);
-  }
-  return count;
+  return std::min(configured("FARGPU_SOFTGPU_THREADS", count), 1024u);
+}
+
+std::chrono::seconds configured_patience() {
+  return std::chrono::seconds(configured("FARGPU_SOFTGPU_PATIENCE", 10));
 }
 
 }  // namespace
@@ -35,6 +44,7 @@ Grid::Grid(Launch launch, uint64_t resident_clusters_max,
     : launch_(std::move(launch)),
       cluster_count_(launch_.grid.count() / launch_.cluster.count()),
       resident_max_(std::max<uint64_t>(1, resident_clusters_max)),
+      began_(std::chrono::steady_clock::now()),
       on_complete_(std::move(on_complete)) {}
 
 bool Grid::can_start() const {
@@ -44,9 +54,34 @@ bool Grid::can_start() const {
 
 bool Grid::is_over() const { return workers_ == 0 && (is_stopped_ || finished_ == cluster_count_); }
 
+std::string Grid::describe_progress(std::chrono::seconds age) const {
+  uint64_t done = finished_;
+  std::string text = "kernel " + launch_.kernel->name + " has run for " +
+                     std::to_string(age.count()) + " s; " + std::to_string(done) + " of its " +
+                     std::to_string(cluster_count_) +
+                     (launch_.cluster.count() == 1 ? " blocks" : " clusters") + " are done";
+  if (done != 0) {
+    double left = static_cast<double>(age.count()) / static_cast<double>(done) *
+                  static_cast<double>(cluster_count_ - std::min(done, cluster_count_));
+    text += ", and it may need " + std::to_string(static_cast<uint64_t>(left)) + " s more";
+  }
+  return text;
+}
+
 Executor& Executor::instance() {
-  static auto* executor = new Executor(configured_thread_count());
+  static auto* executor = new Executor(configured_thread_count(), configured_patience());
   return *executor;
+}
+
+/// Says that a grid takes long: after the time of patience, and whenever that has grown fourfold.
+void Executor::report_if_slow(Grid& grid) {
+  auto age = std::chrono::steady_clock::now() - grid.began_;
+  unsigned said = grid.times_reported_;
+  if (age < patience_ * (1u << std::min(2 * said, 30u))) return;
+  if (!grid.times_reported_.compare_exchange_strong(said, said + 1)) return;
+  log_line(grid.describe_progress(std::chrono::duration_cast<std::chrono::seconds>(age)) +
+           ". The software GPU computes on the CPU, here with " + std::to_string(thread_count_) +
+           " threads: a smaller problem may serve as well");
 }
 
 void Executor::submit(std::shared_ptr<Grid> grid) {
@@ -128,6 +163,7 @@ void Executor::work() {
 
     Block::Outcome outcome = Block::Outcome::finished;
     bool is_unfinished = run_for_a_while(*grid, cluster, is_fresh, outcome);
+    report_if_slow(*grid);
 
     lock.lock();
     --grid->workers_;

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -31,6 +33,7 @@ class Grid {
   bool can_start() const;
   bool has_work() const { return !is_stopped_ && (can_start() || !suspended_.empty()); }
   bool is_over() const;
+  std::string describe_progress(std::chrono::seconds age) const;
 
   struct Suspended {
     std::unique_ptr<Cluster> cluster;
@@ -40,12 +43,14 @@ class Grid {
   const Launch launch_;
   const uint64_t cluster_count_;
   const uint64_t resident_max_;
+  const std::chrono::steady_clock::time_point began_;
   std::function<void(const Fault&)> on_complete_;
 
   // Taken without the lock by a host thread that runs one cluster after the other.
   std::atomic<uint64_t> next_cluster_{0};
   std::atomic<uint64_t> finished_{0};
   std::atomic<bool> is_stopped_{false};
+  std::atomic<unsigned> times_reported_{0};
 
   // Under the executor's lock.
   std::deque<Suspended> suspended_;
@@ -66,8 +71,10 @@ class Executor {
   void submit(std::shared_ptr<Grid> grid);
 
  private:
-  explicit Executor(unsigned thread_count) : thread_count_(thread_count) {}
+  Executor(unsigned thread_count, std::chrono::seconds patience)
+      : thread_count_(thread_count), patience_(patience) {}
   void work();
+  void report_if_slow(Grid& grid);
   std::shared_ptr<Grid> choose();
   std::unique_ptr<Cluster> take_cluster(Grid& grid, bool& is_fresh);
   /// Runs the cluster, and fresh ones after it, until the time is over. False at the end of the
@@ -76,6 +83,7 @@ class Executor {
                        Block::Outcome& outcome);
 
   const unsigned thread_count_;
+  const std::chrono::seconds patience_;
   std::mutex mutex_;
   std::condition_variable has_work_;
   std::vector<std::shared_ptr<Grid>> grids_;

@@ -21,15 +21,19 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
-/// Shared memory at an address of the window, of this block or another of its cluster; null if
-/// the piece is not all within it.
-std::byte* find_shared(Warp& warp, uint64_t address, uint32_t bytes) {
+/// Shared memory from an address of the window to its end, of this block or another of its cluster.
+std::span<std::byte> shared_from(Warp& warp, uint64_t address) {
   uint64_t rank_code = address >> cluster_rank_shift;
   uint64_t offset = address & ((uint64_t{1} << cluster_rank_shift) - 1);
   std::span<std::byte> shared = {warp.memory->shared, warp.memory->shared_bytes};
   if (rank_code != 0) shared = warp.block->shared_of_rank(static_cast<uint32_t>(rank_code - 1));
-  if (offset + bytes > shared.size()) return nullptr;
-  return shared.data() + offset;
+  return offset < shared.size() ? shared.subspan(offset) : std::span<std::byte>();
+}
+
+/// Null if the piece is not all within it.
+std::byte* find_shared(Warp& warp, uint64_t address, uint32_t bytes) {
+  std::span<std::byte> shared = shared_from(warp, address);
+  return bytes <= shared.size() ? shared.data() : nullptr;
 }
 
 }  // namespace
@@ -321,13 +325,18 @@ std::byte* find_piece(Warp& warp, int lane, uint64_t address, Access access, uin
   uint64_t offset = address & window_mask;
   switch (static_cast<Window>(address >> window_shift)) {
     case Window::global: {
-      Translation found = warp.memory->page_table->find(address, access);
-      together = found.page_begin + found.page_bytes - address;
-      return found.host;
+      MemoryView& memory = *warp.memory;
+      TranslationCache& cache = access == Access::read ? memory.reads : memory.writes;
+      const TranslationCache::Entry* page = cache.find(*memory.page_table, address, access);
+      if (page == nullptr) return nullptr;
+      together = page->begin + page->bytes - address;
+      return page->host + (address - page->begin);
     }
-    case Window::shared:
-      together = 1;
-      return find_shared(warp, offset, 1);
+    case Window::shared: {
+      std::span<std::byte> shared = shared_from(warp, offset);
+      together = shared.size();
+      return shared.empty() ? nullptr : shared.data();
+    }
     case Window::local:
       together = 4 - offset % 4;
       if (offset >= warp.local_bytes) return nullptr;
@@ -361,6 +370,12 @@ bool for_each_piece(Warp& warp, const Instruction& at, int lane, uint64_t addres
 }
 
 }  // namespace
+
+std::byte* find_generic(Warp& warp, int lane, uint64_t address, uint64_t bytes, Access access) {
+  uint64_t together = 0;
+  std::byte* host = find_piece(warp, lane, address, access, together);
+  return bytes <= together ? host : nullptr;
+}
 
 bool read_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, void* to,
                   uint64_t bytes) {

@@ -98,6 +98,8 @@ inline size_t local_position(uint32_t offset, int lane) {
   return size_t{offset / 4} * (4 * warp_size) + static_cast<size_t>(lane) * 4 + offset % 4;
 }
 
+/// Where a piece of memory lies, in generic addressing, if all of it lies together; else null.
+std::byte* find_generic(Warp& warp, int lane, uint64_t address, uint64_t bytes, Access access);
 /// Reads or writes any piece of memory for one lane, in generic addressing, for instructions that
 /// do more than plain accesses. False after raising a fault.
 bool read_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, void* to,

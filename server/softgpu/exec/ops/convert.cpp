@@ -299,6 +299,15 @@ struct BfloatToFloat {
   static uint32_t apply(uint16_t bits) { return static_cast<uint32_t>(bits) << 16; }
 };
 
+/// To nearest, halves away from zero: what is dropped are the low bits of an f32.
+struct FloatToTf32 {
+  static uint32_t apply(uint32_t bits) {
+    constexpr uint32_t quiet = 0x00400000, kept = 0xffffe000, half = 0x1000;
+    bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+    return is_nan ? (bits & kept) | quiet : (bits + half) & kept;
+  }
+};
+
 template <bool flush>
 struct FloatToDouble {
   static double apply(float value) { return flushed<flush>(value); }
@@ -519,6 +528,9 @@ Handler float_to_float(const ConvertForm& form) {
   if (is_plain && form.from == Type::f64 && form.to == Type::f32)
     return form.flush ? with_rounding<DoubleToFloat<true>>(form.rounding)
                       : with_rounding<DoubleToFloat<false>>(form.rounding);
+  if (is_plain && form.from == Type::f32 && form.to == Type::tf32 && !form.flush &&
+      form.rounding == RoundingMode::nearest_away)
+    return elementwise<FloatToTf32>();
   if (form.to == Type::tf32) return form.from == Type::f32 ? &run_float_to_tf32 : nullptr;
   switch (form.from) {
     case Type::f16:

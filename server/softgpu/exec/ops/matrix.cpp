@@ -64,23 +64,6 @@ Place place_in_fragment(int row, int column, int columns, int per_register) {
   return {index % warp_size, slot / per_register, slot % per_register};
 }
 
-template <class Wide>
-uint64_t encode(Element element, Wide value) {
-  switch (element) {
-    case Element::f16:
-      return round_to<Half>(static_cast<double>(value)).bits;
-    case Element::bf16:
-      return round_to<Bfloat>(static_cast<double>(value)).bits;
-    case Element::tf32:
-    case Element::f32:
-      return std::bit_cast<uint32_t>(static_cast<float>(value));
-    case Element::f64:
-      return std::bit_cast<uint64_t>(static_cast<double>(value));
-    default:
-      return static_cast<uint32_t>(static_cast<int32_t>(value));
-  }
-}
-
 uint32_t register_bits(Element element) { return std::max(32u, bits_of(element)); }
 int per_register(Element element) {
   return static_cast<int>(register_bits(element) / bits_of(element));
@@ -92,23 +75,6 @@ uint64_t read_part(Warp& warp, OperandRef operand, Element element, int lane, in
   uint32_t width = bits_of(element);
   if (width == 32) return bits;
   return (bits >> (part * static_cast<int>(width))) & ((1u << width) - 1);
-}
-
-void write_part(Warp& warp, OperandRef operand, Element element, int lane, int part,
-                uint64_t value) {
-  if (element == Element::f64) {
-    warp.lanes<uint64_t>(operand)[lane] = value;
-    return;
-  }
-  uint32_t& bits = warp.lanes<uint32_t>(operand)[lane];
-  uint32_t width = bits_of(element);
-  if (width == 32) {
-    bits = static_cast<uint32_t>(value);
-    return;
-  }
-  int shift = part * static_cast<int>(width);
-  uint32_t mask = ((1u << width) - 1) << shift;
-  bits = (bits & ~mask) | (static_cast<uint32_t>(value) << shift & mask);
 }
 
 // ---- multiplication ----
@@ -151,7 +117,7 @@ template <class Word, class Wide, class Decode>
 template <class Wide>
 [[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count,
                                           Element element, Elements<Wide>& elements) {
-  auto words = [&](int width, auto decode) {
+  auto words = [&](int width, auto decode) __attribute__((always_inline)) {
     unpack<uint32_t>(warp, registers, count, width, elements, decode);
   };
   switch (element) {
@@ -187,19 +153,98 @@ template <class Wide>
   for (size_t i = 0; i < places.size(); ++i) matrix[i] = spread[places[i]];
 }
 
-template <class Wide>
-void write_matrix(Warp& warp, const OperandRef* registers, Element element,
-                  const std::vector<uint16_t>& places, const Elements<Wide>& matrix, int count) {
-  int in_register = per_register(element);
-  for (int i = 0; i < count; ++i) {
-    int place = places.empty() ? i : places[static_cast<size_t>(i)];
-    int slot = place / warp_size;
-    write_part(warp, registers[slot / in_register], element, place % warp_size, slot % in_register,
-               encode(element, matrix[static_cast<size_t>(i)]));
+/// The other way round: encode(element) gives the bits of one.
+template <class Word, class Wide, class Encode>
+[[gnu::always_inline]] inline void pack(Warp& warp, const OperandRef* registers, int count,
+                                        int width, const Elements<Wide>& elements, Encode encode) {
+  const Wide* next = elements.data();
+  for (int reg = 0; reg < count; ++reg) {
+    Word* bits = warp.lanes<Word>(registers[reg]);
+    if (width == static_cast<int>(8 * sizeof(Word))) {
+      for (int lane = 0; lane < warp_size; ++lane) bits[lane] = static_cast<Word>(encode(*next++));
+      continue;
+    }
+    std::fill_n(bits, warp_size, Word{0});
+    for (int shift = 0; shift < static_cast<int>(8 * sizeof(Word)); shift += width)
+      for (int lane = 0; lane < warp_size; ++lane)
+        bits[lane] |= static_cast<Word>(encode(*next++)) << shift;
   }
 }
 
-/// Products are exact; they are added in the order of k.
+template <class Wide>
+[[gnu::always_inline]] inline void pack(Warp& warp, const OperandRef* registers, int count,
+                                        Element element, const Elements<Wide>& elements) {
+  switch (element) {
+    case Element::f16:
+      return pack<uint32_t>(warp, registers, count, 16, elements, [](Wide value) {
+        return round_to<Half>(static_cast<double>(value)).bits;
+      });
+    case Element::f32:
+      return pack<uint32_t>(warp, registers, count, 32, elements, [](Wide value) {
+        return std::bit_cast<uint32_t>(static_cast<float>(value));
+      });
+    case Element::f64:
+      return pack<uint64_t>(warp, registers, count, 64, elements, [](Wide value) {
+        return std::bit_cast<uint64_t>(static_cast<double>(value));
+      });
+    case Element::s32:
+      return pack<uint32_t>(warp, registers, count, 32, elements,
+                            [](Wide value) { return static_cast<int32_t>(value); });
+    default:
+      break;  // what no product has: see fit_together() in program/lower_matrix.cpp
+  }
+}
+
+template <class Wide>
+[[gnu::always_inline]] inline void write_matrix(Warp& warp, const OperandRef* registers, int count,
+                                                Element element,
+                                                const std::vector<uint16_t>& places,
+                                                const Elements<Wide>& matrix) {
+  if (places.empty()) return pack(warp, registers, count, element, matrix);
+  Elements<Wide> spread;
+  for (size_t i = 0; i < places.size(); ++i) spread[places[i]] = matrix[i];
+  pack(warp, registers, count, element, spread);
+}
+
+template <class T>
+using Vector [[gnu::vector_size(32), gnu::aligned(alignof(T))]] = T;
+
+/// sum += a * b. Products of what is no double are exact as they are.
+template <class T>
+[[gnu::always_inline]] inline void add_product(T a, const Vector<T>& b, Vector<T>& sum) {
+  if constexpr (std::is_same_v<T, double>)
+    sum = Vector<T>{std::fma(a, b[0], sum[0]), std::fma(a, b[1], sum[1]),
+                    std::fma(a, b[2], sum[2]), std::fma(a, b[3], sum[3])};
+  else
+    sum += a * b;
+}
+
+/// sum += left * right, of matrices with n columns, as many rows at a time as vector registers hold.
+/// Added in the order of k.
+template <int n, class Wide>
+[[gnu::always_inline]] inline void multiply_add(int m, int depth, const Elements<Wide>& left,
+                                                const Elements<Wide>& right, Elements<Wide>& sum) {
+  using Many = Vector<Wide>;
+  constexpr int columns = n * sizeof(Wide) / sizeof(Many), rows = 8 / columns;
+  for (int first = 0; first < m; first += rows) {
+    Many* to = reinterpret_cast<Many*>(&sum[first * n]);
+    Many part[rows * columns];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows * columns; ++i) part[i] = to[i];
+    for (int k = 0; k < depth; ++k) {
+      Many factors[columns];
+#pragma GCC unroll 8
+      for (int i = 0; i < columns; ++i)
+        factors[i] = reinterpret_cast<const Many*>(&right[k * n])[i];
+#pragma GCC unroll 8
+      for (int i = 0; i < rows * columns; ++i)
+        add_product<Wide>(left[(first + i / columns) * depth + k], factors[i % columns], part[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows * columns; ++i) to[i] = part[i];
+  }
+}
+
 template <class Wide>
 [[gnu::always_inline]] inline void multiply(Warp& warp, const MultiplyForm& form,
                                             const OperandRef* d) {
@@ -210,23 +255,16 @@ template <class Wide>
   read_matrix(warp, a, form.a_registers, form.a, form.a_places, left);
   read_matrix(warp, b, form.b_registers, form.b, form.b_places, right);
   read_matrix(warp, c, form.c_registers, form.c, form.c_places, sum);
-  for (int row = 0; row < form.m; ++row)
-    for (int k = 0; k < form.k; ++k) {
-      Wide factor = left[row * form.k + k];
-      const Wide* from = &right[k * form.n];
-      Wide* to = &sum[row * form.n];
-      for (int column = 0; column < form.n; ++column) {
-        if constexpr (std::is_same_v<Wide, double>)
-          to[column] = std::fma(factor, from[column], to[column]);
-        else
-          to[column] += factor * from[column];
-      }
-    }
+  switch (form.n) {
+    case 8: multiply_add<8>(form.m, form.k, left, right, sum); break;
+    case 16: multiply_add<16>(form.m, form.k, left, right, sum); break;
+    case 32: multiply_add<32>(form.m, form.k, left, right, sum); break;
+  }
   if constexpr (std::is_same_v<Wide, int64_t>)  // saturated
     for (int i = 0; i < form.m * form.n; ++i)
       sum[i] = std::clamp<int64_t>(sum[i], std::numeric_limits<int32_t>::min(),
                                    std::numeric_limits<int32_t>::max());
-  write_matrix(warp, d, form.d, form.d_places, sum, form.m * form.n);
+  write_matrix(warp, d, form.d_registers, form.d, form.d_places, sum);
 }
 
 using Multiply = void (*)(Warp&, const MultiplyForm&, const OperandRef* registers);
@@ -270,14 +308,21 @@ void load_elements(Warp& warp, const Instruction& instruction, int leader, const
   int lines = form.is_row_major ? form.rows : form.columns;
   int length = form.is_row_major ? form.columns : form.rows;
   int step = form.is_row_major ? 1 : form.columns;
-  std::array<Bits, extent_max> line_elements;
   std::array<Bits, elements_max> elements;  // row by row
+  uint64_t line_bytes = static_cast<uint64_t>(length) * sizeof(Bits);
+  uint64_t bytes = line_address(form, 0, stride, lines - 1) + line_bytes;
+  const std::byte* all = find_generic(warp, leader, base, bytes, Access::read);
   for (int line = 0; line < lines; ++line) {
-    if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line),
-                      line_elements.data(), static_cast<uint64_t>(length) * sizeof(Bits)))
+    std::array<std::byte, extent_max * sizeof(Bits)> copy;
+    const std::byte* from = copy.data();
+    if (all != nullptr)
+      from = all + line_address(form, 0, stride, line);
+    else if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line),
+                           copy.data(), line_bytes))
       return;
     Bits* to = &elements[form.is_row_major ? line * form.columns : line];
-    for (int i = 0; i < length; ++i) to[i * step] = line_elements[i];
+    for (int i = 0; i < length; ++i)
+      std::memcpy(&to[i * step], from + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
   }
   // Some fragments have room for each element twice.
   int slots = form.rows * form.columns / warp_size, slot = 0;
