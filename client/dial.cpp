@@ -155,7 +155,10 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                 "or update the driver there",
                                 host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
-  if (shares_memory) channel = share_memory(std::move(channel), answer.getRingBytes());
+  if (shares_memory) {
+    channel = share_memory(std::move(channel), answer.getRingBytes());
+    if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
+  }
   auto session = std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
   offered.keep(session->terms());
   return session;
