@@ -680,7 +680,7 @@ CASE(libraries) {
   OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
   unsigned count;
   OK(cuLibraryGetKernelCount(&count, library));
-  HOLDS(count == 5);
+  HOLDS(count == 6);
   std::vector<CUkernel> kernels(count);
   OK(cuLibraryEnumerateKernels(kernels.data(), count, library));
   CUkernel kernel;
