@@ -3,10 +3,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lease_options.h"
+#include "protocol/channel.h"
 
 namespace fargpu::client {
 
@@ -48,6 +51,8 @@ struct Config {
   bool launch_blocking = false;
   /// Client and worker are in one process, whose memory each takes for its own (tests).
   bool one_process = false;
+  /// Puts something between the session and the memory that it shares with the worker (tests).
+  std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_shared;
   /// CUDA variables that the worker must know before it initialises its driver.
   std::vector<std::pair<std::string, std::string>> cuda_environment;
 };

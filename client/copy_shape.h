@@ -44,8 +44,11 @@ struct Copy {
     usual,   ///< pageable memory during the call, pinned memory when the stream gets there
     stream,  ///< when the stream gets there
     early,   ///< during the call
+    any,     ///< whenever it suits
   };
   SourceOrder source_order = SourceOrder::usual;
+  /// It need not be read when the stream gets there.
+  bool out_of_order() const { return source_order == SourceOrder::early || source_order == SourceOrder::any; }
 
   bool empty() const { return width == 0 || height == 0 || depth == 0; }
   /// Bytes from the first to behind the last, on a side in memory.

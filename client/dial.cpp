@@ -90,6 +90,23 @@ void require_transport(const Config& config, const ControlConnection& broker) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=tcp, but " + broker.name() + " is no TCP address; unset one of them");
 }
 
+// Why none of the pool's hosts can be used: of each what was wrong, in the order in which they were asked. The first decides the result.
+DialError together(const std::vector<DialError>& errors) {
+  if (errors.size() == 1) return errors.front();
+  std::string text = fmt::format("none of the {} hosts in FARGPU_POOL can be used", errors.size());
+  bool hint = false;
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    std::string_view one = errors[i].what();
+    if (one.ends_with(doctor_hint)) {
+      one.remove_suffix(doctor_hint.size());
+      hint = true;
+    }
+    text += fmt::format("{} ({}) {}", i == 0 ? ":" : ";", i + 1, one);
+  }
+  if (hint) text += doctor_hint;
+  return DialError(errors.front().result, text, errors.front().reason);
+}
+
 }  // namespace
 
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
@@ -155,7 +172,10 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
                                 "or update the driver there",
                                 host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
   }
-  if (shares_memory) channel = share_memory(std::move(channel), answer.getRingBytes());
+  if (shares_memory) {
+    channel = share_memory(std::move(channel), answer.getRingBytes());
+    if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
+  }
   auto session = std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
   offered.keep(session->terms());
   return session;
@@ -164,7 +184,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
 std::unique_ptr<Session> dial(const Config& config) {
   if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
   require_pool(config);
-  std::unique_ptr<DialError> first;
+  std::vector<DialError> errors;
   for (const PoolHost& host : config.hosts) {
     try {
       ControlConnection broker(host);
@@ -187,12 +207,12 @@ std::unique_ptr<Session> dial(const Config& config) {
       return session;
     } catch (const DialError& error) {
       log::info("{}", error.what());
-      if (!first) first = std::make_unique<DialError>(error);
+      errors.push_back(error);
     } catch (const std::exception& error) {
-      if (!first) first = std::make_unique<DialError>(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what());
+      errors.emplace_back(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what());
     }
   }
-  throw *first;
+  throw together(errors);
 }
 
 }  // namespace fargpu::client

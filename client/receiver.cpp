@@ -17,10 +17,17 @@ void Receiver::wait(std::uint64_t number, PendingReply& pending) {
   try {
     wait_for([&] { return pending.done.load(std::memory_order_acquire); });
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    pending_.erase(static_cast<std::uint32_t>(number));
+    forget(number);
     throw;
   }
+}
+
+void Receiver::forget(std::uint64_t number) noexcept {
+  std::unique_lock lock(mutex_);
+  stop_reading("a call could not be sent");
+  channel_.close();  // which ends the reading of whoever reads
+  changed_.wait(lock, [&] { return !reading_; });
+  pending_.erase(static_cast<std::uint32_t>(number));
 }
 
 void Receiver::wait_until(const std::function<bool()>& ready) { wait_for(ready); }
@@ -34,20 +41,35 @@ void Receiver::wait_for(Ready&& ready) {
       continue;
     }
     if (lost_) throw ChannelClosed(lost_why_);
-    reading_ = true;
-    lock.unlock();
-    try {
-      read_until(ready);
-    } catch (...) {
-      lock.lock();
-      reading_ = false;
-      changed_.notify_all();
-      throw;
-    }
-    lock.lock();
-    reading_ = false;
-    changed_.notify_all();  // the next one that waits reads on
+    if (!stopped_why_.empty()) throw ChannelClosed(stopped_why_);
+    read(lock, [&] { read_until(ready); });  // the next one that waits reads on
   }
+}
+
+// Reads without the lock. A reader that has thrown is in the middle of something, and is never used again.
+template <class Read>
+void Receiver::read(std::unique_lock<std::mutex>& lock, Read&& read) {
+  reading_ = true;
+  lock.unlock();
+  std::string failure;
+  std::exception_ptr thrown;
+  try {
+    read();
+  } catch (const std::exception& error) {
+    failure = error.what();
+    thrown = std::current_exception();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  lock.lock();
+  reading_ = false;
+  if (thrown) stop_reading(failure.empty() ? "the worker broke the protocol" : failure);
+  changed_.notify_all();
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+void Receiver::stop_reading(const std::string& why) {
+  if (stopped_why_.empty()) stopped_why_ = why;
 }
 
 // Polls for a moment, because most answers come soon and sleeping costs more than they take, then sleeps.
@@ -65,23 +87,10 @@ void Receiver::read_until(Ready&& ready) {
 }
 
 bool Receiver::serve() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (reading_ || lost_) return false;
-    reading_ = true;
-  }
+  std::unique_lock lock(mutex_);
+  if (reading_ || lost_ || !stopped_why_.empty()) return false;
   bool progress = false;
-  try {
-    progress = reader_.pump();
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    reading_ = false;
-    changed_.notify_all();
-    throw;
-  }
-  const std::lock_guard lock(mutex_);
-  reading_ = false;
-  changed_.notify_all();
+  read(lock, [&] { progress = reader_.pump(); });
   return progress;
 }
 

@@ -50,6 +50,10 @@ class Receiver final : FrameHandler {
   /// Waits for it. Throws ChannelClosed when the connection is lost; the reply is then no longer registered.
   void wait(std::uint64_t number, PendingReply& pending);
 
+  /// The call could not be sent, or not all of it, and the connection is of no use any more. Nothing is written to the reply, or to where
+  /// its data would go, after this.
+  void forget(std::uint64_t number) noexcept;
+
   /// Reads what is there, if nobody else is reading. Returns true if something came.
   bool serve();
 
@@ -72,6 +76,9 @@ class Receiver final : FrameHandler {
   void wait_for(Ready&& ready);
   template <class Ready>
   void read_until(Ready&& ready);
+  template <class Read>
+  void read(std::unique_lock<std::mutex>& lock, Read&& read);
+  void stop_reading(const std::string& why);
 
   Channel& channel_;
   PushHandler& pushes_;
@@ -81,6 +88,7 @@ class Receiver final : FrameHandler {
   std::mutex mutex_;
   std::condition_variable changed_;  // a reply is done, or nobody reads any more
   bool reading_ = false;
+  std::string stopped_why_;  // if it is not empty nothing more is read: a frame may have been left half way to where nobody wants it now
   bool lost_ = false;
   std::string lost_why_;
   std::unordered_map<std::uint32_t, PendingReply*> pending_;

@@ -85,11 +85,18 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   const auto begin = std::chrono::steady_clock::now();
   // The value may be this thread's to write, after the call.
   const std::uint32_t flags = call_wants_reply | (session_.stream_waits().any_here() ? call_never_held : 0u);
-  number_ = session_.commands().append(header(flags), message, bulk_, CommandStream::Urgency::now,
-                                       [&](std::uint64_t number) {
-                                         note(stream, number);
-                                         session_.receiver().expect(number, pending_);
-                                       });
+  std::uint64_t expected = 0;
+  try {
+    number_ = session_.commands().append(header(flags), message, bulk_, CommandStream::Urgency::now,
+                                         [&](std::uint64_t number) {
+                                           note(stream, number);
+                                           session_.receiver().expect(number, pending_);
+                                           expected = number;
+                                         });
+  } catch (...) {
+    if (expected) session_.receiver().forget(expected);
+    throw;
+  }
   session_.receiver().wait(number_, pending_);
   auto& counts = stats::of(opcode_);
   counts.sent.fetch_add(1, std::memory_order_relaxed);

@@ -56,9 +56,10 @@ class Copier {
     if (copy_.empty()) return CUDA_SUCCESS;
     if (const CUresult bad = check_arrays(thread_, *stream_.context, copy_); bad != CUDA_SUCCESS) return bad;
     copy_.flatten();
-    const auto source = place(copy_.source);
+    auto source = place(copy_.source);
     const auto target = place(copy_.target);
     if (!source || !target) return CUDA_ERROR_INVALID_VALUE;
+    if (target == Place::device && !stream_.capture.load() && read_at_once()) source = Place::pageable;
     if (stream_.capture.load() && (source != Place::device || target != Place::device)) {
       return capture_copy(*source, *target);
     }
@@ -92,6 +93,19 @@ class Copier {
     if (rows.known || rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
       return std::nullopt;
     return Place::pageable;
+  }
+
+  // Whether the source is memory of which the worker has pages of its own, where the GPU would read it after the call, and must be read
+  // during the call: then it is, here.
+  bool read_at_once() {
+    if (copy_.source_order != Copy::SourceOrder::early || copy_.source.in_array) return false;
+    const auto region = session_.map().find(copy_.source.address);
+    if (!region) return false;
+    const bool alias = region->kind == Region::Kind::alias;
+    if (!alias && !region->managed() && !(region->on_host() && session_.host_memory().mapped(copy_.source.address))) return false;
+    if (alias) copy_.source.address = region->owner + (copy_.source.address - region->base);
+    copies_source_ = true;
+    return true;
   }
 
   // The host sees the outcome in memory that the worker has.
@@ -246,7 +260,7 @@ class Copier {
   CUresult send_rows(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
     std::span<const std::byte> bulk;
     std::vector<std::byte> packed;
-    if (height == 1 || source.pitch == width) {
+    if (!copies_source_ && (height == 1 || source.pitch == width)) {
       touch_for_reading(source.address, width * height);
       bulk = {bytes_at(source.address), width * height};
     } else {
@@ -260,7 +274,7 @@ class Copier {
 
   // Whether rows of the program's memory, packed, are so many that copying them into memory that the worker shares pays.
   bool goes_through_staging(const Rows& rows) const {
-    return session_.shares_memory() && copy_.width * copy_.height >= Staging::gains_bytes && (copy_.height == 1 || rows.pitch == copy_.width);
+    return session_.shares_memory() && !copies_source_ && copy_.width * copy_.height >= Staging::gains_bytes && (copy_.height == 1 || rows.pitch == copy_.width);
   }
 
   // The bytes as they are now, by way of shared memory. No lock is held while they are read.
@@ -301,7 +315,7 @@ class Copier {
 
   // Whether a host function or another part of the program may still write what an asynchronous copy is to read.
   bool may_change() const {
-    return !copy_.synchronous && copy_.source_order != Copy::SourceOrder::early && session_.waits_for_host();
+    return !copy_.synchronous && !copy_.out_of_order() && session_.waits_for_host();
   }
 
   // One row of pinned memory, whose contents count when the stream gets there. Where the worker holds newer bytes than we do, they
@@ -312,7 +326,7 @@ class Copier {
       memory.send_changes(thread_);
       return copy_in(target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setBlock(source); });
     }
-    if (!copy_.synchronous && copy_.source_order != Copy::SourceOrder::early && session_.graphs().any_launched())  // which may write there yet
+    if (!copy_.synchronous && !copy_.out_of_order() && session_.graphs().any_launched())  // which may write there yet
       return copy_in(target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setPull(source); });
     while (bytes > 0) {
       const HostMemory::Part part = memory.newest(source, bytes);
@@ -477,6 +491,7 @@ class Copier {
   Session& session_;
   Stream& stream_;
   Copy copy_;
+  bool copies_source_ = false;  // into a buffer first: other threads may take its pages away while it is sent
 };
 
 CUresult run(Thread& thread, CUstream stream, const Copy& copy) {
@@ -634,8 +649,10 @@ CUresult read_order(CUmemcpySrcAccessOrder order, unsigned flags, Copy& copy) {
       copy.source_order = Copy::SourceOrder::stream;
       return CUDA_SUCCESS;
     case CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL:
-    case CU_MEMCPY_SRC_ACCESS_ORDER_ANY:
       copy.source_order = Copy::SourceOrder::early;
+      return CUDA_SUCCESS;
+    case CU_MEMCPY_SRC_ACCESS_ORDER_ANY:
+      copy.source_order = Copy::SourceOrder::any;
       return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;

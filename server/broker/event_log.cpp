@@ -15,6 +15,10 @@ std::shared_ptr<spdlog::logger>& logger() {
   return instance;
 }
 
+std::string text_of(const Field::Value& value) {
+  return std::visit([](const auto& one) { return fmt::format("{}", one); }, value);
+}
+
 // Values with spaces or quotes are quoted, so that a line can be taken apart again.
 std::string quoted(const std::string& value) {
   if (!value.empty() && value.find_first_of(" \"=\n") == std::string::npos) return value;
@@ -45,11 +49,11 @@ void EventLog::write(Level level, const std::string& event, const std::vector<Fi
     object["time"] = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000;
     object["level"] = names[index];
     object["event"] = event;
-    for (const Field& field : fields) object[field.name] = field.value;
+    for (const Field& field : fields) std::visit([&](const auto& value) { object[field.name] = value; }, field.value);
     line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   } else {
     line = event;
-    for (const Field& field : fields) line += " " + field.name + "=" + quoted(field.value);
+    for (const Field& field : fields) line += " " + field.name + "=" + quoted(text_of(field.value));
   }
   logger()->log(levels[index], "{}", line);
 }

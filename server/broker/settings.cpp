@@ -14,6 +14,7 @@
 
 #include "protocol/limits.h"
 #include "server/scheduler/policy.h"
+#include "toml_words.h"
 
 namespace fargpu::server {
 namespace {
@@ -127,16 +128,30 @@ void store(Settings& settings, const Entry& entry, const std::string& value, con
   settings.origins.push_back({entry.name, value, from});
 }
 
-std::string text_of(const toml::node& node) {
-  if (const auto* value = node.as_string()) return value->get();
-  if (const auto* value = node.as_integer()) return std::to_string(value->get());
-  if (const auto* value = node.as_boolean()) return value->get() ? "true" : "false";
-  if (const auto* list = node.as_array()) {
-    std::string joined;
-    for (const auto& item : *list) joined += (joined.empty() ? "" : ",") + text_of(item);
-    return joined;
+// A value of the file, as flags and variables have it.
+std::string text_of(const std::string& file, const Entry& entry, const toml::node& node) {
+  const auto complain = [&](const std::string& wanted) -> std::string {
+    throw SettingsError(place_of(file, node) + ": " + entry.name + " is " + what_is(node) + "; " + wanted);
+  };
+  if (std::holds_alternative<std::uint64_t Settings::*>(entry.field)) {
+    const auto* const value = node.as_integer();
+    return value && value->get() >= 0 ? std::to_string(value->get())
+                                      : complain(std::string("a whole number is wanted, for example ") + entry.name + " = " + entry.standard);
   }
-  return "?";
+  if (std::holds_alternative<bool Settings::*>(entry.field)) {
+    const auto* const value = node.as_boolean();
+    return value ? (value->get() ? "true" : "false") : complain("true or false is wanted, without quotes");
+  }
+  const auto item = [&](const toml::node& one) -> std::string {
+    if (const auto* value = one.as_string()) return value->get();
+    if (const auto* value = one.as_integer(); value && entry.field == decltype(entry.field)(&Settings::devices)) return std::to_string(value->get());
+    return complain("a text in quotes is wanted, or a list of what `fargpud --help` separates by commas");
+  };
+  const auto* const list = node.as_array();
+  if (!list) return item(node);
+  std::string joined;
+  for (const auto& one : *list) joined += (joined.empty() ? "" : ",") + item(one);
+  return joined;
 }
 
 // Every setting with what it means and its default, commented out.
@@ -260,7 +275,7 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
     const char* const variable = std::getenv(variable_of(entry).c_str());
     if (const auto flag = given.find(entry.name); flag != given.end()) store(settings, entry, flag->second, "flag " + flag_of(entry));
     else if (variable) store(settings, entry, variable, "environment variable " + variable_of(entry));
-    else if (const auto* node = table.get(entry.name)) store(settings, entry, text_of(*node), "file " + file);
+    else if (const auto* node = table.get(entry.name)) store(settings, entry, text_of(file, entry, *node), "file " + file);
     else store(settings, entry, entry.standard, "default");
   }
   check(settings);

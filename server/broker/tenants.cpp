@@ -9,6 +9,7 @@
 #include "protocol/limits.h"
 #include "protocol/quantity.h"
 #include "settings.h"
+#include "toml_words.h"
 
 namespace fargpu::server {
 namespace {
@@ -20,8 +21,11 @@ class Reading {
  public:
   Reading(const std::string& file, const std::string& name, const toml::table& table) : file_(file), name_(name), table_(table) {}
 
-  [[noreturn]] void complain(const char* key, const std::string& wanted) const {
-    throw SettingsError(file_ + ": " + key + " of tenant '" + name_ + "' is wrong; give " + wanted);
+  /// `item`: what of a list is wrong; null for the value itself.
+  [[noreturn]] void complain(const char* key, const std::string& wanted, const toml::node* item = nullptr) const {
+    const toml::node& node = item ? *item : *table_.get(key);
+    throw SettingsError(place_of(file_, node) + ": " + key + " of tenant '" + name_ + (item ? "' holds " : "' is ") + what_is(node) + "; give " +
+                        wanted);
   }
 
   void check_keys() const {
@@ -57,12 +61,12 @@ class Reading {
     std::vector<unsigned> result;
     const toml::node* const node = table_.get(key);
     if (!node) return result;
-    const std::string wanted = "a list of whole numbers";
+    const std::string wanted = "a list of whole numbers from 0 to " + std::to_string(most);
     const auto* const list = node->as_array();
     if (!list) complain(key, wanted);
     for (const auto& item : *list) {
       const auto* const value = item.as_integer();
-      if (!value || value->get() < 0 || static_cast<std::uint64_t>(value->get()) > most) complain(key, wanted);
+      if (!value || value->get() < 0 || static_cast<std::uint64_t>(value->get()) > most) complain(key, wanted, &item);
       result.push_back(static_cast<unsigned>(value->get()));
     }
     return result;
@@ -76,7 +80,7 @@ class Reading {
     if (!list) complain(key, "a list of texts");
     for (const auto& item : *list) {
       const auto* const value = item.as_string();
-      if (!value) complain(key, "a list of texts");
+      if (!value) complain(key, "a list of texts", &item);
       result.push_back(value->get());
     }
     return result;
@@ -169,14 +173,16 @@ Tenants Tenants::read(const std::string& file) {
   }
   const toml::node* const all = table.get("tenant");
   if (!all) return tenants;
-  const std::string wanted = file + ": 'tenant' is wrong; write tables [tenant.NAME]";
-  if (!all->is_table()) throw SettingsError(wanted);
+  const auto require_table = [&](const std::string& key, const toml::node& node) {
+    if (!node.is_table()) throw SettingsError(place_of(file, node) + ": " + key + " is " + what_is(node) + "; write tables [tenant.NAME]");
+  };
+  require_table("tenant", *all);
   tenants.tenants_.clear();
   tenants.configured_ = true;
   std::set<std::string> taken;
   for (const auto& [key, value] : *all->as_table()) {
     const std::string name(key.str());
-    if (!value.is_table()) throw SettingsError(wanted);
+    require_table("tenant." + name, value);
     if (!plain(name)) throw SettingsError(file + ": '" + name + "' cannot be a tenant's name; use letters, digits, '-', '_' and '.'");
     const Tenant& tenant = tenants.tenants_[name] = read_tenant(file, name, *value.as_table());
     for (const std::string& certificate : tenant.certificates)

@@ -11,6 +11,13 @@ CUresult Completions::take_event(ContextState& context, CUevent& event) {
   return CUDA_SUCCESS;
 }
 
+// Asked again where it fails: a failure of the work or of the device is said again, one of the question itself says nothing of the work,
+// which may still be under way.
+CUresult Completions::query(CUevent event) {
+  const CUresult result = driver_.cuEventQuery(event);
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? result : driver_.cuEventQuery(event);
+}
+
 void Completions::after(StreamState& stream, Kind kind, Done done) {
   CUevent event = nullptr;
   CUresult recorded = take_event(*stream.context, event);
@@ -40,7 +47,7 @@ bool Completions::sweep(Kind last_wanted, std::vector<Ready>& signals) {
     while (!queue.empty()) {
       Entry& entry = queue.front();
       if (entry.kind == Kind::signal && last_wanted == Kind::delivery) break;
-      const CUresult result = driver_.cuEventQuery(entry.event);
+      const CUresult result = query(entry.event);
       if (result == CUDA_ERROR_NOT_READY) break;
       passed_(entry.event);
       stream->context->free_events.push_back(entry.event);
@@ -60,7 +67,7 @@ bool Completions::poll() {
   std::vector<Ready> signals;
   bool progress = sweep(Kind::signal, signals);
   for (std::size_t i = 0; i < events_.size();) {
-    const CUresult result = driver_.cuEventQuery(events_[i].event);
+    const CUresult result = query(events_[i].event);
     if (result == CUDA_ERROR_NOT_READY) {
       ++i;
       continue;

@@ -59,6 +59,7 @@ class Completions {
     Done done;
   };
 
+  CUresult query(CUevent event);
   CUresult take_event(ContextState& context, CUevent& event);
   bool sweep(Kind wanted, std::vector<Ready>& ready);
 

@@ -270,27 +270,57 @@ CUgraph keeper_of(Session& session, CUgraph graph) {
   return handle && session.resolve(HandleKind::graph, session.handles().root_of(handle).value(), keeper) ? keeper : graph;
 }
 
-bool lies_in(Session& session, CUgraph graph, CUgraph outer) {
+namespace {
+
+// The graph of a child graph node, the bodies of a conditional one.
+std::vector<CUgraph> graphs_of(Session& session, CUgraphNode node) {
   DriverTable& driver = session.driver();
+  CUgraphNodeType type{};
+  driver.cuGraphNodeGetType(node, &type);
+  CUgraph child{};
+  if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) return {child};
+  return type == CU_GRAPH_NODE_TYPE_CONDITIONAL ? session.graph_parts().bodies(node) : std::vector<CUgraph>();
+}
+
+std::vector<CUgraphNode> nodes_of(Session& session, CUgraph graph) {
+  DriverTable& driver = session.driver();
+  std::size_t count = 0;
+  driver.cuGraphGetNodes(graph, nullptr, &count);
+  std::vector<CUgraphNode> nodes(count);
+  if (count > 0 && driver.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) nodes.clear();
+  return nodes;
+}
+
+}  // namespace
+
+bool lies_in(Session& session, CUgraph graph, CUgraph outer) {
   std::vector<CUgraph> unseen{outer};
   while (!unseen.empty()) {
     const CUgraph next = unseen.back();
     unseen.pop_back();
     if (next == graph) return true;
-    std::size_t count = 0;
-    driver.cuGraphGetNodes(next, nullptr, &count);
-    std::vector<CUgraphNode> nodes(count);
-    if (count > 0 && driver.cuGraphGetNodes(next, nodes.data(), &count) != CUDA_SUCCESS) continue;
-    for (const CUgraphNode node : nodes) {
-      CUgraphNodeType type{};
-      driver.cuGraphNodeGetType(node, &type);
-      CUgraph child{};
-      if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) unseen.push_back(child);
-      if (type != CU_GRAPH_NODE_TYPE_CONDITIONAL) continue;
-      for (const CUgraph body : session.graph_parts().bodies(node)) unseen.push_back(body);
-    }
+    for (const CUgraphNode node : nodes_of(session, next))
+      for (const CUgraph inner : graphs_of(session, node)) unseen.push_back(inner);
   }
   return false;
+}
+
+std::vector<Handle> known_within(Session& session, CUgraphNode outer) {
+  std::vector<Handle> known;
+  const auto note = [&](HandleKind kind, auto object) {
+    if (const Handle handle = session.handles().known(kind, reinterpret_cast<std::uint64_t>(object))) known.push_back(handle);
+  };
+  std::vector<CUgraph> unseen = graphs_of(session, outer);
+  while (!unseen.empty()) {
+    const CUgraph graph = unseen.back();
+    unseen.pop_back();
+    note(HandleKind::graph, graph);
+    for (const CUgraphNode node : nodes_of(session, graph)) {
+      note(HandleKind::node, node);
+      for (const CUgraph inner : graphs_of(session, node)) unseen.push_back(inner);
+    }
+  }
+  return known;
 }
 
 // --- from the driver to the wire -----------------------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ CUgraph keeper_of(Session& session, CUgraph graph);
 
 /// Whether a graph is another one or lies within it, in a child graph or the body of a conditional node.
 bool lies_in(Session& session, CUgraph graph, CUgraph outer);
+/// Handles of graphs and nodes within a node, which end with it.
+std::vector<Handle> known_within(Session& session, CUgraphNode outer);
 
 /// Asks the driver for the parameters of a node that must be of this type.
 CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type, wire::NodeParameters::Builder out);

@@ -1012,9 +1012,8 @@ void Session::release_part(std::uint64_t part) {
 bool Session::collect_parts() {
   const auto gone = graph_parts_.gone();
   for (const std::uint64_t part : gone) {
-    if (const auto object = user_objects_.find(part); object != user_objects_.end()) {
-      handles_.forget(HandleKind::userobject, object->second);
-      user_objects_.erase(object);
+    if (const Handle object = user_objects_.ended(part)) {
+      handles_.forget(HandleKind::userobject, object);
       call_part(part, [] {});
     }
     if (!current_ && !contexts_.empty()) make_current(*contexts_.begin()->second);

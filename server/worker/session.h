@@ -42,6 +42,7 @@
 #include "streams.h"
 #include "transfers.h"
 #include "turns.h"
+#include "user_objects.h"
 #include "window.h"
 
 namespace fargpu::server {
@@ -256,8 +257,7 @@ class Session final : FrameHandler {
   AttendedGraph* attended(std::uint64_t exec);
   void attend(std::uint64_t exec, std::unique_ptr<AttendedGraph> graph) { attended_[exec] = std::move(graph); }
   const std::shared_ptr<DriverTable>& lent_driver() const { return lent_driver_; }
-  /// An object whose end the client hears of by a call of this part.
-  void add_user_object(std::uint64_t part, Handle object) { user_objects_[part] = object; }
+  UserObjects& user_objects() { return user_objects_; }
 
   /// Layouts of functions live as long as the session; a handle's entry points to its own.
   CUresult layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found);
@@ -338,7 +338,7 @@ class Session final : FrameHandler {
   Links links_;
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
-  std::map<std::uint64_t, Handle> user_objects_;  // by the part that is their destructor
+  UserObjects user_objects_{driver_, handles_};
   std::vector<std::unique_ptr<FunctionLayout>> layouts_;
   std::vector<std::shared_ptr<void>> kept_;
   ContextState* current_ = nullptr;

@@ -409,8 +409,7 @@ void Recorded::enter(const char* name, std::vector<std::uint64_t> arguments) {
   const Lock lock(s.mutex);
   ++s.counts[name];
   s.last[name] = std::move(arguments);
-  const bool of_completion = std::string_view(name) == "cuEventRecord" || std::string_view(name) == "cuEventQuery";
-  if (!of_completion && ++s.calls_since == s.failing_call) {
+  if (++s.calls_since == s.failing_call) {
     scripted_ = true;
     result_ = s.failing_result;
     s.failed_call = name;

@@ -7,8 +7,7 @@
 
 namespace fargpu::fake {
 
-/// The `nth` call from now on (the first is 1) returns this without doing anything; 0: none does. Counting begins anew. Records and
-/// queries of events do not count: what they say of a driver's failure all later calls would say too.
+/// The `nth` call from now on (the first is 1) returns this without doing anything; 0: none does. Counting begins anew.
 void fail_call(std::size_t nth, CUresult result);
 /// The name of the call that failed so; empty if none did.
 const char* failed_call();

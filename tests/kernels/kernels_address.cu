@@ -31,6 +31,32 @@ extern "C" __global__ void copy(const int* from, int* to, int count) {
 __device__ int module_value = 3;
 extern "C" __global__ void read_module_value(int* out) { *out = module_value; }
 
+// Grids of several devices meet, again and again: what each block wrote before, all blocks find after.
+extern "C" __global__ void meet(unsigned* arrived, unsigned* words, unsigned* errors, unsigned first, unsigned blocks, unsigned rounds) {
+  const unsigned own = first + blockIdx.x;
+  for (unsigned round = 1; round <= rounds; ++round) {
+    if (threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(words + own) = round * 100 + own;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence_system();
+      atomicAdd_system(arrived, 1u);
+      while (atomicAdd_system(arrived, 0u) < (2 * round - 1) * blocks) {
+      }
+      __threadfence_system();
+    }
+    __syncthreads();
+    if (threadIdx.x < blocks && *reinterpret_cast<volatile unsigned*>(words + threadIdx.x) != round * 100 + threadIdx.x)
+      atomicAdd_system(errors, 1u);
+    __syncthreads();
+    if (threadIdx.x == 0) {  // nobody writes before all have looked
+      atomicAdd_system(arrived, 1u);
+      while (atomicAdd_system(arrived, 0u) < 2 * round * blocks) {
+      }
+    }
+    __syncthreads();
+  }
+}
+
 #else
 
 #include <sys/mman.h>
@@ -594,6 +620,48 @@ CASE(launches_together) {
   OK(cuStreamDestroy(stream));
 }
 
+CASE(grids_meet) {
+  if (devices() < 2) return skip("there is one device");
+  int can = 0, reach = 0;
+  OK(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 0));
+  OK(cuDeviceCanAccessPeer(&reach, 1, 0));
+  if (can == 0 || reach == 0) return skip("the driver launches on one device at a time, or the devices do not reach each other's memory");
+  constexpr unsigned each = 4, rounds = 20;
+  Kernels kernels;
+  CUstream stream, other;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  Buffer<unsigned> memory(3 * 32);  // of one device; the other reaches it
+  memory.clear();
+  CUcontext first, second;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuCtxCreate(&second, nullptr, 0, 1));
+  {
+    OK(cuCtxEnablePeerAccess(first, 0));
+    Kernels there;
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr arrived = memory.address(), words = arrived + 128, errors = arrived + 256;
+    unsigned begin[2] = {0, each}, all = 2 * each, times = rounds;
+    void* arguments[2][6];
+    CUDA_LAUNCH_PARAMS list[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      void* const own[] = {&arrived, &words, &errors, &begin[i], &all, &times};
+      std::copy(std::begin(own), std::end(own), arguments[i]);
+      list[i] = {(i == 0 ? kernels : there).get("meet"), each, 1, 1, 64, 1, 1, 0, i == 0 ? stream : other, arguments[i]};
+    }
+    OK(cuLaunchCooperativeKernelMultiDevice(list, 2, 0));
+    OK(cuStreamSynchronize(other));
+    OK(cuCtxSetCurrent(first));
+    OK(cuStreamSynchronize(stream));
+    const std::vector<unsigned> got = memory.get();
+    HOLDS(got[0] == 2 * rounds * 2 * each && got[64] == 0);
+    for (unsigned i = 0; i < 2 * each; ++i) HOLDS(got[32 + i] == rounds * 100 + i);
+    OK(cuCtxSetCurrent(second));
+  }
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(first));
+  OK(cuStreamDestroy(stream));
+}
+
 CASE(no_access_to_peers) {
   if (devices() < 2) return skip("there is one device");
   Buffer<int> here(100);
@@ -612,7 +680,7 @@ CASE(libraries) {
   OK(cuLibraryLoadData(&library, kernel_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
   unsigned count;
   OK(cuLibraryGetKernelCount(&count, library));
-  HOLDS(count == 5);
+  HOLDS(count == 6);
   std::vector<CUkernel> kernels(count);
   OK(cuLibraryEnumerateKernels(kernels.data(), count, library));
   CUkernel kernel;

@@ -34,6 +34,7 @@ extern "C" __global__ void answer(volatile int* asked, volatile int* answered, i
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <fstream>
@@ -451,6 +452,47 @@ CASE(host_functions) {
     OK(cuStreamSynchronize(stream));
     HOLDS(values[mib / 2] == 2 * 111 + 1);
   }
+}
+
+// What a copy is to read during the call it has read then, though the stream gets there later.
+CASE(read_during_the_call) {
+  constexpr size_t count = 2 * mib;
+  Pinned pinned(count * sizeof(int));
+  Registered registered(count * sizeof(int), MAP_PRIVATE);
+  CUdeviceptr managed;
+  OK(cuMemAllocManaged(&managed, count * sizeof(int), CU_MEM_ATTACH_GLOBAL));
+  Buffer<int> out(8);
+  Stream stream, other;
+  struct Source {
+    int* memory;
+    CUdeviceptr seen;
+  };
+  const Source sources[] = {{pinned.get(), pinned.mapped()},
+                            {registered.get(), registered.mapped()},
+                            {reinterpret_cast<int*>(managed), managed}};
+  for (const Source& source : sources) {
+    for (size_t i = 0; i < count; ++i) source.memory[i] = 1;
+    OK(cuMemcpyDtoDAsync(out.address(), source.seen, 32, stream));
+    OK(cuStreamSynchronize(stream));
+    source.memory[0] = source.memory[count - 1] = 2;
+    std::atomic<bool> is_open{false};
+    OK(cuLaunchHostFunc(stream, [](void* gate) { while (!*static_cast<std::atomic<bool>*>(gate)) std::this_thread::yield(); }, &is_open));
+    CUdeviceptr targets[] = {out.address(), out.address() + 4, out.address() + 8, out.address() + 12};
+    CUdeviceptr from[] = {source.seen, reinterpret_cast<CUdeviceptr>(source.memory + count - 1), source.seen, reinterpret_cast<CUdeviceptr>(source.memory + 1)};
+    size_t sizes[] = {4, 4, 4, 4}, first[] = {0, 2};
+    CUmemcpyAttributes attributes[2] = {};
+    attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+    attributes[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    OK(cuMemcpyBatchAsync(targets, from, sizes, 4, attributes, first, 2, stream));
+    source.memory[0] = source.memory[1] = source.memory[count - 1] = 3;
+    OK(cuMemcpyDtoDAsync(out.address() + 16, source.seen, 4, other));  // other work finds it
+    OK(cuStreamSynchronize(other));
+    is_open = true;
+    OK(cuStreamSynchronize(stream));
+    const std::vector<int> got = out.get();
+    HOLDS(got[0] == 2 && got[1] == 2 && got[2] == 3 && got[3] == 3 && got[4] == 3);
+  }
+  OK(cuMemFree(managed));
 }
 
 // The program and a running kernel talk, without another call.

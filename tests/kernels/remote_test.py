@@ -54,7 +54,7 @@ class TwoDevices(SystemTest):
 
     def test_peers(self):
         broker = self.broker(driver=SOFTWARE_GPU, env={"FARGPU_SOFTGPU_DEVICES": "2"})
-        for case in "two_devices", "no_access_to_peers", "managed_for_both", "managed_variable_for_both", "peer_copy_waits", "launches_together":
+        for case in "two_devices", "no_access_to_peers", "managed_for_both", "managed_variable_for_both", "peer_copy_waits", "launches_together", "grids_meet":
             with self.subTest(case):
                 done = run([PROGRAMS / "kernels_address", case], env=environment(broker), seconds=CASE_SECONDS)
                 self.assertEqual(done.code, 0, done.out + done.err)
@@ -73,12 +73,18 @@ class SharedMemory(SystemTest):
 
 
 class Sharing(SystemTest):
-    """Processes that hand memory to each other."""
+    """Processes that hand memory and events to each other."""
 
     def test_memory_of_another_process(self):
         broker = self.broker(driver=SOFTWARE_GPU)
         done = run([PROGRAMS / "sharing"], env=environment(broker), seconds=CASE_SECONDS)
         self.assertEqual((done.code, done.out.splitlines()[-1:]), (0, ["shared"]), done.out + done.err)
+
+
+    def test_events_of_another_process(self):
+        broker = self.broker(driver=SOFTWARE_GPU)
+        done = run([PROGRAMS / "shared_events"], env=environment(broker), seconds=CASE_SECONDS)
+        self.assertEqual((done.code, done.out.splitlines()[-1:]), (0, ["in order"]), done.out + done.err)
 
 
 class OlderNames(SystemTest):

@@ -223,7 +223,7 @@ class Leases(SystemTest):
         with settings_file("[tenant.lab]\nmemory = \"lots\"\n") as file:
             done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", file])
             self.assertEqual(done.wait(), 2)
-            self.assertIn("memory of tenant 'lab' is wrong", done.err.text())
+            self.assertIn("memory of tenant 'lab' is the text", done.err.text())
 
 
 if __name__ == "__main__":

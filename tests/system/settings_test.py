@@ -42,6 +42,10 @@ class Settings(SystemTest):
             self.assertIn(f"{file}: there is no setting 'session_max'", self.refused(config=file).err)
         with settings_file("sessions_max = \n") as file:
             self.assertIn(f"{file}: ", self.refused(config=file).err)
+        with settings_file("[tenant.lab]\nsessions = 'two'\n") as file:
+            self.assertIn(f"{file} (line 2): sessions of tenant 'lab' is the text \"two\"; give a whole number from 1", self.refused(config=file).err)
+        with settings_file("warm_workers = 1\nsessions_max = 'x'\n") as file:
+            self.assertIn(f"{file} (line 2): sessions_max is the text \"x\"; a whole number is wanted", self.refused(config=file).err)
         self.assertIn("no-such-file.toml", self.refused(config="no-such-file.toml").err)
         self.assertIn("sessions_max is 'x' (environment variable FARGPUD_SESSIONS_MAX)",
                       self.refused(env={"FARGPUD_SESSIONS_MAX": "x"}).err)

@@ -49,6 +49,14 @@ class StrangeHosts(SystemTest):
         self.assert_lives(client)
         self.assertEqual(client.errors(), "")
 
+    def test_of_several_each_is_named(self):
+        full = self.broker("--sessions-max", "1")
+        self.client(full, "init")
+        self.refused(f"127.0.0.1:1,no-such-host.invalid,{full.pool}", "SYSTEM_NOT_READY",
+                     "none of the 3 hosts in FARGPU_POOL can be used: (1) cannot connect to 127.0.0.1:1 (Connection refused)",
+                     "; (2) no address for host 'no-such-host.invalid'", f"; (3) {full.pool}: all 1 sessions of this host are taken",
+                     "`fargpu doctor` tells more")
+
     def test_the_reason_that_waiting_mends_comes_first(self):
         full = self.broker("--sessions-max", "1")
         self.client(full, "init")

@@ -67,13 +67,27 @@ TEST_CASE("values that could be taken for something else are quoted") {
 
 TEST_CASE("braces and percent signs mean nothing") { CHECK(line("e", {{"a", "{}%v%s{0}"}}) == "info e a={}%v%s{0}"); }
 
-TEST_CASE("JSON lines hold the same, as text") {
+TEST_CASE("JSON lines hold the same, numbers as numbers") {
   const auto made = object("began", {{"program", "a \"b\"\n\x1b[31m"}, {"session", 7}});
   CHECK(made["event"] == "began");
   CHECK(made["level"] == "info");
   CHECK(made["program"] == "a \"b\"\n\x1b[31m");
-  CHECK(made["session"] == "7");
+  CHECK(made["session"].dump() == "7");
   CHECK(made["time"].get<double>() > 1.7e9);
+}
+
+TEST_CASE("of values in JSON lines the types are kept") {
+  const auto made = object("e", {{"large", ~std::uint64_t{0}}, {"negative", std::int64_t{-5}}, {"small", static_cast<std::uint8_t>(65)},
+                                 {"half", 0.5}, {"warm", true}, {"letter", 'x'}, {"digits", "12"}, {"text", std::string("34")}});
+  CHECK(made["large"].dump() == "18446744073709551615");
+  CHECK(made["negative"].dump() == "-5");
+  CHECK(made["small"].dump() == "65");
+  CHECK(made["half"].dump() == "0.5");
+  CHECK(made["warm"].dump() == "true");
+  CHECK(made["letter"].dump() == "\"x\"");
+  CHECK(made["digits"].dump() == "\"12\"");
+  CHECK(made["text"].dump() == "\"34\"");
+  CHECK(line("e", {{"warm", true}, {"half", 0.5}, {"small", static_cast<std::uint8_t>(65)}}) == "info e warm=true half=0.5 small=65");
 }
 
 TEST_CASE("bytes that are no UTF-8 do not break a JSON line") {

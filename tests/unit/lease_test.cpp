@@ -260,14 +260,19 @@ TEST_CASE("tenants: everything that can be said of one") {
 }
 
 TEST_CASE("tenants: what is wrong is named") {
-  CHECK(mentions(complaint("[tenant.lab]\nmemory = \"lots\"\n"), "memory of tenant 'lab' is wrong"));
+  CHECK(mentions(complaint("[tenant.lab]\nmemory = \"lots\"\n"), "(line 2): memory of tenant 'lab' is the text \"lots\"; give an amount"));
   CHECK(mentions(complaint("[tenant.lab]\nmemroy = \"1GiB\"\n"), "tenant 'lab' has no setting 'memroy'"));
   CHECK(mentions(complaint("[tenant.lab]\nweight = 0\n"), "from 1 to 10000"));
-  CHECK(mentions(complaint("[tenant.lab]\nsessions = \"two\"\n"), "sessions of tenant 'lab' is wrong"));
-  CHECK(mentions(complaint("[tenant.lab]\ndevices = [64]\n"), "devices of tenant 'lab' is wrong"));
+  CHECK(mentions(complaint("[tenant.lab]\nsessions = \"two\"\n"), "sessions of tenant 'lab' is the text \"two\"; give a whole number from 1 to"));
+  CHECK(mentions(complaint("[tenant.lab]\ndevices = [64]\n"), "devices of tenant 'lab' holds the number 64; give a list of whole numbers from 0 to 63"));
+  CHECK(mentions(complaint("[tenant.lab]\ndevices = 0\n"), "devices of tenant 'lab' is the number 0; give a list"));
+  CHECK(mentions(complaint("[tenant.lab]\nusers = [\"root\"]\n"), "users of tenant 'lab' holds the text \"root\"; give a list of whole numbers"));
+  CHECK(mentions(complaint("[tenant.lab]\ncertificates = [1]\n"), "certificates of tenant 'lab' holds the number 1; give a list of texts"));
+  CHECK(mentions(complaint("[tenant.lab]\nmemory = 1.5\n"), "memory of tenant 'lab' is the number 1.5, with a fraction; give an amount"));
+  CHECK(mentions(complaint("[tenant]\nlab = 7\n"), "(line 2): tenant.lab is the number 7; write tables"));
   CHECK(mentions(complaint("[tenant.lab]\npriority = \"high\"\n"), "best-effort, normal or latency-critical"));
   CHECK(mentions(complaint("[tenant.\"../x\"]\n"), "cannot be a tenant's name"));
-  CHECK(mentions(complaint("tenant = 5\n"), "write tables [tenant.NAME]"));
+  CHECK(mentions(complaint("tenant = 5\n"), "(line 1): tenant is the number 5; write tables [tenant.NAME]"));
   CHECK(mentions(complaint("[tenant.a]\ncertificates = [\"x\"]\n[tenant.b]\ncertificates = [\"x\"]\n"), "certificate 'x' is of two tenants"));
   CHECK(mentions(complaint("[tenant.lab\n"), "line 1"));
 }

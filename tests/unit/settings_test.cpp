@@ -159,6 +159,30 @@ TEST_CASE("a file that is wrong is named, with the place") {
   CHECK_THAT(told.complaint(), Catch::StartsWith(told.file.string() + ": "));
 }
 
+TEST_CASE("a value of the wrong type in the file is named, with what belongs there") {
+  const auto complaint = [](const std::string& text) {
+    Told told;
+    const std::string said = told.in_file("# what this host offers\n" + text + "\n").complaint(), place = told.file.string() + " (line 2): ";
+    INFO(said);
+    CHECK(said.starts_with(place));
+    return said.substr(std::min(place.size(), said.size()));
+  };
+  CHECK(complaint("sessions_max = \"many\"") == "sessions_max is the text \"many\"; a whole number is wanted, for example sessions_max = 256");
+  CHECK(complaint("sessions_max = \"12\"") == "sessions_max is the text \"12\"; a whole number is wanted, for example sessions_max = 256");
+  CHECK(complaint("spin_us = 1.5") == "spin_us is the number 1.5, with a fraction; a whole number is wanted, for example spin_us = 200");
+  CHECK(complaint("spin_us = -1") == "spin_us is the number -1; a whole number is wanted, for example spin_us = 200");
+  CHECK(complaint("quantum_ms = true") == "quantum_ms is true; a whole number is wanted, for example quantum_ms = 10");
+  CHECK(complaint("quantum_ms = 2026-11-20") == "quantum_ms is a date or a time; a whole number is wanted, for example quantum_ms = 10");
+  CHECK(complaint("insecure = \"no\"") == "insecure is the text \"no\"; true or false is wanted, without quotes");
+  CHECK(complaint("sandbox = 1") == "sandbox is the number 1; true or false is wanted, without quotes");
+  const std::string text_wanted = "; a text in quotes is wanted, or a list of what `fargpud --help` separates by commas";
+  CHECK(complaint("driver = false") == "driver is false" + text_wanted);
+  CHECK(complaint("policy = 3") == "policy is the number 3" + text_wanted);
+  CHECK(complaint("[listen]") == "listen is a table" + text_wanted);
+  CHECK(complaint("devices = [0, 1.5]") == "devices is a list" + text_wanted);
+  CHECK(Told().in_file("devices = 1").read().devices == "1");
+}
+
 TEST_CASE("the standard file counts if it is there and no other was named") {
   const fs::path standard = FARGPU_SYSCONFDIR "/fargpu/fargpud.toml";
   fs::create_directories(standard.parent_path());

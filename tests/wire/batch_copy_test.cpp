@@ -83,6 +83,63 @@ TEST_CASE("the order of access decides what a batch reads behind a host function
   CHECK(c.word(c.memory + 12) == 1);
 }
 
+// The worker has pages of its own of such memory, in which the GPU would find what the program writes after the call. (Large pinned memory is
+// for tests/kernels: its pages, where kernels see it, are the program's own in one process.)
+TEST_CASE("what a batch is to read during the call is read then, whoever else has the memory") {
+  Copies c;
+  constexpr std::size_t bytes = 3u << 20;
+  CUdeviceptr source = 0, seen = 0;  // as the program and as kernels know it
+  std::vector<unsigned> registered(bytes / 4 + 4096);
+  SECTION("managed") {
+    REQUIRE(cuMemAllocManaged(&source, bytes, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+    seen = source;
+  }
+  SECTION("pinned") {
+    source = c.at(c.pinned);
+  }
+  SECTION("registered") {
+    source = (c.at(registered.data()) + 4095) / 4096 * 4096;
+    REQUIRE(cuMemHostRegister_v2(reinterpret_cast<void*>(source), bytes, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  }
+  if (!seen) REQUIRE(cuMemHostGetDevicePointer_v2(&seen, reinterpret_cast<void*>(source), 0) == CUDA_SUCCESS);
+  auto* const words = reinterpret_cast<volatile unsigned*>(source);
+  const std::size_t count = source == c.at(c.pinned) ? 1024 : bytes / 4;
+  for (std::size_t i = 0; i < count; ++i) words[i] = 1;
+  // The worker has it all by now.
+  REQUIRE(cuMemcpyDtoDAsync_v2(c.memory, seen, 4096, c.stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(c.stream) == CUDA_SUCCESS);
+  words[0] = words[count / 2] = words[count - 1] = 2;
+
+  Gate gate;
+  REQUIRE(cuLaunchHostFunc(c.stream, Gate::pass, &gate) == CUDA_SUCCESS);
+  gate.wait_entered();
+  const CUdeviceptr last = 4 * (count - 1), middle = 4 * (count / 2);
+  CUdeviceptr targets[] = {c.memory, c.memory + 4, c.memory + 8, c.memory + 12, c.memory + 16}, sources[] = {source, source + middle, seen + last, source, seen};
+  std::size_t sizes[] = {4, 4, 4, 4, 4}, first[] = {0, 3};
+  CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL), c.order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)};
+  REQUIRE(cuMemcpyBatchAsync_v2(targets, sources, sizes, 5, attributes, first, 2, c.stream) == CUDA_SUCCESS);
+  CUDA_MEMCPY3D_BATCH_OP operation{};
+  operation.src.type = operation.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+  operation.src.op.ptr.ptr = seen;
+  operation.dst.op.ptr.ptr = c.memory + 64;
+  operation.extent = {4, 1, 1};
+  operation.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+  REQUIRE(cuMemcpy3DBatchAsync_v2(1, &operation, 0, c.stream) == CUDA_SUCCESS);
+  words[0] = words[count / 2] = words[count - 1] = 3;
+  // Other work carries it to the worker.
+  CUstream other = nullptr;
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoDAsync_v2(c.memory + 8192, seen, 4, other) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+  CHECK(c.word(c.memory + 8192) == 3);
+  gate.open();
+  REQUIRE(cuStreamSynchronize(c.stream) == CUDA_SUCCESS);
+  for (const CUdeviceptr at : {0, 4, 8, 64}) CHECK(c.word(c.memory + at) == 2);
+  CHECK(c.word(c.memory + 12) == 3);
+  CHECK(c.word(c.memory + 16) == 3);
+  if (seen != source && source != c.at(c.pinned)) CHECK(cuMemHostUnregister(reinterpret_cast<void*>(source)) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a batch with a fault in it copies nothing, and the fault is named") {
   Copies c;
   unsigned value = 9;

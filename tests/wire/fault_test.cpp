@@ -2,9 +2,12 @@
 // It must come to its end, with right data where it was told of success, and with errors that say what they mean; and what it had at the
 // host is gone afterwards. A part of all places is tried; FARGPU_FAULTS=all tries each.
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <set>
 #include <stdexcept>
 
@@ -125,9 +128,7 @@ Outcome run_program() {
 /// Runs it in a session of its own, if there can be one; says whether there was.
 bool run_session(Outcome& outcome, std::string* why = nullptr) {
   try {
-    client::Config config = Remote::default_config();
-    config.transport = client::Transport::automatic;  // whose channel can be cut anywhere
-    Remote remote(config);
+    Remote remote;
     outcome = run_program();
     return true;
   } catch (const std::exception& error) {
@@ -148,6 +149,7 @@ class Cutting final : public test::WrappedChannel {
       allowed.push_back(piece.first(std::min(room, piece.size())));
       room -= allowed.back().size();
     }
+    if (send_ == 0) throw ChannelClosed("cut");
     const std::size_t taken = WrappedChannel::send_some(allowed);
     if ((send_ -= taken) == 0) close();
     return taken;
@@ -247,17 +249,75 @@ TEST_CASE("any call of the driver fails") {
   REQUIRE(attached);
   const std::size_t calls = fake::calls_since();
   std::size_t told = 0, tried = 0;
-  for_places(calls, 80, [&](std::size_t n) {
+  for_places(calls, 200, [&](std::size_t n) {
     CAPTURE(failure, n);
     fake::fail_call(n, failure);
-    ++tried;
     Outcome result;
-    if (!run_session(result)) ++told;
-    else if (!result.errors.empty()) ++told;
+    const bool tells = !run_session(result) || !result.errors.empty();
     const std::string failed = fake::failed_call();
     CAPTURE(failed);
     fake::fail_call(0, CUDA_SUCCESS);
     CHECK_FALSE(result.wrong_data);
+    if (failed == "cuEventQuery") return;  // the most frequent of all, and asked again
+    ++tried;
+    told += tells;
   });
-  CHECK(told > tried / 10);  // a failure that changes nothing for the program need not be told
+  CHECK(told > tried / 20);  // a failure that changes nothing for the program need not be told
+}
+
+namespace {
+
+/// Sends what it is given, and says all the same that it could not; what comes after that reaches its reader late.
+class Unsure final : public test::WrappedChannel {
+ public:
+  struct Timing {
+    std::atomic<bool> armed{false};
+    std::promise<void> received, returned;
+  };
+  Unsure(std::unique_ptr<Channel> channel, Timing& timing) : WrappedChannel(std::move(channel)), timing_(timing) {}
+  std::size_t send_some(std::span<const Bytes> pieces) override {
+    const std::size_t taken = WrappedChannel::send_some(pieces);
+    if (!timing_.armed.exchange(false)) return taken;
+    sent_ = true;
+    timing_.received.get_future().wait_for(std::chrono::seconds(10));
+    throw ChannelClosed("the connection is gone");
+  }
+  std::size_t receive_some(std::span<std::byte> buffer) override {
+    if (!sent_) return WrappedChannel::receive_some(buffer);
+    std::size_t taken = 0;
+    while (taken < buffer.size() && WrappedChannel::wait({.readable = true}, std::chrono::milliseconds(100), nullptr).readable) {
+      const std::size_t part = WrappedChannel::receive_some(buffer.subspan(taken));
+      taken += part;
+      if (part == 0) break;
+    }
+    if (taken == 0 || said_.exchange(true)) return taken;
+    timing_.received.set_value();
+    // Whoever waits for the answer must not leave before this is put away: it does not come.
+    timing_.returned.get_future().wait_for(std::chrono::milliseconds(300));
+    return taken;
+  }
+
+ private:
+  Timing& timing_;
+  std::atomic<bool> sent_{false}, said_{false};
+};
+
+}  // namespace
+
+TEST_CASE("a call that fails while it is sent leaves nothing for its answer to write to") {
+  Unsure::Timing timing;
+  const Wrapping unsure([&](auto channel) { return std::make_unique<Unsure>(std::move(channel), timing); });
+  test::RemoteContext remote;
+  constexpr std::size_t bytes = 6000;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, bytes) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(memory, 5, bytes) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  std::vector<unsigned char> out(bytes);
+  timing.armed = true;
+  CHECK(cuMemcpyDtoH_v2(out.data(), memory, bytes) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  timing.returned.set_value();
+  std::fill(out.begin(), out.end(), static_cast<unsigned char>(9));  // the program's own again
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(std::count(out.begin(), out.end(), 9) == std::ptrdiff_t{bytes});
 }

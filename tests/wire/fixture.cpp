@@ -57,7 +57,8 @@ std::size_t Turnstile::words() {
 Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile, std::chrono::nanoseconds work_max) {
   driver->reset();
   auto [near, far] = config.transport == client::Transport::shm ? make_sockets() : make_memory_channel();
-  if (wrap_channel && config.transport != client::Transport::shm) near = wrap_channel(std::move(near));  // a wrapped socket passes no memory
+  if (wrap_channel && config.transport != client::Transport::shm) near = wrap_channel(std::move(near));
+  else config.wrap_shared = wrap_channel;
   channel_ = near.get();
   worker_ = std::thread([this, turnstile, work_max, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;

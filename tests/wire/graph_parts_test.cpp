@@ -634,6 +634,87 @@ TEST_CASE("user objects end when the last graph lets go") {
   CHECK(soon([&] { return ended == 2; }));
 }
 
+TEST_CASE("references of user objects are their owners'") {
+  Graphs g;
+  fake::FakeDriver& driver = fake::FakeDriver::instance();
+  std::atomic<int> ended{0};
+  const auto end = [](void* count) { ++*static_cast<std::atomic<int>*>(count); };
+  constexpr CUresult invalid = CUDA_ERROR_INVALID_VALUE;
+  constexpr unsigned move = CU_GRAPH_USER_OBJECT_MOVE, too_many = 1u << 31;
+  CUuserObject object = nullptr;
+  REQUIRE(cuUserObjectCreate(&object, &ended, end, 3, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS);
+  CUgraph other = nullptr;
+  REQUIRE(cuGraphCreate(&other, 0) == CUDA_SUCCESS);
+
+  SECTION("the program's") {
+    CHECK(cuUserObjectRelease(object, 4) == invalid);
+    for (const unsigned count : {0u, too_many, ~0u}) {
+      CHECK(cuUserObjectRelease(object, count) == invalid);
+      CHECK(cuUserObjectRetain(object, count) == invalid);
+    }
+    CHECK(cuUserObjectRetain(object, 2) == CUDA_SUCCESS);
+    CHECK(cuUserObjectRelease(object, 4) == CUDA_SUCCESS);
+    CHECK(cuUserObjectRelease(object, 2) == invalid);
+    CHECK(ended == 0);
+    CHECK(cuUserObjectRelease(object, 1) == CUDA_SUCCESS);
+    CHECK(cuUserObjectRelease(object, 1) == invalid);
+    CHECK(cuUserObjectRetain(object, 1) == invalid);
+    CHECK(cuGraphRetainUserObject(g.graph, object, 1, 0) == invalid);
+  }
+  SECTION("a graph's") {
+    CHECK(cuGraphReleaseUserObject(g.graph, object, 1) == invalid);
+    CHECK(cuGraphRetainUserObject(g.graph, object, 4, move) == invalid);
+    CHECK(cuGraphRetainUserObject(g.graph, object, 1, 2) == invalid);
+    for (const unsigned count : {0u, too_many}) CHECK(cuGraphRetainUserObject(g.graph, object, count, 0) == invalid);
+    CHECK(cuGraphRetainUserObject(g.graph, object, 2, 0) == CUDA_SUCCESS);
+    CHECK(cuGraphReleaseUserObject(other, object, 1) == invalid);
+    CHECK(cuGraphReleaseUserObject(g.graph, object, 3) == invalid);
+    CHECK(cuUserObjectRelease(object, 3) == CUDA_SUCCESS);  // those of the graph are not the program's
+    CHECK(cuUserObjectRelease(object, 1) == invalid);
+    CHECK(cuGraphRetainUserObject(other, object, 1, move) == invalid);
+    CHECK(ended == 0);
+    CHECK(cuUserObjectRetain(object, 1) == CUDA_SUCCESS);  // while a graph has it, the program can have it again
+    CHECK(cuGraphRetainUserObject(other, object, 1, move) == CUDA_SUCCESS);
+    CHECK(cuGraphReleaseUserObject(g.graph, object, 2) == CUDA_SUCCESS);
+    CHECK(cuGraphReleaseUserObject(g.graph, object, 1) == invalid);
+    REQUIRE(cuGraphDestroy(g.graph) == CUDA_SUCCESS);
+    g.graph = nullptr;
+    CHECK(cuGraphReleaseUserObject(other, object, 1) == CUDA_SUCCESS);
+  }
+  SECTION("those of graphs within others") {
+    CHECK(cuGraphRetainUserObject(other, object, 3, move) == CUDA_SUCCESS);
+    CUgraphNode node = nullptr;
+    REQUIRE(cuGraphAddChildGraphNode(&node, g.graph, nullptr, 0, other) == CUDA_SUCCESS);
+    CUgraph within = nullptr, clone = nullptr;
+    REQUIRE(cuGraphChildGraphNodeGetGraph(node, &within) == CUDA_SUCCESS);
+    CHECK(cuGraphReleaseUserObject(within, object, 4) == invalid);
+    CHECK(cuGraphReleaseUserObject(within, object, 2) == CUDA_SUCCESS);
+    REQUIRE(cuGraphClone(&clone, other) == CUDA_SUCCESS);
+    REQUIRE(cuGraphDestroy(other) == CUDA_SUCCESS);
+    CHECK(cuGraphReleaseUserObject(other, object, 1) == invalid);
+    CHECK(cuGraphReleaseUserObject(clone, object, 4) == invalid);
+    CHECK(cuGraphReleaseUserObject(clone, object, 3) == CUDA_SUCCESS);
+    CHECK(ended == 0);
+    REQUIRE(cuGraphDestroyNode(node) == CUDA_SUCCESS);
+    CHECK(cuGraphReleaseUserObject(within, object, 1) == invalid);
+    CHECK(cuGraphRetainUserObject(within, object, 1, 0) == invalid);
+    REQUIRE(cuGraphDestroy(clone) == CUDA_SUCCESS);
+  }
+  SECTION("what the driver refuses changes nothing") {
+    const unsigned releases = driver->calls("cuUserObjectRelease");
+    driver->script("cuUserObjectRelease", CUDA_ERROR_OUT_OF_MEMORY, 1);
+    CHECK(cuUserObjectRelease(object, 3) == CUDA_ERROR_OUT_OF_MEMORY);
+    driver->script("cuGraphRetainUserObject", CUDA_ERROR_OUT_OF_MEMORY, 1);
+    CHECK(cuGraphRetainUserObject(g.graph, object, 1, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cuGraphReleaseUserObject(g.graph, object, 1) == invalid);
+    CHECK(cuUserObjectRelease(object, 3) == CUDA_SUCCESS);
+    CHECK(driver->calls("cuUserObjectRelease") == releases + 2);
+  }
+  CHECK(soon([&] { return ended == 1; }));
+  CHECK(soon([&] { return cuUserObjectRetain(object, 1) == invalid; }));
+  CHECK(ended == 1);
+}
+
 TEST_CASE("nothing is left of graphs that are gone") {
   Graphs g;
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);

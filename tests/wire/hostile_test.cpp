@@ -432,6 +432,48 @@ TEST_CASE("a worker ends the session of a client that breaks the protocol") {
   CHECK(why.find(wanted) != std::string::npos);
 }
 
+TEST_CASE("a client releases references that it does not own") {
+  HandMadeClient client;
+  fake::FakeDriver& driver = fake::FakeDriver::instance();
+  client.open_context();
+  const std::uint64_t graph = client.create_graph();
+  const auto create = [&](std::uint64_t part) {
+    client.send_call<wire::CreateUserObject>(Opcode::createUserObject, [&](auto in) {
+      in.setPart(part);
+      in.setReferences(1);
+    });
+    REQUIRE(client.reply() == CUDA_SUCCESS);
+  };
+  create(7);
+  create(8);
+  const std::uint64_t object = Handle(HandleKind::userobject, Handle::worker_index_first, 1).value(),
+                      other = Handle(HandleKind::userobject, Handle::worker_index_first + 1, 1).value();
+  // Nobody waits for any of it, so that all is served before the worker has heard of the object's end.
+  const auto release = [&](std::uint64_t which, unsigned count) {
+    client.send_call<wire::CuUserObjectRelease>(
+        Opcode::cuUserObjectRelease, [&](auto in) { in.setObject(which), in.setCount(count); }, {}, false);
+  };
+  const unsigned before = driver->calls("cuUserObjectRelease");
+  for (int i = 0; i < 50; ++i) {
+    release(object, 1);
+    release(object, ~0u);
+    client.send_call<wire::CuUserObjectRetain>(
+        Opcode::cuUserObjectRetain, [&](auto in) { in.setObject(object), in.setCount(1); }, {}, false);
+    client.send_call<wire::CuGraphRetainUserObject>(
+        Opcode::cuGraphRetainUserObject, [&](auto in) { in.setGraph(graph), in.setObject(object), in.setCount(1), in.setFlags(1); }, {}, false);
+    client.send_call<wire::CuGraphReleaseUserObject>(
+        Opcode::cuGraphReleaseUserObject, [&](auto in) { in.setGraph(graph), in.setObject(other), in.setCount(1); }, {}, false);
+    client.send_call<wire::CuGraphReleaseUserObject>(
+        Opcode::cuGraphReleaseUserObject, [&](auto in) { in.setGraph(object), in.setObject(graph), in.setCount(1); }, {}, false);
+  }
+  client.send_call<wire::CuUserObjectRetain>(Opcode::cuUserObjectRetain, [&](auto in) { in.setObject(object), in.setCount(1); });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+  client.send_call<wire::CuUserObjectRetain>(Opcode::cuUserObjectRetain, [&](auto in) { in.setObject(other), in.setCount(1); });
+  CHECK(client.reply() == CUDA_SUCCESS);
+  CHECK(driver->calls("cuUserObjectRelease") == before + 1);
+  CHECK(driver->calls("cuGraphReleaseUserObject") == 0);
+}
+
 namespace {
 
 /// A client with a hand-made worker before it.

@@ -58,6 +58,9 @@ class Recording final : public WrappedChannel {
 int main(int count, char** arguments) {
   using namespace fargpu::test;
   if (const char* const folder = std::getenv("FARGPU_RECORD_SESSIONS"))
-    wrap_channel = [folder](auto channel) { return std::make_unique<Recording>(std::move(channel), folder); };
+    wrap_channel = [folder](auto channel) -> std::unique_ptr<fargpu::Channel> {
+      if (channel->shares_memory()) return channel;  // attach went another way
+      return std::make_unique<Recording>(std::move(channel), folder);
+    };
   return Catch::Session().run(count, arguments);
 }

@@ -8,7 +8,7 @@
 
 namespace fargpu::test {
 
-/// Makes the client's end of the next sessions; nothing if it stays as it is.
+/// Makes the client's end of the next sessions; nothing if it stays as it is. Where client and worker share memory, from when they do.
 extern std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
 
 /// A channel that is another's but for what a test makes different.
@@ -20,6 +20,10 @@ class WrappedChannel : public Channel {
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override { return channel_->wait(interest, timeout, waker); }
   void close() noexcept override { channel_->close(); }
   std::string peer() const override { return channel_->peer(); }
+  bool passes_descriptors() const override { return channel_->passes_descriptors(); }
+  bool send_descriptor(int descriptor) override { return channel_->send_descriptor(descriptor); }
+  int receive_descriptor() override { return channel_->receive_descriptor(); }
+  bool shares_memory() const override { return channel_->shares_memory(); }
 
  private:
   const std::unique_ptr<Channel> channel_;

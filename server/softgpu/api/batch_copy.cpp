@@ -32,8 +32,10 @@ void run_batch(const std::shared_ptr<Stream>& stream, std::vector<BatchCopy> cop
     if (operation.is_empty()) continue;
     operation.node_context = stream->context()->handle();
     bool must_wait = operation.writes_pageable() && !is_captured;
-    bool is_read_now = copy.order != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && !is_captured;
-    if (is_read_now && operation.reads_pageable() && !must_wait) operation.stage();
+    bool is_read_now = copy.order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL
+                           ? operation.reads_what_host_writes()
+                           : copy.order == CU_MEMCPY_SRC_ACCESS_ORDER_ANY && operation.reads_pageable();
+    if (is_read_now && !is_captured && !must_wait) operation.stage();
     if (must_wait)
       submit_and_wait(stream, std::move(copy.operation));
     else

@@ -47,8 +47,11 @@ CUresult cuEventCreate(CUevent* result, unsigned int flags) {
     constexpr unsigned known =
         CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     require((flags & ~known) == 0);
-    require(!(flags & CU_EVENT_INTERPROCESS), CUDA_ERROR_NOT_SUPPORTED);
-    *result = EventTable::instance().add(std::make_shared<Event>(usable_context(), flags));
+    // Processes share no time.
+    require(!(flags & CU_EVENT_INTERPROCESS) || (flags & CU_EVENT_DISABLE_TIMING));
+    auto context = usable_context();
+    auto shared = flags & CU_EVENT_INTERPROCESS ? SharedEvent::create() : nullptr;
+    *result = EventTable::instance().add(std::make_shared<Event>(context, flags, std::move(shared)));
   });
 }
 
@@ -81,8 +84,7 @@ CUresult cuEventQuery(CUevent handle) {
     auto event = usable_event(handle);
     require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
-    auto record = event->last();
-    if (record != nullptr && !record->task->is_done()) return CUDA_ERROR_NOT_READY;
+    if (!event->is_over()) return CUDA_ERROR_NOT_READY;
     event->context()->check();
     return CUDA_SUCCESS;
   });
@@ -93,7 +95,7 @@ CUresult cuEventSynchronize(CUevent handle) {
     auto event = usable_event(handle);
     require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
-    if (auto record = event->last()) record->task->wait();
+    if (auto task = event->last_task()) task->wait();
     event->context()->flush_print();
     event->context()->check();
   });
@@ -114,4 +116,23 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUeven
 }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
   return cuEventElapsedTime_v2(milliseconds, start, end);
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event_handle) {
+  return entry([&] {
+    auto event = EventTable::instance().get(event_handle);
+    require(handle != nullptr);
+    require(event->shared() != nullptr, CUDA_ERROR_INVALID_HANDLE);
+    *handle = event->shared()->handle();
+  });
+}
+
+CUresult cuIpcOpenEventHandle(CUevent* result, CUipcEventHandle handle) {
+  return entry([&] {
+    require(result != nullptr);
+    auto context = usable_context();
+    constexpr unsigned flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+    *result = EventTable::instance().add(
+        std::make_shared<Event>(context, flags, SharedEvent::open(handle)));
+  });
 }

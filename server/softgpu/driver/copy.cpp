@@ -188,12 +188,18 @@ void CopyOperation::check() const {
   }
 }
 
+bool CopyOperation::reads_what_host_writes() const {
+  if (from_.array != nullptr) return false;
+  auto range = addresses().find(from_.address);
+  return is_host(from_) || (range != nullptr && range->kind == MemoryKind::managed);
+}
+
 void CopyOperation::stage() {
   auto bytes = std::make_shared<std::vector<std::byte>>(total_bytes());
   std::byte* next = bytes->data();
   for (uint64_t z = 0; z < depth_; ++z)
     for (uint64_t y = 0; y < height_; ++y, next += width_bytes_)
-      std::memcpy(next, reinterpret_cast<const void*>(row_of(from_, y, z)), width_bytes_);
+      copy_bytes(reinterpret_cast<DeviceAddress>(next), row_of(from_, y, z), width_bytes_);
   from_ = {.address = reinterpret_cast<DeviceAddress>(bytes->data()),
            .pitch_bytes = width_bytes_,
            .height_rows = height_,

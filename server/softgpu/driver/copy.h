@@ -43,7 +43,9 @@ class CopyOperation : public Operation {
   bool writes_pageable() const { return is_pageable(to_); }
   /// True if either end is memory of the host, pageable or not.
   bool touches_host() const { return is_host(from_) || is_host(to_); }
-  /// Takes the bytes out of pageable memory now, because the program may change it once the call
+  /// True if the program may change the source by itself.
+  bool reads_what_host_writes() const;
+  /// Takes the bytes out of such memory now, because the program may change it once the call
   /// returns.
   void stage();
   bool is_empty() const { return width_bytes_ == 0 || height_ == 0 || depth_ == 0; }

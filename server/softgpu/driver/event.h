@@ -9,6 +9,7 @@
 
 #include "driver/capture.h"
 #include "driver/handle_table.h"
+#include "driver/shared_event.h"
 #include "driver/task.h"
 
 namespace fargpu::softgpu {
@@ -25,19 +26,25 @@ class Event {
     std::atomic<int64_t> time_ns{0};
   };
 
-  Event(std::shared_ptr<Context> context, unsigned flags)
-      : context_(std::move(context)), flags_(flags) {}
+  /// `shared`: what other processes have of it; null if nothing.
+  Event(std::shared_ptr<Context> context, unsigned flags, std::shared_ptr<SharedEvent> shared = {})
+      : context_(std::move(context)), flags_(flags), shared_(std::move(shared)) {}
 
   const std::shared_ptr<Context>& context() const { return context_; }
   bool has_timing() const { return !(flags_ & CU_EVENT_DISABLE_TIMING); }
   bool blocks() const { return flags_ & CU_EVENT_BLOCKING_SYNC; }
   unsigned flags() const { return flags_; }
+  const std::shared_ptr<SharedEvent>& shared() const { return shared_; }
 
   /// The task that notes the time; it becomes the last record at once. The caller puts it where
   /// it belongs.
   std::shared_ptr<Task> make_record();
-  /// Null if nothing was recorded yet.
+  /// Of this process. Null if nothing was recorded yet.
   std::shared_ptr<Record> last() const;
+  /// Whether the stream has got to the last record, whichever process made it.
+  bool is_over() const;
+  /// A task that ends then. Null if nothing was recorded yet.
+  std::shared_ptr<Task> last_task() const;
 
   /// Set while the event was last recorded in a stream that is being captured.
   std::shared_ptr<CapturedPlace> captured() const;
@@ -46,6 +53,7 @@ class Event {
  private:
   std::shared_ptr<Context> context_;
   const unsigned flags_;
+  const std::shared_ptr<SharedEvent> shared_;
   mutable std::mutex mutex_;
   std::shared_ptr<Record> last_;
   std::shared_ptr<CapturedPlace> captured_;

@@ -104,7 +104,7 @@ std::shared_ptr<Task> HostOperation::make_task(const std::shared_ptr<Context>& c
 
 std::shared_ptr<Task> EventWaitOperation::make_task(const std::shared_ptr<Context>&) const {
   std::shared_ptr<Task> marker = make_marker();
-  if (auto record = event->last()) marker->depend_on(record->task);
+  marker->depend_on(event->last_task());
   return marker;
 }
 

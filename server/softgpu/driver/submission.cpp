@@ -235,16 +235,16 @@ void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr
     }
     if (stream->capture != nullptr) {
       // Work outside the capture cannot be waited for within it.
-      if (event->last() == nullptr) return;
+      if (event->last_task() == nullptr) return;
       stream->capture->is_invalidated = true;
       throw Failure(CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     }
     refuse_implicit_dependency(*stream);
   }
-  auto record = event->last();
-  if (record == nullptr) return;
+  auto task = event->last_task();
+  if (task == nullptr) return;
   std::shared_ptr<Task> marker = make_marker();
-  marker->depend_on(record->task);
+  marker->depend_on(task);
   stream->enqueue(marker);
 }
 

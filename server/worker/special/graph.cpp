@@ -1,4 +1,4 @@
-// Graphs: nodes, executable graphs, launches, user objects.
+// Graphs: nodes, executable graphs, launches.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -69,6 +69,10 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
     session.graph_parts().set_bodies(made, bodies);
   } else if (params.type == CU_GRAPH_NODE_TYPE_GRAPH && params.graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
     session.handles().give(Handle(in.getParameters().getChild()), Handle(in.getGraph()));
+  } else if (params.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+    CUgraph copy{};
+    if (session.driver().cuGraphChildGraphNodeGetGraph(made, &copy) == CUDA_SUCCESS)
+      session.user_objects().copied(Handle(in.getParameters().getChild()), session.introduce(HandleKind::graph, copy, call, in.getGraph()));
   }
   return result;
 }
@@ -85,8 +89,10 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
     if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
     if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH && params.params().graph.graph == graph) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
+    const std::vector<Handle> within = known_within(session, node);
     const CUresult result = driver.cuGraphNodeSetParams(node, &params.params());
     if (result != CUDA_SUCCESS) params.take_back();
+    else for (const Handle gone : within) session.forget(gone.kind(), gone.value());
     return result;
   }
   CUgraphExec exec{};
@@ -135,7 +141,10 @@ Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader in
   if (session.graph_memory().any(session.handles().root_of(Handle(in.getOriginalGraph())))) return CUDA_ERROR_NOT_SUPPORTED;
   CUgraph clone{};
   const CUresult result = session.driver().cuGraphClone(&clone, original);
-  if (result == CUDA_SUCCESS) call.out<wire::CuGraphCloneReply>().setPhGraphClone(session.reveal(HandleKind::graph, clone, call).value());
+  if (result != CUDA_SUCCESS) return result;
+  const Handle handle = session.reveal(HandleKind::graph, clone, call);
+  session.user_objects().copied(Handle(in.getOriginalGraph()), handle);
+  call.out<wire::CuGraphCloneReply>().setPhGraphClone(handle.value());
   return result;
 }
 
@@ -143,8 +152,11 @@ Outcome cuGraphDestroyNode(Session& session, Call&, wire::CuGraphDestroyNode::Re
   CUgraphNode node{};
   if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
   if (session.graph_memory().any(session.handles().root_of(Handle(in.getHNode())))) return CUDA_ERROR_NOT_SUPPORTED;
+  const std::vector<Handle> within = known_within(session, node);
   const CUresult result = session.driver().cuGraphDestroyNode(node);
-  if (result == CUDA_SUCCESS) session.forget(HandleKind::node, in.getHNode());
+  if (result != CUDA_SUCCESS) return result;
+  session.forget(HandleKind::node, in.getHNode());
+  for (const Handle gone : within) session.forget(gone.kind(), gone.value());
   return result;
 }
 
@@ -397,23 +409,6 @@ Outcome printGraph(Session& session, Call& call, wire::PrintGraph::Reader in) {
   }
   ::close(file);
   return result;
-}
-
-Outcome createUserObject(Session& session, Call& call, wire::CreateUserObject::Reader in) {
-  if (in.getReferences() == 0) return CUDA_ERROR_INVALID_VALUE;
-  CUuserObject object{};
-  DriverTable& driver = session.driver();
-  if (const CUresult bad = session.graph_parts().add(driver, in.getPart(), {}, 0, object); bad != CUDA_SUCCESS) return bad;
-  if (in.getReferences() > 1) {
-    if (const CUresult bad = driver.cuUserObjectRetain(object, in.getReferences() - 1); bad != CUDA_SUCCESS) {
-      driver.cuUserObjectRelease(object, 1);
-      return bad;
-    }
-  }
-  const Handle handle = session.reveal(HandleKind::userobject, object, call);
-  session.add_user_object(in.getPart(), handle);
-  call.out<wire::CreateUserObjectReply>().setObject(handle.value());
-  return CUDA_SUCCESS;
 }
 
 }  // namespace fargpu::server::hand
