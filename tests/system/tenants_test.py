@@ -171,6 +171,31 @@ class Floods(SystemTest):
         self.assertEqual(len(held), 60)
 
 
+@unittest.skipIf(paths.SANITIZED, "it needs the software GPU")
+class Stolen(SystemTest):
+    def test_a_handle_of_shared_memory_opens_nothing_for_another_tenant(self):
+        with tempfile.TemporaryDirectory() as folder, settings_file("[tenant.one]\n[tenant.other]\n") as file:
+            tokens = Path(folder) / "tokens"
+
+            def token(tenant):
+                done = fargpu("token", "create", "--file", tokens, "--name", tenant, "--tenant", tenant, "--ttl", "1h")
+                return {"FARGPU_TOKEN": done.out.strip()}
+
+            one, other = token("one"), token("other")
+            host = self.broker("--token-file", tokens, config=file, driver=paths.SOFTWARE_GPU)
+            block = ("init", "context", f"alloc a {2 * MIB}", "write a 94")
+            owner = self.client(host, *block, env=one)
+            handle = owner.must("export a").split()[1]
+            friend = self.client(host, *block, env=one)
+            friend.must(f"open a {handle}")
+            self.assert_lives(friend)
+            owner.must("write a 7")
+            self.assertEqual(friend.ask("check a"), "SUCCESS different")  # it is the same memory
+            thief = self.client(host, *block, env=other)
+            self.assertEqual(thief.ask(f"open a {handle}"), "INVALID_VALUE")
+            self.assert_lives(thief)
+
+
 class LeftBehind(SystemTest):
     def test_scrubbing_is_for_hosts_with_tenants(self):
         for tenants, options, zeros in (("", (), False), ("", ("--scrub", "always"), True), ("[tenant.default]\n", (), True),
