@@ -160,7 +160,7 @@ void Scheduler::settle(Time now) {
     policy_->refresh(lease.account, now);
     const bool at_work = lease.busy() || (lease.holds() && lease.wants());
     if (at_work) {
-      lease.account.company = company(lease);
+      if (policy_->takes_turns()) lease.account.company = company(lease);
       policy_->charge(lease.account, passed);
       lease.sums.charged += passed;
     }
