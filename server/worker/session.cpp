@@ -1097,15 +1097,28 @@ void Session::drop_staging(ContextState& context) {
   staging_out_ = StagingRing();
 }
 
+// The driver wants a context for what needs none of the client's. A program whose first call launches a kernel has none yet; the one that it
+// will have is made a moment early.
+bool Session::borrow_context() {
+  if (current_) return false;
+  if (!contexts_.empty()) return make_current(*contexts_.begin()->second);
+  CUcontext primary = nullptr;
+  return driver_.cuDevicePrimaryCtxRetain(&primary, options_.devices.front()) == CUDA_SUCCESS &&
+         driver_.cuCtxSetCurrent(primary) == CUDA_SUCCESS;
+}
+
 CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found) {
   found = entry.layout;
   if (found) return CUDA_SUCCESS;
   auto layout = std::make_unique<FunctionLayout>();
   for (std::size_t index = 0;; ++index) {
     std::size_t offset = 0, bytes = 0;
-    const CUresult result =
-        kernel ? driver_.cuKernelGetParamInfo(reinterpret_cast<CUkernel>(entry.value), index, &offset, &bytes)
-               : driver_.cuFuncGetParamInfo(reinterpret_cast<CUfunction>(entry.value), index, &offset, &bytes);
+    const auto ask = [&] {
+      return kernel ? driver_.cuKernelGetParamInfo(reinterpret_cast<CUkernel>(entry.value), index, &offset, &bytes)
+                    : driver_.cuFuncGetParamInfo(reinterpret_cast<CUfunction>(entry.value), index, &offset, &bytes);
+    };
+    CUresult result = ask();
+    if (result == CUDA_ERROR_INVALID_CONTEXT && borrow_context()) result = ask();
     if (result == CUDA_ERROR_INVALID_VALUE) break;  // behind the last one
     // Fewer parameters than there are would have the driver read beyond them.
     if (result != CUDA_SUCCESS) return result;

@@ -222,6 +222,8 @@ class Session final : FrameHandler {
 
   /// Makes a context current to the executor.
   bool make_current(ContextState& context);
+  /// Makes any context current, where none is.
+  bool borrow_context();
   /// Keeps something alive for as long as the session lives.
   void keep(std::shared_ptr<void> thing) { kept_.push_back(std::move(thing)); }
 

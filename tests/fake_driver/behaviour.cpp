@@ -1184,6 +1184,7 @@ CUresult cuFuncGetParamInfo(CUfunction f, std::size_t index, std::size_t* offset
   return CUDA_SUCCESS;
 }
 CUresult cuKernelGetParamInfo(CUkernel kernel, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;  // as on an H200
   return behaviour::cuFuncGetParamInfo(reinterpret_cast<CUfunction>(kernel), index, offset, bytes);
 }
 CUresult cuFuncGetName(const char** name, CUfunction f) {

@@ -185,6 +185,25 @@ TEST_CASE("libraries have kernels, and kernels functions in each context") {
   CHECK(cuLibraryGetKernel(&kernel, library, "fill32") == CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_CASE("a kernel is found before there is a context, with its parameters") {
+  test::Remote remote;
+  CUlibrary library = nullptr;
+  CUkernel crash = nullptr, fill = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryGetKernel(&crash, library, "crash") == CUDA_SUCCESS);
+  REQUIRE(cuLibraryGetKernel(&fill, library, "fill32") == CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  unsigned n = 4, word = 3, back = 0;
+  void* arguments[] = {&memory, &n, &word};
+  CHECK(cuLaunchKernel(reinterpret_cast<CUfunction>(fill), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&back, memory, 4) == CUDA_SUCCESS);
+  CHECK(back == 3);
+}
+
 TEST_CASE("variables of modules are device memory while the module is there") {
   RemoteContext remote;
   CUmodule module = nullptr;
