@@ -9,6 +9,7 @@
 #include "stats.h"
 #include "symbols.h"
 #include "thread.h"
+#include "trace.h"
 
 #define FARGPU_EXPORT __attribute__((visibility("default")))
 
@@ -36,8 +37,10 @@ CUresult enter(Body&& body) noexcept {
   try {
     Thread& thread = Thread::current();
     in_callback = thread.in_callback;
+    trace::Call traced;
     // cuLaunchHostFunc: the function must not call CUDA.
     result = in_callback ? CUDA_ERROR_NOT_PERMITTED : body(thread);
+    traced.returns(thread, symbol, result);
   } catch (...) {
     result = result_of_exception(symbol);
   }

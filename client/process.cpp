@@ -15,6 +15,7 @@
 #include "remote_call.h"
 #include "session.h"
 #include "stats.h"
+#include "trace.h"
 
 namespace fargpu::client {
 
@@ -38,6 +39,7 @@ CUresult Process::initialise() {
   if (tried_) return outcome_;
   tried_ = true;
   try {
+    const auto began = trace::Clock::now();
     Session* const session = dial(config()).release();
     session_.store(session, std::memory_order_release);
     if (session->facts().devices.empty()) {
@@ -58,6 +60,7 @@ CUresult Process::initialise() {
     pthread_atfork([] { process().session()->host_memory().pages().lock_for_fork(); },
                    [] { process().session()->host_memory().pages().unlock_after_fork(); }, [] { process().in_forked_child(); });
     std::atexit([] { process().at_exit(); });
+    if (trace::enabled) trace::begin_session(*session, began);
     life_.store(Life::ready, std::memory_order_release);
     return outcome_ = CUDA_SUCCESS;
   } catch (const DialError& error) {
@@ -88,6 +91,7 @@ void Process::lose_session(Session& session, const std::string& why) noexcept {
     if (&session != this->session()) return;  // given up before
     Life expected = Life::ready;
     if (!life_.compare_exchange_strong(expected, Life::lost)) return;
+    trace::note("the session is lost: " + cause);
     log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again",
                cause);
   } catch (...) {
@@ -118,6 +122,7 @@ void Process::at_exit() noexcept {
   life_.store(Life::ended);
   if (stats::enabled) stats::print(session()->commands().bytes_sent() + session()->bulk().bytes_sent(),
                                     session()->receiver().bytes_received() + session()->bulk().bytes_received());
+  trace::finish();
 }
 
 // The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is up to exec

@@ -69,7 +69,9 @@ CUresult RemoteCallBase::post(Stream* stream) {
                                        [&](std::uint64_t number) { note(stream, number); });
   auto& counts = stats::of(opcode_);
   counts.sent.fetch_add(1, std::memory_order_relaxed);
-  counts.bytes.fetch_add(message.size() + bulk_.size() + sizeof(FrameHeader), std::memory_order_relaxed);
+  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  counts.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  trace::sent(thread_, stream, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -101,7 +103,10 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   auto& counts = stats::of(opcode_);
   counts.sent.fetch_add(1, std::memory_order_relaxed);
   counts.waited.fetch_add(1, std::memory_order_relaxed);
-  counts.bytes.fetch_add(message.size() + bulk_.size() + sizeof(FrameHeader), std::memory_order_relaxed);
+  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  counts.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  trace::sent(thread_, stream, bytes);
+  trace::answered(thread_, opcode_, pending_.result, pending_.message.size() + pending_.arrived_bytes, begin);
   const auto took = std::chrono::steady_clock::now() - begin;
   counts.nanoseconds.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
   session_.note_wait(took);

@@ -9,6 +9,8 @@
 #include <map>
 #include <vector>
 
+#include "trace.h"
+
 #include "protocol/handle.h"
 
 namespace fargpu::client {
@@ -56,6 +58,8 @@ class Thread {
   /// Where the arguments of a launch are gathered; has its size from the first one on.
   std::vector<std::byte> launch_arguments;
   CaptureAnswer capture_answer;
+  /// FARGPU_TRACE: of the call that it makes.
+  trace::Costs traced;
 
  private:
   explicit Thread(std::uint32_t id) : id_(id) {}

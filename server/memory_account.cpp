@@ -44,7 +44,7 @@ MemoryAccount::MemoryAccount(std::size_t slots)
     ::close(descriptor_);
     fail("shared memory for a tenant's account");
   }
-  header().unreserved = no_limit;
+  header().unreserved = header().host_max = no_limit;
 }
 
 MemoryAccount MemoryAccount::open(int descriptor) {
@@ -86,6 +86,7 @@ void MemoryAccount::end(std::size_t number) {
   gone.lease = 0;
   for (auto& bytes : gone.charged) bytes = 0;
   for (auto& bytes : gone.taken) bytes = 0;
+  gone.host = 0;
 }
 
 std::uint64_t MemoryAccount::held(std::uint64_t lease, int device) {
@@ -95,6 +96,13 @@ std::uint64_t MemoryAccount::held(std::uint64_t lease, int device) {
     MemorySlot& one = slot(number);
     if (one.lease == lease) sum = add(sum, add(one.charged[d], one.taken[d]));
   }
+  return sum;
+}
+
+std::uint64_t MemoryAccount::held_of_host(std::uint64_t lease) {
+  std::uint64_t sum = 0;
+  for (std::size_t number = 0; number < used(); ++number)
+    if (slot(number).lease == lease) sum = add(sum, slot(number).host);
   return sum;
 }
 

@@ -1,20 +1,23 @@
 #pragma once
-// Device memory that the sessions of one tenant hold, counted where the broker and the tenant's workers can all see it.
+// Memory of devices and of the host that the sessions of one tenant hold, counted where the broker and the tenant's workers can all see it.
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <thread>
 
 #include "protocol/limits.h"
 
 namespace fargpu::server {
 
-/// One session's counters. The session's worker writes `charged`, the broker everything else.
+/// One session's counters. The session's worker writes `charged` and `host`, the broker everything else.
 struct MemorySlot {
   std::atomic<std::uint64_t> lease;     ///< 0: nobody's
   std::atomic<std::uint64_t> unstated;  ///< 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds
   std::atomic<std::uint64_t> charged[limits::devices_max];  ///< by the lease's devices, in their order
   std::atomic<std::uint64_t> taken[limits::devices_max];    ///< what the driver was seen to have taken besides, for itself
+  std::atomic<std::uint64_t> host;                          ///< of the host's memory
 };
 
 /// Shared memory with one slot a session. There is no lock and no common total: each counter has one writer, and what counts are sums.
@@ -42,17 +45,23 @@ class MemoryAccount {
   void end(std::size_t number);
   /// What leases that keep no memory for themselves may hold together, on all devices.
   void set_unreserved(std::uint64_t bytes) { header().unreserved = bytes; }
+  /// What the sessions of one lease may hold together of the host's memory.
+  void set_host_max(std::uint64_t bytes) { header().host_max = bytes; }
 
   // --- sums -----------------------------------------------------------------------------------------------------------------
   std::uint64_t unreserved() { return header().unreserved; }
+  std::uint64_t host_max() { return header().host_max; }
   /// Held by a lease on its device of this number.
   std::uint64_t held(std::uint64_t lease, int device);
+  /// Held by a lease of the host's memory.
+  std::uint64_t held_of_host(std::uint64_t lease);
   /// Held by all leases that keep no memory for themselves.
   std::uint64_t held_unstated();
 
  private:
   struct Header {
     std::atomic<std::uint64_t> unreserved;
+    std::atomic<std::uint64_t> host_max;
     std::atomic<std::uint64_t> used;  ///< slots up to here may be somebody's
   };
   MemoryAccount(int descriptor, std::size_t slots, void* memory) : descriptor_(descriptor), slots_(slots), memory_(memory) {}
@@ -66,5 +75,25 @@ class MemoryAccount {
   std::size_t slots_;
   void* memory_;
 };
+
+/// Where a session's counters are among those of its tenant.
+struct AccountPlace {
+  std::shared_ptr<MemoryAccount> account;
+  std::size_t slot = 0;
+};
+
+/// Announces more in a counter, and keeps to that if `fits` says so of what all have announced. Two that do so at once can never both miss
+/// the other; where both stand back because of that, they ask again.
+template <class Fits>
+bool announce(std::atomic<std::uint64_t>& counter, std::uint64_t bytes, std::size_t slot, Fits&& fits) {
+  constexpr std::size_t rounds_of_standing_back = 64;
+  for (std::size_t round = 0; round < rounds_of_standing_back; ++round) {
+    counter += bytes;
+    if (fits()) return true;
+    counter -= bytes;
+    for (std::size_t i = 0; i <= (slot + round) % 7; ++i) std::this_thread::yield();
+  }
+  return false;
+}
 
 }  // namespace fargpu::server

@@ -66,6 +66,8 @@ struct Session {
   memoryBytes @5 :UInt64;   # of each device that the session's lease may hold; 0: no limit of its own
   slot @6 :UInt32;          # the session's, in the account
   imageFolder @7 :Text;     # of its tenant; empty for none
+  kernelSecondsMax @8 :UInt32;  # for which the GPU may complete nothing; 0 for no limit
+  scrub @9 :Bool;           # memory that others had becomes zeros before the session sees it
 }
 
 struct Share {

@@ -203,6 +203,7 @@ class Copier {
     const CUresult result = copy_in(copy_.target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setLanes(transfer); });
     if (result != CUDA_SUCCESS) return result;
     session_.commands().flush();
+    const trace::Transfer traced(thread_, trace::Direction::out, bytes);
     if (session_.bulk().send(transfer, {bytes_at(copy_.source.address), bytes})) return CUDA_SUCCESS;
     // It met memory that cannot be read, or not yet: that is met here, as the driver's own copy would, and if it passes, once more.
     return send_in_order(Place::pageable);
@@ -423,7 +424,10 @@ class Copier {
     const std::uint64_t items = stream_.items.load();
     const CUresult result = call.wait(stream_);
     if (result != CUDA_SUCCESS) return result;
-    landing.wait();
+    {
+      const trace::Transfer traced(thread_, trace::Direction::in, bytes);
+      landing.wait();
+    }
     stream_.complete(call.number(), items + 1);
     return result;
   }

@@ -51,14 +51,21 @@ void keep_alive(Socket& socket) {
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
-// Where a connection is from, by which callers are counted. A Unix socket gives no more, and no less, than the loopback.
-asio::ip::address source_of(const asio::ip::tcp::socket& socket) {
+// Where a connection is from, by which callers are counted: an address, or a user of this machine.
+std::string source_of(const asio::ip::tcp::socket& socket) {
   asio::error_code gone;
-  return socket.remote_endpoint(gone).address();
+  return socket.remote_endpoint(gone).address().to_string();
 }
-template <class Socket>
-asio::ip::address source_of(const Socket&) {
-  return asio::ip::address_v4::loopback();
+std::optional<ucred> user_of(const asio::local::stream_protocol::socket& socket) {
+  ucred user{};
+  socklen_t length = sizeof(user);
+  // Asio knows no constant handles.
+  const int descriptor = const_cast<asio::local::stream_protocol::socket&>(socket).native_handle();
+  return ::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 ? std::optional(user) : std::nullopt;
+}
+std::string source_of(const asio::local::stream_protocol::socket& socket) {
+  const auto user = user_of(socket);
+  return user ? "user " + std::to_string(user->uid) : "nobody";
 }
 
 // As many descriptors as the system allows, up to what can be of use. Returns how many callers there may be at once, so that
@@ -83,21 +90,22 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       : broker_(broker), socket_(broker.io_), transport_(transport), deadline_(broker.io_) {
     asio::error_code error;
     const auto endpoint = socket.remote_endpoint(error);
-    address_ = source_of(socket);
-    client_.peer = error ? "?" : address_.to_string() + ":" + std::to_string(endpoint.port());
+    source_ = source_of(socket);
+    client_.peer = error ? "?" : source_ + ":" + std::to_string(endpoint.port());
+    here_ = !error && endpoint.address().is_loopback();
     // Who has our own address is on this machine, or behind a tunnel that ends here.
-    near_ = !error && transport == Transport::plain && address_ == socket.local_endpoint(error).address();
+    near_ = !error && transport == Transport::plain && endpoint.address() == socket.local_endpoint(error).address();
     socket_ = std::move(socket);
     keep_alive(socket_);
     begin();
   }
   Connection(Broker& broker, asio::local::stream_protocol::socket socket, Transport transport)
-      : broker_(broker), socket_(std::move(socket)), transport_(transport), deadline_(broker.io_), by_socket_(true) {
-    address_ = source_of(socket_);
-    ucred peer{};
-    socklen_t length = sizeof(peer);
-    if (::getsockopt(socket_.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0)
-      client_.peer = fmt::format("unix:uid={},pid={}", peer.uid, peer.pid);
+      : broker_(broker), socket_(broker.io_), transport_(transport), deadline_(broker.io_), source_(source_of(socket)), here_(true), by_socket_(true) {
+    if (const auto peer = user_of(socket)) {
+      client_.peer = fmt::format("unix:uid={},pid={}", peer->uid, peer->pid);
+      shown_.user = peer->uid;
+    }
+    socket_ = std::move(socket);
     begin();
   }
 
@@ -111,10 +119,10 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     if (local_) broker_.local_keys_.take_back(local_->key);
   }
 
-  const asio::ip::address& address() const { return address_; }
+  const std::string& source() const { return source_; }
 
   void cut(const std::string& why) {
-    EventLog::warn("connection cut", {{"peer", client_.peer}, {"reason", why}});
+    broker_.offended("connection cut", client_.peer, source_, why);
     stop_calling();
     asio::error_code ignored;
     socket_.close(ignored);
@@ -177,9 +185,9 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
         if (calling_) broker_.callers_.splice(broker_.callers_.end(), broker_.callers_, place_);
       }
     } catch (const kj::Exception& error) {
-      EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", error.getDescription().cStr()}});
+      refused(error.getDescription().cStr());
     } catch (const ProtocolError& error) {
-      EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", error.what()}});
+      refused(error.what());
     } catch (const asio::system_error& error) {
       // The peer went away, or was too slow.
       EventLog::debug("connection lost", {{"peer", client_.peer}, {"reason", error.what()}});
@@ -193,9 +201,13 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     deadline_.async_wait([weak = weak_from_this()](const asio::error_code& error) {
       const auto self = weak.lock();
       asio::error_code ignored;
-      if (!error && self) self->socket_.close(ignored);
+      if (error || !self) return;
+      if (self->calling_ && self->received_ == 0) self->refused("said nothing in time");
+      self->socket_.close(ignored);
     });
   }
+
+  void refused(const std::string& reason) { broker_.offended("connection refused", client_.peer, source_, reason); }
 
   // The next frame's message; false at the end of the connection.
   asio::awaitable<bool> read_frame() {
@@ -229,10 +241,10 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       tls_.emplace(socket_, *context_);
       co_await tls_->async_handshake(asio::ssl::stream_base::server, asio::redirect_error(asio::use_awaitable, error));
       if (error) {
-        EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", "TLS: " + error.message()}});
+        refused("TLS: " + error.message());
         co_return false;
       }
-      shown_ = {true, tls_common_name(tls_->native_handle()), tls_key_identity(tls_->native_handle()), ""};
+      shown_ = {true, tls_common_name(tls_->native_handle()), tls_key_identity(tls_->native_handle()), "", std::nullopt};
       co_return true;
     }
     if (!co_await read_frame()) co_return false;
@@ -243,7 +255,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       co_return false;
     }
     if (!control.isHello()) throw ProtocolError("neither TLS nor a session's name where TLS is spoken");
-    EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", "a client without TLS"}});
+    refused("a client without TLS");
     co_await send([&](wire::Control::Builder answer) {
       auto failure = answer.initHelloAnswer().initFailure();
       failure.setReason(wire::Failure::Reason::DENIED);
@@ -314,7 +326,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
                                     FARGPU_VERSION, wire::PROTOCOL_VERSION, theirs));
       }
     });
-    if (!denied.empty()) EventLog::warn("client denied", {{"peer", client_.peer}, {"program", client_.program}, {"reason", denied}});
+    if (!denied.empty()) broker_.offended("client denied", client_.peer, source_, denied);
     co_return same && denied.empty();
   }
 
@@ -338,18 +350,20 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
 
   // What would have to change before this client can have a lease; nothing once it has one. Then `lease` is set, and `session` if it is
   // for one.
-  std::optional<LeaseRefusal> try_lease(const LeaseWish& wish, const std::optional<JobKey>& job, bool hold, std::shared_ptr<Lease>& lease,
-                                        std::unique_ptr<LeaseSession>& session) {
+  std::optional<LeaseRefusal> try_lease(const LeaseWish& wish, const std::optional<JobKey>& job, bool hold, const Waiter* place,
+                                        std::shared_ptr<Lease>& lease, std::unique_ptr<LeaseSession>& session) {
     if (broker_.draining_) return LeaseRefusal{false, "this host is shutting down"};
-    if (broker_.workers_.taken() >= broker_.settings_.sessions_max)
-      return LeaseRefusal{true, fmt::format("all {} sessions of this host are taken; try later", broker_.settings_.sessions_max)};
+    if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Lack::host_sessions) >= broker_.settings_.sessions_max) {
+      return LeaseRefusal{true, fmt::format("all {} sessions of this host are taken; try later", broker_.settings_.sessions_max),
+                          Lack::host_sessions};
+    }
     const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
     if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
-    auto granted = broker_.leases_.grant(*tenant, wish, job);
+    auto granted = broker_.leases_.grant(*tenant, wish, job, place);
     if (auto* const refusal = std::get_if<LeaseRefusal>(&granted)) return std::move(*refusal);
     lease = std::get<std::shared_ptr<Lease>>(granted);
     if (hold) return std::nullopt;
-    auto begun = broker_.leases_.begin_session(lease);
+    auto begun = broker_.leases_.begin_session(lease, place);
     if (auto* const refusal = std::get_if<LeaseRefusal>(&begun)) {
       lease.reset();
       return std::move(*refusal);
@@ -382,7 +396,8 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     counted_ = broker_.patient_.take();
     if (!counted_) co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY, "too many clients wait for this host; try later");
     deadline_.cancel();
-    while (const auto refusal = try_lease(wish, job, hold, lease, session)) {
+    std::shared_ptr<Waiter> place;  // in the queue
+    while (const auto refusal = try_lease(wish, job, hold, place.get(), lease, session)) {
       if (!refusal->may_change || std::chrono::steady_clock::now() >= deadline) {
         const auto reason = broker_.draining_     ? wire::Failure::Reason::DRAINING
                             : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
@@ -390,8 +405,12 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
         co_return co_await refuse_lease(reason, refusal->text);
       }
       EventLog::debug("lease waits", {{"peer", client_.peer}, {"program", client_.program}, {"reason", refusal->text}});
+      if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); !place && tenant)
+        place = broker_.leases_.wait(*tenant, wish);
+      if (place) place->lack = refusal->lack;
       if (!co_await wait_for_change(deadline)) co_return false;
     }
+    place.reset();
     if (hold) {
       expire_after(handshake_time());
       co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
@@ -464,10 +483,10 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   asio::awaitable<void> on_scheduling(wire::SchedulingRequest::Reader request) {
-    const bool allowed = broker_.may_administer(address_);
+    const bool allowed = broker_.may_administer(client_.tenant, here_);
     const std::string refusal = allowed ? broker_.change_scheduling(request)
-                                        : "only from the GPU host itself, and only where its settings name no tenants, may this be changed; "
-                                          "there, change the settings file";
+                                        : "only administrators may change this: tenants that the settings name so or, where they name no tenants, "
+                                          "who is on the GPU host itself";
     if (!refusal.empty()) EventLog::warn("scheduling not changed", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initSchedulingAnswer().initFailure();
@@ -483,7 +502,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     Worker* const worker =
         broker_.redeem({reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size()}, client);
     if (!worker) {
-      EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", "wrong, used or expired ticket"}});
+      refused("wrong, used or expired ticket");
       co_await send([&](wire::Control::Builder control) {
         auto failure = control.initAttachAnswer().initFailure();
         failure.setReason(wire::Failure::Reason::DENIED);
@@ -507,7 +526,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     Ticket ticket;
     Worker* const worker = broker_.redeem_name(name, client, ticket);
     if (!worker) {
-      EventLog::warn("connection refused", {{"peer", client_.peer}, {"reason", "wrong, used or expired ticket"}});
+      refused("wrong, used or expired ticket");
       co_return;
     }
     client.peer = client_.peer;
@@ -538,8 +557,9 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
   std::optional<asio::ssl::stream<Socket&>> tls_;  // over socket_, once its handshake is done
   Shown shown_;
   asio::steady_timer deadline_;
-  asio::ip::address address_;
+  std::string source_;
   ClientFacts client_;
+  bool here_ = false;       // from this machine
   bool near_ = false;       // by TCP, from this machine
   bool by_socket_ = false;  // a Unix socket
   std::optional<LocalKeys::Pair> local_;
@@ -555,7 +575,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
 };
 
 Broker::Broker(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), leases_(settings.sessions_max), workers_(io, settings), device_watch_(io, settings.nvml), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)), patient_(callers_max_) {
+    : io_(io), settings_(settings), leases_(settings.sessions_max), workers_(io, settings), device_watch_(io, settings.nvml), signals_(io), drain_timer_(io), accept_timer_(io), callers_max_(raise_descriptor_limit(settings.sessions_max)), offences_(settings.refusals_per_address_max), patient_(callers_max_) {
   signals_.add(SIGCHLD);
   leases_.set_tenants(Tenants::read(settings.file));
   take_identity(std::make_unique<Identity>(settings));
@@ -698,9 +718,11 @@ void Broker::accept(Acceptor& acceptor, Transport transport) {
       });
       return;
     }
-    if (callers_.size() >= callers_max_) make_room();
-    make_room(source_of(socket));
-    std::make_shared<Connection>(*this, std::move(socket), transport)->start();
+    if (const std::string source = source_of(socket); !offences_.shut_out(source, Offences::Clock::now())) {
+      if (callers_.size() >= callers_max_) make_room();
+      make_room(source);
+      std::make_shared<Connection>(*this, std::move(socket), transport)->start();
+    }
     accept(acceptor, transport);
   });
 }
@@ -709,8 +731,21 @@ void Broker::make_room() {
   if (!callers_.empty()) callers_.front()->cut("room was needed for others");
 }
 
-void Broker::make_room(const asio::ip::address& address) {
-  const auto from_there = [&](const Connection* caller) { return caller->address() == address; };
+void Broker::offended(const char* event, const std::string& peer, const std::string& source, const std::string& reason) {
+  const Offences::Told told = offences_.add(source, Offences::Clock::now());
+  if (told == Offences::Told::shut_out) {
+    EventLog::warn("source shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason}});
+  } else if (told == Offences::Told::not_any_more) {
+    EventLog::debug(event, {{"peer", peer}, {"reason", reason}});
+  } else if (told == Offences::Told::last) {
+    EventLog::warn(event, {{"peer", peer}, {"reason", reason}, {"meaning", "more of the same source in this minute are told at level debug only"}});
+  } else {
+    EventLog::warn(event, {{"peer", peer}, {"reason", reason}});
+  }
+}
+
+void Broker::make_room(const std::string& source) {
+  const auto from_there = [&](const Connection* caller) { return caller->source() == source; };
   if (static_cast<std::uint64_t>(std::count_if(callers_.begin(), callers_.end(), from_there)) < settings_.callers_per_address_max) return;
   (*std::find_if(callers_.begin(), callers_.end(), from_there))->cut("too many connections from one address");
 }
@@ -985,6 +1020,12 @@ std::string Broker::write_metrics() const {
     text.add("fargpu_throttle_seconds_total", "counter", "Seconds for which sessions had work that had to wait.", {{"Hostname", host}, {"reason", "turn"}}, waited_all);
   }
   return text.text();
+}
+
+bool Broker::may_administer(const std::string& name, bool near) const {
+  if (!leases_.tenants().configured()) return near;
+  const Tenant* const tenant = leases_.tenants().find(name);
+  return tenant && tenant->administrator;
 }
 
 std::string Broker::change_scheduling(wire::SchedulingRequest::Reader request) {

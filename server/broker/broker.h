@@ -16,6 +16,7 @@
 #include "lease.h"
 #include "local_keys.h"
 #include "metrics.h"
+#include "offences.h"
 #include "settings.h"
 #include "workers.h"
 
@@ -59,7 +60,9 @@ class Broker {
   /// The caller who has said nothing for the longest is cut off.
   void make_room();
   /// The same for callers from one address, if there are too many.
-  void make_room(const asio::ip::address& address);
+  void make_room(const std::string& source);
+  /// Somebody came to nothing: says so in the log, if that is not full of him already.
+  void offended(const char* event, const std::string& peer, const std::string& source, const std::string& reason);
   Ticket issue(Worker& worker, const ClientFacts& client, Transport transport);
   /// The reservation of a ticket is not wanted any more.
   void withdraw(const Ticket& ticket);
@@ -78,9 +81,8 @@ class Broker {
   void write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen);
   std::shared_ptr<const Lease> lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const;
   Profile profile(Environment environment, const Lease& lease) const;
-  /// Whether a caller may change how devices are shared: from this machine, where nobody is told apart. Where tenants are, it is the
-  /// settings' affair.
-  bool may_administer(const asio::ip::address& address) const { return address.is_loopback() && !leases_.tenants().configured(); }
+  /// Whether a caller may change how devices are shared: one of a tenant that may, or, where nobody is told apart, from this machine.
+  bool may_administer(const std::string& tenant, bool near) const;
   std::string write_metrics() const;
   /// Why not; empty when it is done.
   std::string change_scheduling(wire::SchedulingRequest::Reader request);
@@ -101,6 +103,7 @@ class Broker {
   asio::steady_timer accept_timer_;
   std::map<Ticket, Reservation> reservations_;
   const std::size_t callers_max_;
+  Offences offences_;
   Count patient_;  // connections that wait for a lease, or hold one
   std::list<Connection*> callers_;  // connections that have asked for no session yet; who spoke last is last
   std::uint64_t next_session_ = 1;

@@ -89,6 +89,7 @@ void Leases::divide(const std::string& name) {
   const auto account = accounts_[name].lock();
   const Tenant* const tenant = tenants_.find(name);
   if (!account) return;
+  account->set_host_max(tenant && tenant->host_bytes != 0 ? tenant->host_bytes : MemoryAccount::no_limit);
   if (!tenant || tenant->memory_bytes == 0) {
     account->set_unreserved(MemoryAccount::no_limit);
     return;
@@ -106,35 +107,114 @@ LeaseSession::~LeaseSession() {
   ended_();
 }
 
-std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease) {
+std::shared_ptr<Waiter> Leases::wait(const Tenant& tenant, const LeaseWish& wish) {
+  std::shared_ptr<Waiter> waiter(new Waiter{tenant.name, wish, Lack::nothing, {}}, [this](Waiter* gone) {
+    queue_.remove(gone);
+    delete gone;
+    tell();
+  });
+  queue_.push_back(waiter.get());
+  return waiter;
+}
+
+std::vector<Waiter*> Leases::those_before(const Waiter* place, const std::string& tenant) const {
+  // Each one's number among those of its tenant comes first, then when it came.
+  std::map<std::string, std::size_t> of_tenant;
+  std::vector<std::pair<std::size_t, Waiter*>> numbered;
+  std::optional<std::size_t> own;
+  std::vector<std::pair<std::size_t, Waiter*>> later;
+  for (Waiter* const waiter : queue_) {
+    const std::size_t number = of_tenant[waiter->tenant]++;
+    if (waiter == place) own = number;
+    else (own ? later : numbered).emplace_back(number, waiter);
+  }
+  if (!own) own = of_tenant[tenant];  // it would be the last of all
+  std::erase_if(numbered, [&](const auto& entry) { return entry.first > *own; });
+  std::erase_if(later, [&](const auto& entry) { return entry.first >= *own; });
+  numbered.insert(numbered.end(), later.begin(), later.end());
+  std::stable_sort(numbered.begin(), numbered.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Waiter*> result;
+  for (const auto& [number, waiter] : numbered) result.push_back(waiter);
+  return result;
+}
+
+std::size_t Leases::before(const Waiter* place, const std::string& tenant, Lack lack) const {
+  const auto list = those_before(place, tenant);
+  return static_cast<std::size_t>(std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) { return waiter->lack == lack; }));
+}
+
+std::vector<unsigned> Leases::allowed(const Tenant& tenant) const {
+  std::vector<unsigned> devices = tenant.devices;
+  if (devices.empty()) {
+    devices.resize(capacity_.size());
+    std::iota(devices.begin(), devices.end(), 0u);
+  }
+  std::erase_if(devices, [&](unsigned device) { return device >= capacity_.size(); });
+  return devices;
+}
+
+Leases::Spare Leases::spare(const std::vector<Waiter*>& before) const {
+  Spare spare;
+  for (unsigned device = 0; device < capacity_.size(); ++device) {
+    spare.bytes.push_back(free_bytes(device));
+    spare.percent.push_back(free_percent(device));
+  }
+  for (Waiter* const waiter : before) {
+    const Tenant* const tenant = tenants_.find(waiter->tenant);
+    if (waiter->lack != Lack::devices || !tenant) continue;
+    const LeaseWish& wish = waiter->wish;
+    std::vector<unsigned> devices = allowed(*tenant);
+    std::erase_if(devices, [&](unsigned device) { return capacity_[device] < wish.memory_bytes; });
+    const std::size_t count = std::min<std::size_t>(wish.gpus == 0 ? devices.size() : wish.gpus, devices.size());
+    const bool still = waiter->devices.size() == count && std::all_of(waiter->devices.begin(), waiter->devices.end(), [&](unsigned device) {
+                         return std::find(devices.begin(), devices.end(), device) != devices.end();
+                       });
+    if (!still) {
+      std::stable_sort(devices.begin(), devices.end(), [&](unsigned a, unsigned b) {
+        return std::pair(spare.fits(a, wish), spare.bytes[a]) > std::pair(spare.fits(b, wish), spare.bytes[b]);
+      });
+      devices.resize(count);
+      waiter->devices = std::move(devices);
+    }
+    for (const unsigned device : waiter->devices) {
+      spare.bytes[device] = left_of(spare.bytes[device], wish.memory_bytes);
+      spare.percent[device] -= std::min(spare.percent[device], wish.compute_percent);
+    }
+  }
+  return spare;
+}
+
+std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place) {
   const Tenant* const tenant = tenants_.find(lease->tenant);
   if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", lease->tenant)};
-  if (tenant->sessions_max != 0 && use_of(tenant->name).sessions >= tenant->sessions_max) {
-    return LeaseRefusal{true, fmt::format("all {} sessions of tenant '{}' are taken; try later or wait with --wait", tenant->sessions_max,
-                                          tenant->name)};
+  if (tenant->sessions_max != 0) {
+    const auto list = those_before(place, tenant->name);
+    const auto waiting = std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) {
+      return waiter->tenant == tenant->name && waiter->lack == Lack::tenant_sessions;
+    });
+    if (use_of(tenant->name).sessions + static_cast<std::size_t>(waiting) >= tenant->sessions_max) {
+      return LeaseRefusal{true, fmt::format("all {} sessions of tenant '{}' are taken; try later or wait with --wait", tenant->sessions_max,
+                                            tenant->name), Lack::tenant_sessions};
+    }
   }
   const std::size_t slot = lease->account->begin(lease->id, lease->memory_bytes == 0);
-  if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later or wait with --wait"};
+  if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later or wait with --wait", Lack::host_sessions};
   return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
 }
 
-Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job) {
+Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job, const Waiter* place) {
   if (job)
     if (auto lease = find(tenant.name, *job)) return lease;
   const auto never = [](std::string text) { return LeaseRefusal{false, std::move(text)}; };
-  if (leases_.size() >= account_slots_) return LeaseRefusal{true, "this host has granted as many leases as it can; try later or wait with --wait"};
+  if (leases_.size() + before(place, tenant.name, Lack::host_sessions) >= account_slots_)
+    return LeaseRefusal{true, "this host has granted as many leases as it can; try later or wait with --wait", Lack::host_sessions};
   if (capacity_.empty()) return LeaseRefusal{true, "this host does not know its devices yet; try later"};
   if (wish.compute_percent > 100) return never("compute is a share of each device, 1 to 100%");
   if (rank(wish.priority) > rank(tenant.priority)) {
     return never(fmt::format("tenant '{}' may not ask for priority {}, at most for {}", tenant.name, text_of(wish.priority),
                              text_of(tenant.priority)));
   }
-  std::vector<unsigned> allowed = tenant.devices;
-  if (allowed.empty()) {
-    allowed.resize(capacity_.size());
-    std::iota(allowed.begin(), allowed.end(), 0u);
-  }
-  std::erase_if(allowed, [&](unsigned device) { return device >= capacity_.size(); });
+  const std::vector<unsigned> allowed = this->allowed(tenant);
   const std::size_t count = wish.gpus == 0 ? allowed.size() : wish.gpus;
   if (allowed.empty()) return never(fmt::format("none of this host's devices is for tenant '{}'", tenant.name));
   if (count > allowed.size()) {
@@ -158,27 +238,37 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     return never(fmt::format("{}% of compute is asked for, but tenant '{}' may have {}%", percent, tenant.name, tenant.compute_percent));
   }
 
-  // What is taken now.
-  const TenantUse use = use_of(tenant.name);
+  // What is taken now, by those who have it and by those who have waited longer.
+  const std::vector<Waiter*> earlier = those_before(place, tenant.name);
+  TenantUse use = use_of(tenant.name);
+  for (const Waiter* const waiter : earlier) {
+    if (waiter->lack != Lack::quota || waiter->tenant != tenant.name) continue;
+    const std::size_t gpus = waiter->wish.gpus == 0 ? allowed.size() : waiter->wish.gpus;
+    use.memory_bytes += waiter->wish.memory_bytes * gpus;
+    use.compute_percent += waiter->wish.compute_percent * gpus;
+  }
   if (tenant.memory_bytes != 0 && bytes > left_of(tenant.memory_bytes, use.memory_bytes)) {
     return LeaseRefusal{true, fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later or wait with --wait",
-                                          tenant.name, bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes))};
+                                          tenant.name, bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)), Lack::quota};
   }
   if (tenant.compute_percent != 0 && percent > left_of(tenant.compute_percent, use.compute_percent)) {
     return LeaseRefusal{true, fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later or wait with --wait",
-                                          tenant.name, use.compute_percent, tenant.compute_percent, percent)};
+                                          tenant.name, use.compute_percent, tenant.compute_percent, percent), Lack::quota};
   }
+  const Spare left = spare(earlier);
   std::vector<unsigned> fitting;
   std::string free;
   for (const unsigned device : allowed) {
-    if (free_bytes(device) >= wish.memory_bytes && free_percent(device) >= wish.compute_percent) fitting.push_back(device);
-    free += fmt::format("{}GPU {}: {}", free.empty() ? "" : ", ", device, share_text(free_bytes(device), free_percent(device)));
+    if (left.fits(device, wish)) fitting.push_back(device);
+    free += fmt::format("{}GPU {}: {}", free.empty() ? "" : ", ", device, share_text(left.bytes[device], left.percent[device]));
   }
   if (fitting.size() < count) {
-    return LeaseRefusal{true, fmt::format("{} on each of {} GPUs is asked for, but free are {}; try later or wait with --wait",
-                                          share_text(wish.memory_bytes, wish.compute_percent), count, free)};
+    return LeaseRefusal{true, fmt::format("{} on each of {} GPUs is asked for, but free are {}{}; try later or wait with --wait",
+                                          share_text(wish.memory_bytes, wish.compute_percent), count, free,
+                                          earlier.empty() ? "" : " beside what others have waited for"),
+                        Lack::devices};
   }
-  std::stable_sort(fitting.begin(), fitting.end(), [&](unsigned a, unsigned b) { return free_bytes(a) > free_bytes(b); });
+  std::stable_sort(fitting.begin(), fitting.end(), [&](unsigned a, unsigned b) { return left.bytes[a] > left.bytes[b]; });
   fitting.resize(count);
   std::sort(fitting.begin(), fitting.end());
   return make(tenant, wish, std::move(fitting), job);
@@ -201,6 +291,8 @@ std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish,
   lease->compute_percent = wish.compute_percent;
   lease->priority = wish.priority;
   lease->job = job;
+  lease->kernel_seconds_max = tenant.kernel_seconds_max;
+  lease->among_tenants = tenants_.configured();
   lease->account = account_of(tenant.name);
   leases_[lease->id] = lease;
   divide(tenant.name);

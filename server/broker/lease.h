@@ -42,6 +42,8 @@ struct Lease {
   wire::Priority priority = wire::Priority::NORMAL;
   std::optional<JobKey> job;
   std::size_t sessions = 0;           ///< that run, and that were promised
+  std::optional<std::uint64_t> kernel_seconds_max;  ///< the tenant's; none: the host's
+  bool among_tenants = false;         ///< the host has others
   std::shared_ptr<MemoryAccount> account;  ///< the tenant's
 };
 
@@ -66,10 +68,22 @@ class LeaseSession {
   const std::function<void()> ended_;
 };
 
+/// What a lease is refused for the want of: who waits for it has it before those who come later.
+enum class Lack { nothing, devices, quota, tenant_sessions, host_sessions };
+
 /// Why there is no lease.
 struct LeaseRefusal {
   bool may_change = false;  ///< it is a matter of what others hold now
   std::string text;
+  Lack lack = Lack::nothing;
+};
+
+/// Somebody who waits for a lease.
+struct Waiter {
+  std::string tenant;
+  LeaseWish wish;
+  Lack lack = Lack::nothing;      ///< of what, when he last asked
+  std::vector<unsigned> devices;  ///< on which he is waited for; chosen once, so that what is in his way there comes to an end
 };
 
 /// Grants leases against what the devices have and what tenants may. Everything runs on the broker's one thread.
@@ -84,13 +98,19 @@ class Leases {
   void set_tenants(Tenants tenants);
   const Tenants& tenants() const { return tenants_; }
 
+  /// A place in the queue, while the result lives. What those before it lack is kept for them as it becomes free; whoever can do with what
+  /// else there is need not wait. First comes each tenant's first, then each one's second, and so on.
+  std::shared_ptr<Waiter> wait(const Tenant& tenant, const LeaseWish& wish);
+  /// How many before a place (or before somebody without one) lack this.
+  std::size_t before(const Waiter* place, const std::string& tenant, Lack lack) const;
+
   using Answer = std::variant<std::shared_ptr<Lease>, LeaseRefusal>;
-  /// The lease of a job if it has one, or a new one.
-  Answer grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job);
+  /// The lease of a job if it has one, or a new one. `place`: in the queue, for who has waited.
+  Answer grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job, const Waiter* place = nullptr);
   /// The lease of a job; null if it has none.
   std::shared_ptr<Lease> find(const std::string& tenant, const JobKey& job) const;
   /// Another session of a lease.
-  std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> begin_session(const std::shared_ptr<Lease>& lease);
+  std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place = nullptr);
 
   /// All of them, in the order in which they were granted.
   std::vector<std::shared_ptr<Lease>> all() const;
@@ -107,6 +127,17 @@ class Leases {
     std::size_t sessions = 0;
   };
   TenantUse use_of(const std::string& tenant) const;
+  /// Of each device, what is free and kept for nobody before a place.
+  struct Spare {
+    std::vector<std::uint64_t> bytes;
+    std::vector<std::uint32_t> percent;
+    bool fits(unsigned device, const LeaseWish& wish) const {
+      return bytes[device] >= wish.memory_bytes && percent[device] >= wish.compute_percent;
+    }
+  };
+  Spare spare(const std::vector<Waiter*>& before) const;
+  std::vector<Waiter*> those_before(const Waiter* place, const std::string& tenant) const;
+  std::vector<unsigned> allowed(const Tenant& tenant) const;
   std::uint64_t held(const Lease& lease, std::size_t device) const;
   std::uint32_t free_percent(unsigned device) const;
   std::shared_ptr<MemoryAccount> account_of(const std::string& tenant);
@@ -122,6 +153,7 @@ class Leases {
   std::map<std::uint64_t, std::weak_ptr<Lease>> leases_;
   std::map<std::string, std::weak_ptr<MemoryAccount>> accounts_;
   std::list<std::function<void()>> watchers_;
+  std::list<Waiter*> queue_;  // in the order in which they came
 };
 
 }  // namespace fargpu::server

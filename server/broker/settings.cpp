@@ -74,6 +74,9 @@ const std::vector<Entry>& entries() {
       {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},
       {"callers_per_address_max", &Settings::callers_per_address_max, "512",
        "Connections without a session that one address may have open; who spoke longest ago makes room"},
+      {"refusals_per_address_max", &Settings::refusals_per_address_max, "1000",
+       "Connections of one address, or one user of this machine, that may come to nothing in a minute (refused, cut off, silent); then it is "
+       "shut out until that is over"},
       {"start_seconds", &Settings::start_seconds, "60", "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
        "Seconds of silence after which a session's client is taken for dead, and its host by the client"},
@@ -85,7 +88,9 @@ const std::vector<Entry>& entries() {
       {"grace_ms", &Settings::grace_ms, "50",
        "Milliseconds that work may go on after its turn before the next turn begins; longer than most kernels take"},
       {"kernel_seconds_max", &Settings::kernel_seconds_max, "0",
-       "Seconds after which a session ends of whose work the GPU completes nothing; 0 for no limit"},
+       "Seconds after which a session ends of whose work the GPU completes nothing; 0 for no limit. Tenants may have their own"},
+      {"scrub", &Settings::scrub, "tenants",
+       "When memory that others may have used becomes zeros before a session sees it: tenants (where there are any), always or never"},
       {"metrics_listen", &Settings::metrics_listen, "", "Address where Prometheus finds numbers, by HTTP at /metrics; empty for none"},
       {"sandbox", &Settings::sandbox, "true",
        "Have workers give up what they do not need: starting programs, tracing others, networks, mounts, new privileges"},
@@ -176,7 +181,10 @@ std::string sample_file() {
       "#   memory = \"40GiB\"            on all devices together\n"
       "#   compute = \"150%\"            of all devices together, 100% for each\n"
       "#   sessions = 16\n"
-      "#   weight = 200                against other tenants; 100 if not said\n"
+      "#   host_memory = \"16GiB\"       of this host's memory, that the sessions of one lease may take together\n"
+      "#   kernel_seconds_max = 60     instead of the host's\n"
+      "#   administrator = false       whether it may change how devices are shared: `fargpu policy`, `fargpu quota`\n"
+      "#   weight = 200                against other tenants, for all its leases that have work; 100 if not said\n"
       "#   devices = [0, 1]            that it may use, by their places in `devices`; all if not said\n"
       "#   priority = \"normal\"         the highest that it may ask for: best-effort, normal or latency-critical\n"
       "#   certificates = [\"node1\"]    common names of client certificates, besides its own name\n"
@@ -201,12 +209,15 @@ void check(const Settings& settings) {
   require("spin_us", settings.spin_us, 0, 1'000'000);
   require("handshake_seconds", settings.handshake_seconds, 1, 3600);
   require("callers_per_address_max", settings.callers_per_address_max, 1, 100'000);
+  require("refusals_per_address_max", settings.refusals_per_address_max, 1, 1'000'000);
   require("start_seconds", settings.start_seconds, 1, static_cast<std::uint64_t>(limits::worker_start_max.count()));
   require("silence_seconds", settings.silence_seconds, 1, 86'400);
   require("drain_seconds", settings.drain_seconds, 0, 86'400);
   require("quantum_ms", settings.quantum_ms, 1, 60'000);
   require("grace_ms", settings.grace_ms, 0, 60'000);
   require("kernel_seconds_max", settings.kernel_seconds_max, 0, 86'400);
+  if (settings.scrub != "tenants" && settings.scrub != "always" && settings.scrub != "never")
+    throw SettingsError("scrub is '" + settings.scrub + "'; use tenants, always or never");
   const auto& policies = scheduler::policies();
   if (std::find(policies.begin(), policies.end(), settings.policy) == policies.end())
     throw SettingsError("policy is '" + settings.policy + "'; use free, fair, fixed or exclusive");

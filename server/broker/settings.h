@@ -28,6 +28,7 @@ struct Settings {
   std::uint64_t spin_us = 0;
   std::uint64_t handshake_seconds = 0;
   std::uint64_t callers_per_address_max = 0;  ///< connections that have no session yet
+  std::uint64_t refusals_per_address_max = 0; ///< in a minute; then its connections are closed unheard until that is over
   std::uint64_t start_seconds = 0;
   std::uint64_t silence_seconds = 0;
   std::uint64_t drain_seconds = 0;
@@ -35,6 +36,7 @@ struct Settings {
   std::uint64_t quantum_ms = 0;
   std::uint64_t grace_ms = 0;
   std::uint64_t kernel_seconds_max = 0;
+  std::string scrub;             ///< when memory becomes zeros before a session sees it: tenants, always or never
   std::string metrics_listen;    ///< host:port for Prometheus; empty for none
   bool sandbox = false;          ///< workers give up what they do not need
   std::string worker_user;       ///< whom workers run as; empty: as the broker

@@ -29,11 +29,13 @@ class Reading {
   }
 
   void check_keys() const {
-    static const std::set<std::string_view> known{"memory", "compute", "weight", "sessions", "devices", "priority", "certificates", "users"};
+    static const std::set<std::string_view> known{"memory", "compute", "weight", "sessions", "devices", "priority", "certificates", "users",
+                                                  "host_memory", "kernel_seconds_max", "administrator"};
     for (const auto& [key, value] : table_) {
       if (known.contains(key.str())) continue;
       throw SettingsError(file_ + ": tenant '" + name_ + "' has no setting '" + std::string(key.str()) +
-                          "'; there are memory, compute, weight, sessions, devices, priority, certificates and users");
+                          "'; there are memory, host_memory, compute, weight, sessions, devices, priority, kernel_seconds_max, administrator, "
+                          "certificates and users");
     }
   }
 
@@ -44,6 +46,25 @@ class Reading {
     if (const auto* value = node->as_string()) return value->get();
     if (const auto* value = node->as_integer()) return std::to_string(value->get());
     complain(key, wanted);
+  }
+
+  bool has(const char* key) const { return table_.contains(key); }
+
+  std::uint64_t bytes(const char* key) const {
+    const std::string wanted = "an amount such as \"40GiB\"";
+    const auto said = text(key, wanted);
+    if (!said) return 0;
+    const auto bytes = parse_bytes(*said);
+    if (!bytes) complain(key, wanted);
+    return *bytes;
+  }
+
+  bool yes(const char* key) const {
+    const toml::node* const node = table_.get(key);
+    if (!node) return false;
+    const auto* const value = node->as_boolean();
+    if (!value) complain(key, "true or false");
+    return value->get();
   }
 
   std::uint64_t number(const char* key, std::uint64_t standard, std::uint64_t least, std::uint64_t most) const {
@@ -97,11 +118,10 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   reading.check_keys();
   Tenant tenant;
   tenant.name = name;
-  if (const auto text = reading.text("memory", "an amount such as \"40GiB\"")) {
-    const auto bytes = parse_bytes(*text);
-    if (!bytes) reading.complain("memory", "an amount such as \"40GiB\"");
-    tenant.memory_bytes = *bytes;
-  }
+  tenant.memory_bytes = reading.bytes("memory");
+  tenant.host_bytes = reading.bytes("host_memory");
+  if (reading.has("kernel_seconds_max")) tenant.kernel_seconds_max = reading.number("kernel_seconds_max", 0, 0, 86'400);
+  tenant.administrator = reading.yes("administrator");
   constexpr std::uint32_t percent_max = 100 * limits::devices_max;
   if (const auto text = reading.text("compute", "a share such as \"150%\"")) {
     const auto percent = parse_percent(*text, percent_max);
@@ -180,6 +200,7 @@ Tenants Tenants::read(const std::string& file) {
   tenants.tenants_.clear();
   tenants.configured_ = true;
   std::set<std::string> taken;
+  std::set<std::uint32_t> users;
   for (const auto& [key, value] : *all->as_table()) {
     const std::string name(key.str());
     require_table("tenant." + name, value);
@@ -187,6 +208,8 @@ Tenants Tenants::read(const std::string& file) {
     const Tenant& tenant = tenants.tenants_[name] = read_tenant(file, name, *value.as_table());
     for (const std::string& certificate : tenant.certificates)
       if (!taken.insert(certificate).second) throw SettingsError(file + ": certificate '" + certificate + "' is of two tenants");
+    for (const std::uint32_t user : tenant.users)
+      if (!users.insert(user).second) throw SettingsError(file + ": user " + std::to_string(user) + " is of two tenants");
   }
   return tenants;
 }

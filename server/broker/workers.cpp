@@ -57,6 +57,7 @@ scheduler::Share share_of(const Lease& lease) {
   share.devices.assign(lease.devices.begin(), lease.devices.end());
   if (lease.compute_percent != 0) share.percent = lease.compute_percent;
   if (lease.weight != 0) share.weight = lease.weight;
+  share.owner = lease.tenant;
   switch (lease.priority) {
     case wire::Priority::LATENCY_CRITICAL: share.priority = scheduler::Priority::critical; break;
     case wire::Priority::BEST_EFFORT: share.priority = scheduler::Priority::best_effort; break;
@@ -116,8 +117,7 @@ Worker& Workers::start(const Profile& profile, bool warm) {
                                      "--image-bytes-max", std::to_string(settings_.image_bytes_max),
                                      "--host-bytes-max", std::to_string(host_bytes_max(settings_)),
                                      "--spin-us", std::to_string(settings_.spin_us),
-                                     "--silence-seconds", std::to_string(settings_.silence_seconds),
-                                     "--kernel-seconds-max", std::to_string(settings_.kernel_seconds_max)};
+                                     "--silence-seconds", std::to_string(settings_.silence_seconds)};
   if (const std::string devices = devices_argument(profile); !devices.empty()) arguments.insert(arguments.end(), {"--devices", devices});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
   if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
@@ -363,6 +363,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setMemoryBytes(lease.memory_bytes);
             session.setSlot(static_cast<std::uint32_t>(worker.lease->slot()));
             session.setImageFolder(image_folder(worker));
+            session.setKernelSecondsMax(static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
+            session.setScrub(settings_.scrub == "always" || (settings_.scrub == "tenants" && lease.among_tenants));
           },
           opening.descriptor);
   ::close(opening.descriptor);

@@ -1,5 +1,5 @@
 // Shares by weight, of whatever time there is: who has used least for its weight is next. Nobody saves up: a lease that had nothing
-// to do begins where those are that had.
+// to do begins where those are that had. An owner's leases divide its weight, so that nobody gets more by having more of them.
 
 #include <algorithm>
 
@@ -19,12 +19,12 @@ class Fair final : public Policy {
       from = others.front()->virtual_time;
       for (const Account* other : others) from = std::min(from, other->virtual_time);
       // A short pause costs nothing: up to one turn may be made up for.
-      from -= static_cast<double>(quantum_.count()) / account.share.weight;
+      from -= static_cast<double>(quantum_.count()) / account.weight();
     }
     account.virtual_time = std::max(account.virtual_time, from);
   }
   void charge(Account& account, Time used) override {
-    account.virtual_time += static_cast<double>(used.count()) / account.share.weight;
+    account.virtual_time += static_cast<double>(used.count()) / account.weight();
     highest_ = std::max(highest_, account.virtual_time);
   }
   bool before(const Account& a, const Account& b) const override {

@@ -18,6 +18,8 @@ struct Account {
   Time waiting_since{0};    ///< while it wants a turn
   bool waiting = false;
   double virtual_time = 0;  ///< fair: time used, by weight
+  unsigned company = 1;     ///< fair: leases of the same owner that have work, with this one
+  double weight() const { return static_cast<double>(share.weight) / company; }
   Time tokens{0};           ///< fixed: time that may be used; less than nothing is debt
   Time refilled{0};         ///< fixed: until when tokens were given
 };

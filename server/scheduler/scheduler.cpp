@@ -118,6 +118,7 @@ void Scheduler::wake(Lease& lease, Time now) {
   std::vector<const Account*> others;
   for (const auto& [id, other] : leases_)
     if (&other != &lease && other.active() && overlap(other.account.share, lease.account.share)) others.push_back(&other.account);
+  lease.account.company = company(lease);
   if (!lease.busy()) policy_->wakes(lease.account, others, now);
   lease.account.waiting = true;
   lease.account.waiting_since = now;
@@ -159,6 +160,7 @@ void Scheduler::settle(Time now) {
     policy_->refresh(lease.account, now);
     const bool at_work = lease.busy() || (lease.holds() && lease.wants());
     if (at_work) {
+      if (policy_->takes_turns()) lease.account.company = company(lease);
       policy_->charge(lease.account, passed);
       lease.sums.charged += passed;
     }
@@ -305,6 +307,17 @@ void Scheduler::say(Lease& lease, Turn turn) {
   turn.number = next_number_++;
   lease.told = turn;
   tell_(lease.account.lease, turn);
+}
+
+// Leases that compete for the time that one owner's weight stands for, this one among them.
+unsigned Scheduler::company(const Lease& lease) const {
+  const Share& share = lease.account.share;
+  if (share.owner.empty()) return 1;
+  return 1 + static_cast<unsigned>(std::count_if(leases_.begin(), leases_.end(), [&](const auto& entry) {
+           const Lease& other = entry.second;
+           return &other != &lease && other.active() && other.account.share.owner == share.owner &&
+                  other.account.share.priority == share.priority && overlap(other.account.share, share);
+         }));
 }
 
 // Whether `other` cannot have a turn while `holder` has one.

@@ -81,6 +81,7 @@ class Scheduler {
   void update_turns(Time now);
   void end(Lease& lease, Time now);
   void say(Lease& lease, Turn turn);
+  unsigned company(const Lease& lease) const;
   bool in_the_way(const Lease& holder, const Lease& other) const;
   bool held_back(const Lease& lease, Time now) const;
   bool above(const Lease& lease) const;

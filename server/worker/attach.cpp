@@ -139,6 +139,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.silence = options.silence;
     session_options.report = options.report;
     session_options.turns = options.turns;
+    session_options.scrub = options.scrub;
     session_options.one_process = options.one_process;
     const std::unique_ptr<Channel> shared = shares_memory ? share_memory(channel) : nullptr;
     std::string why;

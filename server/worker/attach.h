@@ -29,6 +29,7 @@ struct AttachOptions {
   Exchange* exchange = nullptr;
   std::vector<std::byte> lane_key;  ///< by which the client's further connections are let in; empty for none
   TurnOptions turns;
+  bool scrub = false;  ///< as in SessionOptions
   std::function<void(const SessionUsage&)> report;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;

@@ -1,7 +1,6 @@
 #include "device_memory.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "protocol/limits.h"
 
@@ -16,9 +15,6 @@ Ledger::Place place_alone() {
 }
 
 std::uint64_t left_of(std::uint64_t limit, std::uint64_t held) { return limit > held ? limit - held : 0; }
-
-// Sessions that ask at the same moment for what is left may see each other's wish and all stand back: then they ask again.
-constexpr int rounds_of_standing_back = 64;
 
 }  // namespace
 
@@ -37,19 +33,12 @@ bool Ledger::charge(int device, std::uint64_t bytes) {
     return true;
   }
   if (bytes > share.limit || charged_[d] > share.limit - bytes) return false;  // whatever the others do
-  for (int round = 0; round < rounds_of_standing_back; ++round) {
-    // Announced first, then looked at with what the others have announced: two that do so can never both miss the other.
-    slot().charged[d] += bytes;
-    const bool fits = (limits_[d] == 0 || place_.account->held(lease_, device) <= limits_[d]) &&
-                      (!unstated() || place_.account->held_unstated() <= place_.account->unreserved());
-    if (fits) {
-      charged_[d] += bytes;
-      return true;
-    }
-    slot().charged[d] -= bytes;
-    for (std::size_t i = 0; i <= (place_.slot + static_cast<std::size_t>(round)) % 7; ++i) std::this_thread::yield();
-  }
-  return false;
+  const bool taken = announce(slot().charged[d], bytes, place_.slot, [&] {
+    return (limits_[d] == 0 || place_.account->held(lease_, device) <= limits_[d]) &&
+           (!unstated() || place_.account->held_unstated() <= place_.account->unreserved());
+  });
+  if (taken) charged_[d] += bytes;
+  return taken;
 }
 
 void Ledger::credit(int device, std::uint64_t bytes) {
@@ -102,13 +91,21 @@ bool DeviceMemory::overlaps(std::uint64_t address, std::uint64_t bytes) const {
 }
 
 CUresult DeviceMemory::back(std::uint64_t address, std::uint64_t bytes, int device) {
+  CUmemGenericAllocationHandle handle{};
+  const CUresult result = make(address, bytes, device, handle);
+  return result == CUDA_SUCCESS ? place(address, bytes, device, handle) : result;
+}
+
+CUresult DeviceMemory::make(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle& handle) {
   if (!in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;  // programs may share it with others (cuIpcGetMemHandle)
-  CUmemGenericAllocationHandle handle{};
-  if (const CUresult result = create(bytes, prop, handle); result != CUDA_SUCCESS) return result;
+  return create(bytes, prop, handle);
+}
+
+CUresult DeviceMemory::place(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle handle) {
   int where = 0;
   CUresult result = map(address, bytes, 0, handle, where);
   release(handle);  // the mapping keeps the memory

@@ -19,11 +19,7 @@ namespace fargpu::server {
 /// limit, and those of a tenant's leases without one the tenant's: what counts is what all of them hold.
 class Ledger {
  public:
-  /// Where a session's counters are among those of its tenant.
-  struct Place {
-    std::shared_ptr<MemoryAccount> account;
-    std::size_t slot = 0;
-  };
+  using Place = AccountPlace;
   /// `limits_bytes` per device; 0 for none. Without a place the session has its limits for itself.
   explicit Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<Place> place = std::nullopt);
   bool charge(int device, std::uint64_t bytes);
@@ -87,6 +83,10 @@ class DeviceMemory {
 
   /// Puts new memory of the device at an address of the window.
   CUresult back(std::uint64_t address, std::uint64_t bytes, int device);
+  /// The same in two steps, for who has something to do with the memory before the session sees it: makes it, and puts it there, or
+  /// lets it go.
+  CUresult make(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle& handle);
+  CUresult place(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle handle);
   /// Makes memory without an address (cuMemCreate).
   CUresult create(std::uint64_t bytes, const CUmemAllocationProp& prop, CUmemGenericAllocationHandle& handle);
   CUresult release(CUmemGenericAllocationHandle handle);

@@ -17,8 +17,8 @@ std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / 
 
 }  // namespace
 
-HostBlocks::HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, bool one_process)
-    : driver_(driver), memory_(memory), budget_(budget), window_(window), one_process_(one_process) {}
+HostBlocks::HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, Options options)
+    : driver_(driver), memory_(memory), budget_(budget), window_(window), options_(options) {}
 
 HostBlocks::~HostBlocks() {
   for (auto& [address, block] : blocks_) drop(block);
@@ -31,6 +31,7 @@ CUresult HostBlocks::open(std::uint64_t address, std::uint64_t bytes, std::uint3
   void* memory = nullptr;
   const CUresult result = driver_.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
   if (result != CUDA_SUCCESS) return result;
+  if (options_.scrub) std::memset(memory, 0, bytes);
   blocks_[address] = {bytes, static_cast<std::byte*>(memory), context, false, false, {}, std::move(*charge)};
   return result;
 }
@@ -133,7 +134,7 @@ void HostBlocks::drop(Block& block) {
 
 // The addresses stay reserved.
 void HostBlocks::clear(std::byte* memory, std::uint64_t bytes) {
-  if (!one_process_) ::mmap(memory, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (!options_.one_process) ::mmap(memory, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 std::pair<const std::uint64_t, HostBlocks::Block>* HostBlocks::locate(std::uint64_t address, std::uint64_t bytes) {

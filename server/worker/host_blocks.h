@@ -23,9 +23,12 @@ namespace fargpu::server {
 /// pages are the client's too. Used by the executor only.
 class HostBlocks {
  public:
-  /// Mapped blocks are part of what the session may use in `memory`. In one process with the client (tests) their pages are its own, and
-  /// are never taken away.
-  HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, bool one_process);
+  struct Options {
+    bool scrub = false;        ///< the driver's pinned memory becomes zeros before it is seen; the kernel's is
+    bool one_process = false;  ///< with the client (tests): pages of mapped blocks are its own, and are never taken away
+  };
+  /// Mapped blocks are part of what the session may use in `memory`.
+  HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, Options options);
   ~HostBlocks();
 
   CUresult open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context);
@@ -71,7 +74,7 @@ class HostBlocks {
   DeviceMemory& memory_;
   HostBudget& budget_;
   const Window window_;
-  const bool one_process_;
+  const Options options_;
   std::map<std::uint64_t, Block> blocks_;
   std::map<std::uint64_t, std::uint64_t> device_ranges_;  // where kernels may use host memory
   unsigned compared_ = 0;  // mapped blocks that are not paged

@@ -7,32 +7,53 @@
 #include <optional>
 #include <utility>
 
+#include "server/memory_account.h"
+
 namespace fargpu::server {
 
-/// One counter with one bound, for all that grows with what the client does: calls that are held back, images, copies of pinned memory,
-/// logs. What has a bound of its own is not counted: frames on their way out, staging rings. Threads: any.
+/// One counter for all that grows with what the client does: calls that are held back, images, copies of pinned memory, logs. It has two
+/// bounds, the session's own and that of its lease, whose sessions count together. What has a bound of its own is not counted: frames on
+/// their way out, staging rings. Threads: any.
 class HostBudget {
  public:
-  /// `bytes_max`: 0 for none. `refused` is called by the first who does not get what he wants.
-  explicit HostBudget(std::uint64_t bytes_max, std::function<void()> refused = [] {})
-      : bytes_max_(bytes_max), refused_(std::move(refused)) {}
+  enum class Bound { session, lease };
+  /// `bytes_max`: the session's; 0 for none. Without a place there is no lease. `refused` is called by the first who does not get what he
+  /// wants.
+  explicit HostBudget(std::uint64_t bytes_max, std::optional<AccountPlace> place = std::nullopt,
+                      std::function<void(Bound)> refused = [](Bound) {})
+      : bytes_max_(bytes_max),
+        place_(std::move(place)),
+        lease_(place_ ? slot().lease.load() : 0),
+        refused_(std::move(refused)) {}
 
   bool take(std::uint64_t bytes) {
     std::uint64_t taken = taken_.load();
     do {
-      if (bytes_max_ != 0 && (bytes > bytes_max_ || taken > bytes_max_ - bytes)) {
-        if (!told_.exchange(true)) refused_();
-        return false;
-      }
+      if (bytes_max_ != 0 && (bytes > bytes_max_ || taken > bytes_max_ - bytes)) return refuse(Bound::session);
     } while (!taken_.compare_exchange_weak(taken, taken + bytes));
-    return true;
+    if (!place_ || bytes == 0) return true;
+    const auto fits = [&] { return place_->account->held_of_host(lease_) <= place_->account->host_max(); };
+    if (bytes <= place_->account->host_max() && announce(slot().host, bytes, place_->slot, fits)) return true;
+    taken_.fetch_sub(bytes);
+    return refuse(Bound::lease);
   }
-  void give(std::uint64_t bytes) { taken_.fetch_sub(bytes); }
+  void give(std::uint64_t bytes) {
+    taken_.fetch_sub(bytes);
+    if (place_) slot().host.fetch_sub(bytes);
+  }
   std::uint64_t taken() const { return taken_.load(); }
 
  private:
+  MemorySlot& slot() { return place_->account->slot(place_->slot); }
+  bool refuse(Bound bound) {
+    if (!told_.exchange(true)) refused_(bound);
+    return false;
+  }
+
   const std::uint64_t bytes_max_;
-  const std::function<void()> refused_;
+  const std::optional<AccountPlace> place_;
+  const std::uint64_t lease_;
+  const std::function<void(Bound)> refused_;
   std::atomic<std::uint64_t> taken_{0};
   std::atomic<bool> told_{false};
 };

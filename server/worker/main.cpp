@@ -72,7 +72,6 @@ struct Options {
   std::uint64_t host_bytes_max = 0;
   long spin_us = 0;
   unsigned silence_seconds = 30;
-  unsigned kernel_seconds_max = 0;
 };
 
 int fail(int link, const std::string& text) {
@@ -158,6 +157,8 @@ int run(const Options& options) {
     attach.memory_limits.assign(devices.size(), message.getSession().getMemoryBytes());
     attach.memory_place = Ledger::Place{account, message.getSession().getSlot()};
     attach.image_folder = message.getSession().getImageFolder().cStr();
+    attach.turns.work_max = std::chrono::seconds(message.getSession().getKernelSecondsMax());
+    attach.scrub = message.getSession().getScrub();
     const auto bytes = message.getSession().getAttach();
     attach_message.assign(reinterpret_cast<const std::byte*>(bytes.begin()), reinterpret_cast<const std::byte*>(bytes.end()));
     const std::string peer = message.getSession().getPeer().cStr();
@@ -195,7 +196,6 @@ int run(const Options& options) {
     });
   };
   attach.turns.asks = true;
-  attach.turns.work_max = std::chrono::seconds(options.kernel_seconds_max);
   attach.turns.tell = [&](const scheduler::Activity& activity, std::uint64_t number, scheduler::Time since) {
     send_link(options.link, [&](wire::WorkerMessage::Builder message) {
       auto told = message.initActivity();
@@ -277,7 +277,6 @@ int main(int argc, char** argv) {
   app.add_option("--host-bytes-max", options.host_bytes_max, "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
-  app.add_option("--kernel-seconds-max", options.kernel_seconds_max, "Seconds for which a GPU may complete nothing; 0 for no limit");
   CLI11_PARSE(app, argc, argv);
   const int status = run(options);
   // Tearing the driver down takes long and is the kernel's business anyway.

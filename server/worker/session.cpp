@@ -28,11 +28,11 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       options_(std::move(options)),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel),
-      host_budget_(options_.host_bytes_max, [this] { tell_full(); }),
+      host_budget_(options_.host_bytes_max, options_.memory_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
       ledger_(options_.memory_limits, options_.memory_place),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
-      host_blocks_(driver, memory_, host_budget_, options_.host_window, options_.one_process),
+      host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
       images_(options_.image_folder, options_.image_bytes_max, host_budget_),
       completions_(driver, [this](CUevent event) { flush_prints(event); }),
       turns_(*this, options_.turns),
@@ -202,9 +202,13 @@ void Session::tell_prints() {
 }
 
 // To the person who runs the program: the driver's error does not say which memory it is.
-void Session::tell_full() {
-  const std::string text = "fargpu: warning: the session may take " + std::to_string(options_.host_bytes_max) +
-                           " bytes of the GPU host's memory (host_bytes_max of its fargpud) and wants more: CUDA_ERROR_OUT_OF_MEMORY\n";
+void Session::tell_full(HostBudget::Bound bound) {
+  const bool own = bound == HostBudget::Bound::session;
+  const std::string who = own ? "the session may take " + std::to_string(options_.host_bytes_max)
+                              : "all sessions of the lease may take " + std::to_string(options_.memory_place->account->host_max());
+  const std::string text = "fargpu: warning: " + who + " bytes of the GPU host's memory (" +
+                           (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
+                           (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY\n";
   output_.control([&](wire::Control::Builder control) {
     auto printed = control.initPrinted();
     printed.setDescriptor(2);

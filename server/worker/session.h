@@ -72,6 +72,7 @@ struct SessionOptions {
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   TurnOptions turns;
+  bool scrub = false;        ///< others' memory comes here: it becomes zeros before it is seen
   bool one_process = false;  ///< with the client (tests)
   /// Hears what the session uses, now and then.
   std::function<void(const SessionUsage&)> report;
@@ -301,7 +302,7 @@ class Session final : FrameHandler {
   void drop_staging(ContextState& context);
   void flush_prints(CUevent passed);
   void tell_prints();
-  void tell_full();
+  void tell_full(HostBudget::Bound bound);
   void give_up(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();

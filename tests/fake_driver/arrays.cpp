@@ -74,7 +74,7 @@ CUresult make_array(const CUDA_ARRAY3D_DESCRIPTOR& description, Array*& out) {
   if (!array->mapped_later()) {
     if (!take_memory(array->needs())) return CUDA_ERROR_OUT_OF_MEMORY;
     array->taken = array->needs();
-    array->bytes.resize(array->row_bytes() * array->rows() * array->slices());
+    array->bytes.resize(array->row_bytes() * array->rows() * array->slices(), what_was_left());
   }
   out = array.release();
   objects().insert(out);

@@ -107,6 +107,8 @@ struct State {
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> handles;
   std::uint64_t next_handle = 0x1000;
   std::vector<std::weak_ptr<Memory>> exported;
+  bool leaves = false;
+  std::multimap<std::size_t, std::vector<std::byte>> left;  // by size
   std::map<std::uint64_t, std::uint64_t> host;  // pinned or registered memory, reached by its own address
   std::map<std::uint64_t, std::size_t> globals;
   std::set<void*> objects;
@@ -349,6 +351,12 @@ const Controls controls{
           const Lock lock(state().mutex);
           return state().launches;
         },
+    .leave =
+        [](bool leave) {
+          const Lock lock(state().mutex);
+          state().leaves = leave;
+          if (!leave) state().left.clear();
+        },
     .memory_bytes =
         [] {
           const Lock lock(state().mutex);
@@ -373,6 +381,8 @@ CUresult usable() {
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   return current->failure;
 }
+
+std::byte what_was_left() { return state().leaves ? left_behind : std::byte{0}; }
 
 bool take_memory(std::uint64_t bytes) {
   State& s = state();
@@ -461,6 +471,7 @@ namespace behaviour {
 CUresult cuInit(unsigned) {
   State& s = state();
   if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) s.devices = std::atoi(devices);
+  if (std::getenv("FARGPU_FAKE_LEFT_BEHIND")) s.leaves = true;  // new memory is not zero
   if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {  // up to the first that there is not, as the driver does
     s.visible.clear();
     std::istringstream numbers(list);
@@ -559,6 +570,12 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   drop_textures(reinterpret_cast<CUcontext>(&state().primary[device]));
   drop_arrays(reinterpret_cast<CUcontext>(&state().primary[device]));
   return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  const Lock lock(state().mutex);
+  Context& context = state().primary[device];
+  if (context.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  return --context.retained == 0 ? cuDevicePrimaryCtxReset_v2(device) : CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
   state().primary[device].flags = flags;
@@ -742,9 +759,15 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
   if (!take_memory(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto memory = std::shared_ptr<Memory>(new Memory, [bytes](Memory* m) {
     give_memory(bytes);
+    if (state().leaves) state().left.emplace(bytes, std::move(m->bytes));
     delete m;
   });
-  memory->bytes.resize(bytes);
+  if (const auto left = s.left.find(bytes); left != s.left.end()) {
+    memory->bytes = std::move(left->second);
+    s.left.erase(left);
+  } else {
+    memory->bytes.resize(bytes, what_was_left());
+  }
   memory->device = prop->location.id;
   *handle = s.next_handle++;
   s.handles[*handle] = std::move(memory);
@@ -833,6 +856,7 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 CUresult cuMemHostAlloc(void** out, std::size_t bytes, unsigned) {
   const Lock lock(state().mutex);
   *out = std::calloc(1, bytes);
+  if (state().leaves) std::memset(*out, std::to_integer<int>(what_was_left()), bytes);
   state().host[reinterpret_cast<std::uint64_t>(*out)] = bytes;
   return CUDA_SUCCESS;
 }

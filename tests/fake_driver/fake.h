@@ -39,6 +39,8 @@ inline constexpr ManagedVariable managed_variables[] = {{"managed_words", driver
                                                         {"managed_flag", driver_band + 0x100 + 4000, 4, 0x22},
                                                         {"managed_table", driver_band + 0x8000, 200'000, 0x33}};
 
+inline constexpr std::byte left_behind{0xA5};
+
 struct Launch {
   std::string kernel;
   unsigned grid[3];
@@ -62,6 +64,9 @@ struct Controls {
   /// While paused, nothing that is recorded or submitted completes.
   void (*pause)(bool paused);
   std::vector<Launch> (*launches)();
+  /// Until it is told otherwise, new memory is as it was left: that of cuMemCreate by whoever had as many bytes before, other memory full of
+  /// `left_behind`.
+  void (*leave)(bool leave);
   /// Bytes in cuMemCreate memory that exist now.
   std::uint64_t (*memory_bytes)();
   /// Objects of all kinds that exist now (contexts, streams, events, modules, ...).

@@ -43,6 +43,8 @@ CUresult usable();
 /// Takes device memory; false if there is not so much left.
 bool take_memory(std::uint64_t bytes);
 void give_memory(std::uint64_t bytes);
+/// What every byte of new memory is.
+std::byte what_was_left();
 
 /// Storage behind a device or pinned address, if all of it is there.
 std::byte* translate(std::uint64_t address, std::uint64_t bytes);

@@ -170,6 +170,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.devices = {0, 1};
   options.memory_limits = {device_bytes_max, device_bytes_max};
   options.host_bytes_max = host_bytes_max;
+  options.scrub = size % 4 == 1;  // now and then: its memory is made aside
   {
     server::Session session(client, driver.table(), options);
     try {

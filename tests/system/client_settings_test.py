@@ -1,5 +1,6 @@
 """What users tell the client library by the environment: which devices, what to log, how much to count."""
 
+import json
 import os
 import re
 import tempfile
@@ -123,6 +124,114 @@ class Logs(SystemTest):
             self.assertIn("calls of this process", file.read_text(encoding="utf-8"))
             self.assertEqual(file.stat().st_mode & 0o777, 0o600)  # addresses and names of the program are nobody else's business
         self.assertIn("cannot be written", self.log_of("stats", FARGPU_LOG_FILE="/no/such/folder/log"))
+
+
+class Traces(SystemTest):
+    """FARGPU_TRACE: what happened with the session over time, as viewers of traces read it."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def traced(self, *commands, path=None, **env):
+        host = self.broker()
+        return host, self.client(host, *commands, env={"FARGPU_TRACE": path or self.folder / "trace.json", **env})
+
+    def events(self, path=None, whole=True):
+        text = (path or self.folder / "trace.json").read_text(encoding="utf-8")
+        return json.loads(text if whole else text + "]")
+
+    @staticmethod
+    def named(events, name):
+        return [e for e in events if e["name"] == name]
+
+    def test_calls_and_what_they_waited_for(self):
+        _, client = self.traced(*Logs.COMMANDS)
+        self.assertEqual(client.finish(), 0)
+        events = self.events()
+        for event in events:
+            self.assertIn(event["ph"], "MXiC")
+            self.assertEqual(event["pid"], client.pid)
+            if event["ph"] == "X":
+                self.assertGreaterEqual(event["dur"], 0)
+                self.assertEqual(event["tid"], client.pid)  # its only thread that makes calls
+        launches = self.named(events, "cuLaunchKernel")
+        self.assertEqual([e["args"]["result"] for e in launches], ["CUDA_SUCCESS"] * 3)
+        self.assertEqual([e["args"]["round_trips"] for e in launches], [1, 0, 0])  # the first of a kernel is waited for
+        self.assertGreater(launches[0]["args"]["waited_us"], 0)
+        self.assertEqual([e["args"]["waited_us"] for e in launches[1:]], [0, 0])
+        self.assertTrue(all(e["args"]["bytes_out"] > 0 for e in launches))
+        [written] = self.named(events, "cuMemcpyHtoD_v2")
+        self.assertGreater(written["args"]["bytes_out"], 65536)
+        [read] = self.named(events, "cuMemcpyDtoH_v2")
+        self.assertGreaterEqual(read["args"]["bytes_in"], 65536)
+        # A round trip lies within its call.
+        [trip] = self.named(events, "round trip: copyOut")
+        self.assertGreaterEqual(trip["ts"], read["ts"])
+        self.assertLessEqual(trip["ts"] + trip["dur"], read["ts"] + read["dur"])
+        self.assertGreaterEqual(read["args"]["waited_us"], trip["dur"])
+        depths = [e["args"]["pieces"] for e in events if e["ph"] == "C"]
+        self.assertGreater(max(depths), 0)
+
+    def test_whose_session_it_was(self):
+        host, client = self.traced("init", "context")
+        self.assertEqual(client.finish(), 0)
+        events = self.events()
+        [session] = self.named(events, "session")
+        self.assertEqual(session["args"]["host"], host.pool)
+        self.assertEqual(session["args"]["session"], 1)
+        self.assertEqual(session["args"]["devices"], [FIRST, SECOND])
+        self.assertEqual(self.named(events, "process_name")[0]["args"]["name"], "commanded")
+        self.assertEqual(len(self.named(events, "thread_name")), 1)
+        self.assertGreater(self.named(events, "cuInit: a session")[0]["dur"], 0)
+
+    def test_large_copies_by_lanes(self):
+        _, client = self.traced("init", "context", f"alloc a {32 << 20}", "write a 1", FARGPU_LANES=4)
+        self.assert_lives(client)
+        self.assertEqual(client.finish(), 0)
+        events = self.events()
+        self.assertEqual([e["args"]["bytes"] for e in self.named(events, "bulk lanes: out")], [32 << 20])
+        self.assertEqual([e["args"]["bytes"] for e in self.named(events, "bulk lanes: in")], [32 << 20])
+        self.assertGreater(self.named(events, "cuMemcpyHtoD_v2")[0]["args"]["bytes_out"], 32 << 20)
+
+    def test_a_process_that_is_killed_leaves_what_it_did(self):
+        _, client = self.traced("init", "context", "alloc a 4096")
+        for _ in range(50):
+            client.must("write a 1")
+        wait_until(lambda: self.named(self.events(whole=False), "cuMemAlloc_v2"), "calls in the file while the process runs")
+        os.kill(client.pid, 9)
+        client.process.wait()
+        self.assertTrue(self.named(self.events(whole=False), "cuMemAlloc_v2"))  # but for the last bracket it is JSON
+
+    def test_a_lost_session_is_told(self):
+        host, client = self.traced("init", "context")
+        os.kill(self.worker_of(host, client), 9)
+        client.says("the session is lost")
+        self.assertEqual(client.finish(), 0)
+        self.assertTrue(any(e["name"].startswith("the session is lost: ") for e in self.events()))
+
+    def test_processes_of_a_job_have_files_of_their_own(self):
+        host, first = self.traced("init", "context")
+        second = self.client(host, "init", "context", env={"FARGPU_TRACE": self.folder / "trace.json"})
+        third = self.client(host, "init", "context", env={"FARGPU_TRACE": self.folder / "of-%p.json"})
+        for client in (first, second, third):
+            self.assertEqual(client.finish(), 0)
+        for client, name in ((first, "trace.json"), (second, f"trace.json.{second.pid}"), (third, f"of-{third.pid}.json")):
+            self.assertEqual({e["pid"] for e in self.events(self.folder / name)}, {client.pid})
+            self.assertEqual((self.folder / name).stat().st_mode & 0o777, 0o600)
+
+    def test_none_unless_asked_and_none_without_a_session(self):
+        _, client = self.traced(FARGPU_POOL="none")
+        self.assertEqual(client.ask("init"), "NO_DEVICE")
+        self.assertEqual(list(self.folder.iterdir()), [])
+        self.assertNotIn("FARGPU_TRACE", client.errors())
+
+    def test_a_file_that_cannot_be(self):
+        _, client = self.traced("init", "context", "alloc a 4096", "write a 1", path="/no/such/folder/trace.json")
+        self.assert_lives(client)
+        self.assertEqual(client.finish(), 0)
+        self.assertEqual(client.errors().count("cannot be written"), 1)
 
 
 if __name__ == "__main__":

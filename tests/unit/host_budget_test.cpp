@@ -21,7 +21,10 @@ TEST_CASE("a budget of the host's memory is not exceeded by a byte, whatever is 
 
 TEST_CASE("the first refusal is told") {
   int told = 0;
-  HostBudget budget(10, [&] { ++told; });
+  HostBudget budget(10, std::nullopt, [&](HostBudget::Bound bound) {
+    ++told;
+    CHECK(bound == HostBudget::Bound::session);
+  });
   CHECK(budget.take(10));
   CHECK(told == 0);
   CHECK_FALSE(budget.take(1));

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <list>
 
 #include "server/broker/settings.h"
+#include "server/worker/host_budget.h"
 
 using namespace fargpu;
 using namespace fargpu::server;
@@ -275,4 +277,169 @@ TEST_CASE("tenants: what is wrong is named") {
   CHECK(mentions(complaint("tenant = 5\n"), "(line 1): tenant is the number 5; write tables [tenant.NAME]"));
   CHECK(mentions(complaint("[tenant.a]\ncertificates = [\"x\"]\n[tenant.b]\ncertificates = [\"x\"]\n"), "certificate 'x' is of two tenants"));
   CHECK(mentions(complaint("[tenant.lab\n"), "line 1"));
+}
+
+// --- the queue -----------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Somebody who was refused and waits.
+struct Waiting {
+  Waiting(Host& host, const LeaseWish& wish, const std::string& tenant = "default") : host(host), wish(wish), tenant(tenant) {
+    REQUIRE_FALSE(try_again());
+  }
+  /// Whether it has its lease now.
+  bool try_again() {
+    const Tenant* const found = host.leases.tenants().find(tenant);
+    REQUIRE(found);
+    auto answer = host.leases.grant(*found, wish, std::nullopt, place.get());
+    if (auto* const refusal = std::get_if<LeaseRefusal>(&answer)) {
+      REQUIRE(refusal->may_change);
+      if (!place) place = host.leases.wait(*found, wish);
+      place->lack = refusal->lack;
+      return false;
+    }
+    lease = std::get<std::shared_ptr<Lease>>(answer);
+    place.reset();
+    return true;
+  }
+  Host& host;
+  LeaseWish wish;
+  std::string tenant;
+  std::shared_ptr<Waiter> place;
+  std::shared_ptr<Lease> lease;
+};
+
+}  // namespace
+
+TEST_CASE("leases: small ones that come later do not overtake a large one that waits") {
+  Host host;
+  std::vector<std::shared_ptr<Lease>> small;
+  for (int i = 0; i < 14; ++i) small.push_back(host.get({.gpus = 1, .memory_bytes = 10 * gib}));
+  Waiting large(host, {.gpus = 1, .memory_bytes = 60 * gib});
+  // Each that ends would make room for another small one, for ever.
+  for (int round = 0; round < 16 && !large.lease; ++round) {
+    small.erase(small.begin());
+    const auto late = host.ask({.gpus = 1, .memory_bytes = 10 * gib});
+    if (auto* const lease = std::get_if<std::shared_ptr<Lease>>(&late)) small.push_back(*lease);
+    large.try_again();
+  }
+  REQUIRE(large.lease);
+  CHECK(large.lease->memory_bytes == 60 * gib);
+}
+
+TEST_CASE("leases: who can do with what the one who waits does not need has it at once") {
+  Host host;
+  const auto first = host.get({.gpus = 1, .memory_bytes = 50 * gib});   // of the first device
+  const auto second = host.get({.gpus = 1, .memory_bytes = 20 * gib});  // of the second
+  Waiting large(host, {.gpus = 1, .memory_bytes = 70 * gib});
+  CHECK(large.place->lack == Lack::devices);
+  // The second device is where it waits; the other has room that it does not want.
+  CHECK(host.get({.gpus = 1, .memory_bytes = 30 * gib})->devices == std::vector<unsigned>{0});
+  const LeaseRefusal refused = host.refusal({.gpus = 1, .memory_bytes = 31 * gib});
+  CHECK(refused.may_change);
+  CHECK(mentions(refused.text, "beside what others have waited for"));
+  // Beside one that wants two devices of which one has more than it wants.
+  large.place.reset();
+  Waiting both(host, {.gpus = 2, .memory_bytes = 40 * gib});
+  CHECK(host.get({.gpus = 1, .memory_bytes = 20 * gib})->devices == std::vector<unsigned>{1});
+  CHECK_FALSE(std::holds_alternative<std::shared_ptr<Lease>>(host.ask({.gpus = 1, .memory_bytes = 21 * gib})));
+}
+
+TEST_CASE("leases: a place in the queue goes with who had it") {
+  Host host;
+  const auto first = host.get({.gpus = 2, .memory_bytes = 50 * gib});
+  auto large = std::make_unique<Waiting>(host, LeaseWish{.gpus = 2, .memory_bytes = 80 * gib});
+  int told = 0;
+  const auto watch = host.leases.watch([&] { ++told; });
+  CHECK_FALSE(host.refusal({.gpus = 1, .memory_bytes = gib}).text.empty());
+  large.reset();
+  CHECK(told == 1);
+  CHECK(host.get({.gpus = 1, .memory_bytes = gib}));
+}
+
+TEST_CASE("leases: compute that is waited for is kept too") {
+  Host host;
+  const auto first = host.get({.gpus = 2, .compute_percent = 60});
+  Waiting large(host, {.gpus = 2, .compute_percent = 50});
+  CHECK_FALSE(std::holds_alternative<std::shared_ptr<Lease>>(host.ask({.gpus = 1, .compute_percent = 40})));
+  CHECK(host.get({.gpus = 1, .memory_bytes = 10 * gib}));
+}
+
+TEST_CASE("leases: who waits for its own quota keeps nobody else from a device") {
+  Host host("[tenant.a]\nmemory = \"40GiB\"\n[tenant.b]\n");
+  const auto held = host.get({.gpus = 1, .memory_bytes = 30 * gib}, "a");
+  Waiting more(host, {.gpus = 1, .memory_bytes = 20 * gib}, "a");
+  CHECK(more.place->lack == Lack::quota);
+  CHECK(host.get({.gpus = 1, .memory_bytes = 80 * gib}, "b"));
+  // But one of its own tenant, which would have to wait longer for it.
+  CHECK(host.refusal({.gpus = 1, .memory_bytes = 5 * gib}, "a").lack == Lack::quota);
+}
+
+TEST_CASE("leases: a tenant that asks for much at once does not fill the queue for the others") {
+  Host host("[tenant.a]\n[tenant.b]\n");
+  auto all = host.get({.gpus = 2, .memory_bytes = 80 * gib}, "a");
+  std::list<Waiting> greedy;
+  for (int i = 0; i < 10; ++i) greedy.emplace_back(host, LeaseWish{.gpus = 2, .memory_bytes = 80 * gib}, "a");
+  Waiting other(host, {.gpus = 1, .memory_bytes = 10 * gib}, "b");
+  all.reset();
+  CHECK_FALSE(other.try_again());  // the first of each comes in the order in which they came
+  REQUIRE(greedy.front().try_again());
+  greedy.pop_front();  // done
+  CHECK_FALSE(std::next(greedy.begin())->try_again());
+  // Now the first of `a` is one that came before `other`, and its second one that does not count before it.
+  REQUIRE(greedy.front().try_again());
+  greedy.front().lease.reset();
+  greedy.pop_front();
+  greedy.pop_front();
+  CHECK(greedy.size() == 7);
+}
+
+TEST_CASE("leases: sessions of a tenant go to who has waited for one") {
+  Host host("[tenant.a]\nsessions = 1\n");
+  const auto lease = host.get({}, "a");
+  auto running = host.session(lease);
+  const Tenant& tenant = *host.leases.tenants().find("a");
+  const auto place = host.leases.wait(tenant, {});
+  place->lack = Lack::tenant_sessions;
+  running.reset();
+  CHECK(std::holds_alternative<LeaseRefusal>(host.leases.begin_session(lease)));
+  CHECK(std::holds_alternative<std::unique_ptr<LeaseSession>>(host.leases.begin_session(lease, place.get())));
+}
+
+TEST_CASE("tenants: memory of the host, kernels, administrators and users") {
+  const Tenants tenants = tenants_of("[tenant.a]\nhost_memory = \"2GiB\"\nkernel_seconds_max = 7\nadministrator = true\nusers = [1000]\n[tenant.b]\n");
+  CHECK(tenants.find("a")->host_bytes == 2 * gib);
+  CHECK(tenants.find("a")->kernel_seconds_max == 7u);
+  CHECK(tenants.find("a")->administrator);
+  CHECK(tenants.of_user(1000) == tenants.find("a"));
+  CHECK(tenants.find("b")->host_bytes == 0);
+  CHECK_FALSE(tenants.find("b")->kernel_seconds_max);
+  CHECK_FALSE(tenants.find("b")->administrator);
+  CHECK(tenants.of_user(1001) == nullptr);
+  CHECK(mentions(complaint("[tenant.a]\nusers = [1]\n[tenant.b]\nusers = [1]\n"), "user 1 is of two tenants"));
+  CHECK(mentions(complaint("[tenant.a]\nhost_memory = \"much\"\n"), "host_memory of tenant 'a' is wrong"));
+  CHECK(mentions(complaint("[tenant.a]\nadministrator = 1\n"), "administrator of tenant 'a' is wrong"));
+}
+
+TEST_CASE("leases: all sessions of a lease have the tenant's bound of host memory together") {
+  Host host("[tenant.a]\nhost_memory = \"2GiB\"\n");
+  const auto lease = host.get({}, "a"), other = host.get({}, "a");
+  CHECK(lease->account->host_max() == 2 * gib);
+  const auto one = host.session(lease), two = host.session(lease), third = host.session(other);
+  HostBudget first(0, AccountPlace{lease->account, one->slot()});
+  HostBudget::Bound refused = HostBudget::Bound::session;
+  HostBudget second(0, AccountPlace{lease->account, two->slot()}, [&](HostBudget::Bound bound) { refused = bound; });
+  HostBudget elsewhere(0, AccountPlace{other->account, third->slot()});
+  CHECK(first.take(gib));
+  CHECK(second.take(gib));
+  CHECK_FALSE(second.take(1));
+  CHECK(refused == HostBudget::Bound::lease);
+  CHECK(elsewhere.take(2 * gib));
+  first.give(gib);
+  CHECK(second.take(gib));
+  CHECK(lease->account->held_of_host(lease->id) == 2 * gib);
+  host.leases.set_tenants(tenants_of("[tenant.a]\nhost_memory = \"3GiB\"\n"));
+  CHECK(first.take(gib));
+  CHECK_FALSE(first.take(1));
 }

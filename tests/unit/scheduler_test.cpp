@@ -466,3 +466,34 @@ TEST_CASE("scheduler: whatever sessions say, in whatever order, one lease has a 
     }
   }
 }
+
+TEST_CASE("scheduler: an owner gets its weight, however many leases it has, and all of it for those that have work") {
+  World world("fair");
+  const auto of = [&](const char* owner, unsigned weight, Time begins = Time(0)) -> Tenant& {
+    return world.add({.kernel_least = 1ms, .kernel_most = 1ms, .begins = begins}, {.weight = weight, .owner = owner});
+  };
+  Tenant& alone = of("one", 100);
+  std::vector<Tenant*> many;
+  for (int i = 0; i < 4; ++i) many.push_back(&of("many", 100, i < 2 ? Time(0) : Time(10s)));
+  const auto used_by_many = [&] {
+    Time sum{0};
+    for (const Tenant* tenant : many) sum += tenant->used;
+    return sum;
+  };
+  world.run(10s);  // one beside two
+  CHECK(static_cast<double>(alone.used.count()) / static_cast<double>(used_by_many().count()) == Approx(1).epsilon(0.03));
+  CHECK(static_cast<double>(many[0]->used.count()) / static_cast<double>(many[1]->used.count()) == Approx(1).epsilon(0.03));
+  const Time alone_before = alone.used, many_before = used_by_many();
+  world.run(20s);  // one beside four
+  CHECK(static_cast<double>((alone.used - alone_before).count()) / static_cast<double>((used_by_many() - many_before).count()) == Approx(1).epsilon(0.03));
+}
+
+TEST_CASE("scheduler: leases without an owner have their weights for themselves") {
+  World world("fair");
+  const Tenant& one = world.add({.kernel_least = 1ms, .kernel_most = 1ms}, {.weight = 2});
+  world.add({.kernel_least = 1ms, .kernel_most = 1ms}, {.weight = 1});
+  world.add({.kernel_least = 1ms, .kernel_most = 1ms}, {.weight = 1});
+  world.run(10s);
+  CHECK(one.used > 4.8s);
+  CHECK(one.used < 5.2s);
+}

@@ -54,13 +54,13 @@ std::size_t Turnstile::words() {
   return words_;
 }
 
-Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile, std::chrono::nanoseconds work_max) {
+Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile, std::chrono::nanoseconds work_max, bool scrub) {
   driver->reset();
   auto [near, far] = config.transport == client::Transport::shm ? make_sockets() : make_memory_channel();
   if (wrap_channel && config.transport != client::Transport::shm) near = wrap_channel(std::move(near));
   else config.wrap_shared = wrap_channel;
   channel_ = near.get();
-  worker_ = std::thread([this, turnstile, work_max, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
+  worker_ = std::thread([this, turnstile, work_max, scrub, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;
     try {
       attach = receive_control(*far, limits::lease_timeout);
@@ -79,6 +79,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     // with it. Not waited for without end: a function of the test may be.
     options.lane_key = lane_key;
     options.turns.work_max = work_max;
+    options.scrub = scrub;
     if (turnstile) {
       options.turns.asks = true;
       options.turns.tell = [turnstile](const scheduler::Activity& activity, std::uint64_t, scheduler::Time) {
@@ -194,8 +195,8 @@ void CUDA_CB Gate::pass(void* argument) {
 }
 
 RemoteContext::RemoteContext(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile,
-                             std::chrono::nanoseconds work_max)
-    : Remote(std::move(config), std::move(memory_limits), turnstile, work_max) {
+                             std::chrono::nanoseconds work_max, bool scrub)
+    : Remote(std::move(config), std::move(memory_limits), turnstile, work_max, scrub) {
   if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
     throw std::runtime_error("no context");
 }

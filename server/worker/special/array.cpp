@@ -1,8 +1,12 @@
 // Arrays are charged for what they will take before they are made.
 
+#include <algorithm>
+#include <bit>
+#include <functional>
 #include <limits>
 
 #include "protocol/extent.h"
+#include "server/worker/scrub.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
@@ -49,16 +53,45 @@ bool takes_nothing(const CUDA_ARRAY3D_DESCRIPTOR& array) {
   return (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
 }
 
-template <class Reply, class Object, class Create>
-CUresult make(Session& session, Call& call, HandleKind kind, std::uint64_t bytes, Create&& create) {
-  std::shared_ptr<Charge> charge = Charge::take(session.ledger(), session.context(call.id().context)->device, bytes);
+// What all kinds of arrays have in common: how they are made, scrubbed and given up.
+template <class Object>
+struct Making {
+  HandleKind kind;
+  std::uint64_t bytes;
+  std::function<CUresult(Object*)> create;
+  std::function<CUresult(Object)> scrub;
+  std::function<void(Object)> destroy;
+};
+
+template <class Reply, class Object>
+Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array, Making<Object> making) {
+  const bool scrubs = session.options().scrub && making.bytes != 0;
+  if (scrubs && !can_scrub(array)) return CUDA_ERROR_NOT_SUPPORTED;
+  std::shared_ptr<Charge> charge = Charge::take(session.ledger(), session.context(call.id().context)->device, making.bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   Object object{};
-  if (const CUresult result = create(&object); result != CUDA_SUCCESS) return result;
-  const Handle handle = session.reveal(kind, object, call);
-  session.charge(handle, std::move(charge));
-  call.out<Reply>().setPHandle(handle.value());
-  return CUDA_SUCCESS;
+  if (const CUresult result = making.create(&object); result != CUDA_SUCCESS) return result;
+  const auto reveal = [&session, kind = making.kind, object, charge, context = call.id().context] {
+    const Handle handle = session.handles().reveal(kind, reinterpret_cast<std::uint64_t>(object), context);
+    session.charge(handle, charge);
+    return handle.value();
+  };
+  if (!scrubs) {
+    call.out<Reply>().setPHandle(reveal());
+    return CUDA_SUCCESS;
+  }
+  return session.aside_reply(
+      call, [scrub = making.scrub, object] { return scrub(object); },
+      [reveal, destroy = making.destroy, object](CUresult result, MessageWriter& writer) {
+        if (result == CUDA_SUCCESS) writer.root<Reply>().setPHandle(reveal());
+        else destroy(object);
+        return result;
+      });
+}
+
+Making<CUarray> plain_array(DriverTable& driver, std::uint64_t bytes, std::function<CUresult(CUarray*)> create) {
+  return {HandleKind::array, bytes, std::move(create), [&driver](CUarray made) { return scrub(driver, made); },
+          [&driver](CUarray made) { driver.cuArrayDestroy(made); }};
 }
 
 CUdevice device_of(Session& session, const Call& call) { return session.driver_ordinal(session.context(call.id().context)->device); }
@@ -70,8 +103,9 @@ Outcome cuArrayCreate_v2(Session& session, Call& call, wire::CuArrayCreateV2::Re
   CUDA_ARRAY_DESCRIPTOR array{};
   decode(in.getPAllocateArray(), array);
   const CUDA_ARRAY3D_DESCRIPTOR full{array.Width, array.Height, 0, array.Format, array.NumChannels, 0};
-  return make<wire::CuArrayCreateV2Reply, CUarray>(session, call, HandleKind::array, bytes_of_array(driver, full, device_of(session, call)),
-                                                   [&](CUarray* out) { return driver.cuArrayCreate_v2(out, &array); });
+  const std::uint64_t bytes = bytes_of_array(driver, full, device_of(session, call));
+  return make<wire::CuArrayCreateV2Reply>(session, call, full,
+                                          plain_array(driver, bytes, [&](CUarray* out) { return driver.cuArrayCreate_v2(out, &array); }));
 }
 
 Outcome cuArray3DCreate_v2(Session& session, Call& call, wire::CuArray3DCreateV2::Reader in) {
@@ -79,8 +113,8 @@ Outcome cuArray3DCreate_v2(Session& session, Call& call, wire::CuArray3DCreateV2
   CUDA_ARRAY3D_DESCRIPTOR array{};
   decode(in.getPAllocateArray(), array);
   const std::uint64_t bytes = takes_nothing(array) ? 0 : bytes_of_array(driver, array, device_of(session, call));
-  return make<wire::CuArray3DCreateV2Reply, CUarray>(session, call, HandleKind::array, bytes,
-                                                     [&](CUarray* out) { return driver.cuArray3DCreate_v2(out, &array); });
+  return make<wire::CuArray3DCreateV2Reply>(session, call, array,
+                                            plain_array(driver, bytes, [&](CUarray* out) { return driver.cuArray3DCreate_v2(out, &array); }));
 }
 
 Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedArrayCreate::Reader in) {
@@ -89,9 +123,14 @@ Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedAr
   decode(in.getPMipmappedArrayDesc(), array);
   const unsigned levels = in.getNumMipmapLevels();
   const std::uint64_t bytes = takes_nothing(array) ? 0 : bytes_of_mipmap(driver, array, levels, device_of(session, call));
-  return make<wire::CuMipmappedArrayCreateReply, CUmipmappedArray>(
-      session, call, HandleKind::mipmap, bytes,
-      [&](CUmipmappedArray* out) { return driver.cuMipmappedArrayCreate(out, &array, levels); });
+  // As many as lead to one element, whatever is asked for.
+  const auto most = static_cast<unsigned>(std::bit_width(std::max({array.Width, array.Height, array.Depth, std::size_t{1}})));
+  return make<wire::CuMipmappedArrayCreateReply>(
+      session, call, array,
+      Making<CUmipmappedArray>{
+          HandleKind::mipmap, bytes, [&](CUmipmappedArray* out) { return driver.cuMipmappedArrayCreate(out, &array, levels); },
+          [&driver, scrubbed = std::clamp(levels, 1u, most)](CUmipmappedArray made) { return scrub(driver, made, scrubbed); },
+          [&driver](CUmipmappedArray made) { driver.cuMipmappedArrayDestroy(made); }});
 }
 
 // An array keeps what was ever mapped into it charged for as long as it lives, also when it is taken out again.

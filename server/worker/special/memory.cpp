@@ -1,16 +1,38 @@
 // Device memory, mappings, and host blocks.
 
 #include "server/worker/graph_node.h"
+#include "server/worker/scrub.h"
 #include "server/worker/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
 
 namespace fargpu::server::hand {
 
-Outcome backMemory(Session& session, Call&, wire::BackMemory::Reader in) {
+namespace {
+
+// Fills new memory with zeros, beside the executor, because the GPU may be at work for long.
+std::function<CUresult()> scrubbing(Session& session, int device, CUmemGenericAllocationHandle handle, std::uint64_t bytes) {
+  const ContextState* const context = session.context_on(device);
+  return [&driver = session.driver(), cuda = context ? context->cuda : nullptr, device, handle, bytes] {
+    return scrub(driver, cuda, device, handle, bytes);
+  };
+}
+
+}  // namespace
+
+Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   const int device = session.driver_ordinal(in.getDevice());
   if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-  return session.memory().back(in.getAddress(), in.getBytes(), device);
+  const std::uint64_t address = in.getAddress(), bytes = in.getBytes();
+  DeviceMemory& memory = session.memory();
+  if (!session.options().scrub) return memory.back(address, bytes, device);
+  CUmemGenericAllocationHandle handle{};
+  if (const CUresult made = memory.make(address, bytes, device, handle); made != CUDA_SUCCESS) return made;
+  return session.aside(call, scrubbing(session, device, handle, bytes), [&memory, address, bytes, device, handle](CUresult result) {
+    if (result == CUDA_SUCCESS) return memory.place(address, bytes, device, handle);
+    memory.release(handle);
+    return result;
+  });
 }
 
 Outcome releaseMemory(Session& session, Call&, wire::ReleaseMemory::Reader in) {
@@ -56,10 +78,21 @@ Outcome cuMemCreate(Session& session, Call& call, wire::CuMemCreate::Reader in) 
   decode(in.getProp(), prop);
   prop.location.id = session.driver_ordinal(prop.location.id);
   CUmemGenericAllocationHandle handle{};
-  const CUresult result = session.memory().create(in.getSize(), prop, handle);
-  if (result == CUDA_SUCCESS)
+  const std::uint64_t bytes = in.getSize();
+  if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS) return made;
+  if (!session.options().scrub) {
     call.out<wire::CuMemCreateReply>().setHandle(session.reveal(HandleKind::allocation, handle, call).value());
-  return result;
+    return CUDA_SUCCESS;
+  }
+  return session.aside_reply(call, scrubbing(session, prop.location.id, handle, bytes),
+                             [&session, handle, id = call.id()](CUresult result, MessageWriter& writer) {
+                               if (result == CUDA_SUCCESS) {
+                                 writer.root<wire::CuMemCreateReply>().setHandle(session.handles().reveal(HandleKind::allocation, handle, 0).value());
+                               } else {
+                                 session.memory().release(handle);
+                               }
+                               return result;
+                             });
 }
 
 Outcome cuMemRelease(Session& session, Call&, wire::CuMemRelease::Reader in) {

@@ -183,6 +183,25 @@ std::string perform(std::istream& rest) {
     return name_of(result) + (result != CUDA_SUCCESS ? "" : now == block.bytes ? " same" : " different");
   }
   if (command == "address") return "SUCCESS " + std::to_string(block.address);
+  if (command == "export") {  // a block, for other processes
+    CUipcMemHandle handle{};
+    const CUresult result = cuIpcGetMemHandle(&handle, block.address);
+    std::string text;
+    for (const char byte : handle.reserved) {
+      char digits[3];
+      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+      text += digits;
+    }
+    return name_of(result) + " " + text;
+  }
+  if (command == "open") {  // a block of another process, of the size that the one of this name has
+    std::string text;
+    rest >> text;
+    CUipcMemHandle handle{};
+    for (std::size_t i = 0; i < sizeof handle.reserved && 2 * i + 1 < text.size(); ++i)
+      handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+    return name_of(cuIpcOpenMemHandle(&block.address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  }
   if (command == "launch") return name_of(launch(fill, block));
   if (command == "crash") return name_of(launch(crash, block));
   if (command == "hang") return name_of(launch(hang, block));

@@ -1,0 +1,101 @@
+#pragma once
+// FARGPU_TRACE=file.json: what the process did with its session, over time, for viewers of traces (Chrome's trace event format, as an array
+// of events, whose end may be missing). Written as it happens: the memory it takes has a bound, and a process that is killed leaves all but
+// the last moment.
+
+#include <cuda.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "opcodes.h"
+#include "symbols.h"
+
+namespace fargpu::client {
+
+class Session;
+class Thread;
+struct Stream;
+
+namespace trace {
+
+extern const bool enabled;
+using Clock = std::chrono::steady_clock;
+
+/// What one thread's call has cost so far; kept by the Thread.
+struct Costs {
+  std::uint64_t bytes_out = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t round_trips = 0;
+  Clock::duration waited{0};  ///< for the network and the worker
+  long thread_id = 0;         ///< the system's; 0 until the thread was named in the file
+};
+
+void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_point begin) noexcept;
+void write_frame(Thread& thread, const Stream* stream, std::uint64_t bytes) noexcept;
+void write_round_trip(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in, Clock::time_point begin) noexcept;
+
+/// An exported function while it runs.
+class Call {
+ public:
+  Call() {
+    if (enabled) [[unlikely]]
+      begin_ = Clock::now();
+  }
+  void returns(Thread& thread, Symbol symbol, CUresult result) noexcept {
+    if (enabled) [[unlikely]]
+      write_call(thread, symbol, result, begin_);
+  }
+
+ private:
+  Clock::time_point begin_;
+};
+
+enum class Direction { out, in };
+void write_transfer(Thread& thread, Direction direction, std::uint64_t bytes, Clock::time_point begin) noexcept;
+
+/// Contents of memory while they travel on the bulk lanes.
+class Transfer {
+ public:
+  Transfer(Thread& thread, Direction direction, std::uint64_t bytes) : thread_(thread), direction_(direction), bytes_(bytes) {
+    if (enabled) [[unlikely]]
+      begin_ = Clock::now();
+  }
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+  ~Transfer() {
+    if (enabled) [[unlikely]]
+      write_transfer(thread_, direction_, bytes_, begin_);
+  }
+
+ private:
+  Thread& thread_;
+  const Direction direction_;
+  const std::uint64_t bytes_;
+  Clock::time_point begin_;
+};
+
+/// A frame has left, for work on this stream if it is not null.
+inline void sent(Thread& thread, const Stream* stream, std::uint64_t bytes) noexcept {
+  if (enabled) [[unlikely]]
+    write_frame(thread, stream, bytes);
+}
+/// Its answer is here.
+inline void answered(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in, Clock::time_point begin) noexcept {
+  if (enabled) [[unlikely]]
+    write_round_trip(thread, opcode, result, bytes_in, begin);
+}
+
+/// Which session it is, at which host, with what; and how long it took to have it, since then.
+void begin_session(const Session& session, Clock::time_point begin) noexcept;
+/// Something that has no length.
+void note(const std::string& text) noexcept;
+/// The process ends: nothing more is written.
+void finish() noexcept;
+
+/// Text as it stands between the quotes of JSON.
+std::string escaped(const std::string& text);
+
+}  // namespace trace
+}  // namespace fargpu::client

@@ -1,0 +1,217 @@
+"""What stands between tenants of one host: who they are by their users, whose turn it is, what is left in memory, and what floods cost."""
+
+import os
+import socket
+import tempfile
+import unittest
+from pathlib import Path
+
+from rig import SystemTest, fargpu, paths, wait_until
+from rig.broker import settings_file
+from rig.wire import control, frame
+
+MIB = 1 << 20
+ME = os.getuid()
+ANY_WAY = {"FARGPU_TRANSPORT": "auto"}  # else tests go by TCP
+
+
+class Users(SystemTest):
+    """A Unix socket says which user of the machine is at its other end."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.path = self.folder / "fargpud.socket"
+
+    def host(self, tenants, *options):
+        with settings_file(tenants) as file:
+            host = self.broker(*options, listen=f"127.0.0.1:0,unix:{self.path}", config=file)
+            host.log("listening", address=f"unix:{self.path}")
+            return host
+
+    def pool(self):
+        return f"unix:{self.path}"
+
+    def test_a_user_is_the_tenant_that_lists_him(self):
+        host = self.host(f'[tenant.mine]\nmemory = "64MiB"\nusers = [{ME}]\n[tenant.other]\n')
+        client = self.client(self.pool(), "init", env=ANY_WAY)
+        self.assertEqual(client.ask("total_bytes 0"), f"SUCCESS {64 * MIB}")
+        self.assertEqual(host.log("session started", pid=client.pid)["tenant"], "mine")
+
+    def test_one_that_nobody_lists_is_refused_by_name(self):
+        host = self.host(f"[tenant.other]\nusers = [{ME + 1}]\n")
+        client = self.client(self.pool(), env=ANY_WAY)
+        self.assertEqual(client.ask("init"), "NOT_PERMITTED")
+        client.says(f"user {ME} of this machine is of no tenant here")
+        self.assertIn("users", host.log("client denied")["reason"])
+        # By the port nobody is anybody.
+        self.assertEqual(self.client(host).ask("init"), "NOT_PERMITTED")
+
+    def test_a_default_tenant_takes_the_others(self):
+        host = self.host(f"[tenant.default]\n[tenant.other]\nusers = [{ME + 1}]\n")
+        client = self.client(self.pool(), "init", env=ANY_WAY)
+        self.assertEqual(host.log("session started", pid=client.pid)["tenant"], "default")
+
+    def test_a_token_says_more_than_the_user(self):
+        tokens = self.folder / "tokens"
+        done = fargpu("token", "create", "--file", tokens, "--name", "a", "--tenant", "other", "--ttl", "1h")
+        self.assertEqual(done.code, 0, done.err)
+        host = self.host(f"[tenant.mine]\nusers = [{ME}]\n[tenant.other]\n", "--token-file", tokens)
+        client = self.client(self.pool(), "init", env={**ANY_WAY, "FARGPU_TOKEN": done.out.strip()})
+        self.assertEqual(host.log("session started", pid=client.pid)["tenant"], "other")
+        wrong = self.client(self.pool(), env={**ANY_WAY, "FARGPU_TOKEN": "x" * 40})
+        self.assertEqual(wrong.ask("init"), "NOT_PERMITTED")
+
+    def test_administrators_change_the_policy_and_others_do_not(self):
+        for said, code in (("true", 0), ("false", 126)):
+            with self.subTest(administrator=said):
+                host = self.host(f"[tenant.mine]\nusers = [{ME}]\nadministrator = {said}\n")
+                done = fargpu("policy", "set", "fair", "--host", self.pool())
+                self.assertEqual(done.code, code, done.err)
+                if code:
+                    self.assertIn("only administrators", done.err)
+                    self.assertEqual(host.log("scheduling not changed")["tenant"], "mine")
+                else:
+                    self.assertEqual(host.log("policy")["policy"], "fair")
+                host.close()
+
+
+class Bounds(SystemTest):
+    def test_memory_of_the_host_is_the_leases(self):
+        with settings_file('[tenant.default]\nhost_memory = "8MiB"\n') as file:
+            host = self.broker(config=file)
+        job = {**ANY_WAY, "FARGPU_JOB": "5a" * 16}
+        commands = ("init", "context", f"alloc a {5 * MIB}", "write a 5")
+        one, other = (self.client(host, *commands, env=job) for _ in range(2))
+        one.must("pin a")
+        self.assertEqual(other.ask("pin a"), "OUT_OF_MEMORY")
+        other.says("host_memory of the tenant")
+        self.assert_lives(other)
+        self.client(host, *commands, "pin a", env=ANY_WAY)  # a lease of its own
+        self.assertEqual(one.finish(), 0)
+        wait_until(lambda: other.ask("pin a") == "SUCCESS", "what the first had")
+
+    def test_kernels_have_their_tenants_time(self):
+        with settings_file("[tenant.default]\nkernel_seconds_max = 1\n") as file:
+            host = self.broker("--kernel-seconds-max", "1000", config=file)
+        bystander = self.client(host, "init", "context", "alloc a 4096", "write a 5")
+        hung = self.client(host, "init", "context", "load", "alloc a 4096", "hang a")
+        hung.begin("sync")
+        self.assertIn("kernel_seconds_max", host.log("session ended", seconds=20)["reason"])
+        self.assertEqual(hung.answer(), "DEVICE_UNAVAILABLE")
+        self.assert_lives(bystander)
+
+    def test_a_large_lease_that_waits_is_not_overtaken(self):
+        host = self.broker(env={"FARGPU_FAKE_DEVICES": 1})
+        whole = host.status()["devices"][0]["memory_bytes"]
+        small = {"FARGPU_MEM": str(whole // 4)}
+        running = [self.client(host, "init", env=small) for _ in range(2)]
+        large = self.client(host, env={"FARGPU_MEM": str(whole * 3 // 4), "FARGPU_WAIT": "60s"})
+        large.begin("init")
+        host.log("lease waits")
+        late = self.client(host, env=small)
+        self.assertEqual(late.ask("init"), "SYSTEM_NOT_READY")
+        late.says("beside what others have waited for")
+        for client in running:
+            self.assertEqual(client.finish(), 0)
+        self.assertEqual(large.answer(), "SUCCESS")
+        self.assertEqual(self.client(host, env=small).ask("init"), "SUCCESS")
+
+
+class Floods(SystemTest):
+    def knock(self, host, address="127.0.0.1"):
+        connection = socket.create_connection(("127.0.0.1", host.port), timeout=10, source_address=(address, 0))
+        self.addCleanup(connection.close)
+        return connection
+
+    def refused(self, host, address="127.0.0.1"):
+        connection = self.knock(host, address)
+        try:
+            connection.sendall(b"\xff" * 64)
+            while connection.recv(4096):
+                pass
+        except ConnectionError:
+            pass
+
+    def test_a_source_of_nonsense_is_told_a_few_times_and_then_shut_out(self):
+        host = self.broker("--refusals-per-address-max", "100")
+        bystander = self.client(host, "init", "context", "alloc a 4096", "write a 5")
+        for _ in range(150):
+            self.refused(host, "127.0.0.2")
+        self.assertEqual(host.log("source shut out")["source"], "127.0.0.2")
+        loud = [line for line in host.process.err.seen if "warning" in line and "127.0.0.2" in line]
+        self.assertLessEqual(len(loud), 11)
+        # It is not heard any more, for a while, and others are.
+        self.assertEqual(self.knock(host, "127.0.0.2").recv(1), b"")
+        self.assert_lives(bystander)
+        self.assert_lives(self.client(host, "init", "context", "alloc a 4096", "write a 5"))
+
+    def test_wrong_tickets_count_too(self):
+        host = self.broker("--refusals-per-address-max", "30")
+        attach = frame(control('(attach = (protocolVersion = 1, ticket = "' + "x" * 32 + '"))'))
+        for _ in range(40):
+            try:
+                connection = self.knock(host, "127.0.0.3")
+                connection.sendall(attach)
+                while connection.recv(4096):
+                    pass
+            except ConnectionError:
+                pass
+        self.assertEqual(host.log("source shut out")["source"], "127.0.0.3")
+
+    def test_half_open_connections_are_bounded_and_told_of(self):
+        host = self.broker("--callers-per-address-max", "20", "--handshake-seconds", "2")
+        held = [self.knock(host, "127.0.0.4") for _ in range(60)]
+        wait_until(lambda: len(host.logged("connection cut")) >= 40, "room made")
+        self.assert_lives(self.client(host, "init", "context", "alloc a 4096", "write a 5"))
+        wait_until(lambda: len(host.logged("connection refused")) >= 20, "an end of waiting for the others")
+        loud = [line for line in host.process.err.seen if "warning" in line and "127.0.0.4" in line]
+        self.assertLessEqual(len(loud), 11)
+        self.assertEqual(len(held), 60)
+
+
+@unittest.skipIf(paths.SANITIZED, "it needs the software GPU")
+class Stolen(SystemTest):
+    def test_a_handle_of_shared_memory_opens_nothing_for_another_tenant(self):
+        with tempfile.TemporaryDirectory() as folder, settings_file("[tenant.one]\n[tenant.other]\n") as file:
+            tokens = Path(folder) / "tokens"
+
+            def token(tenant):
+                done = fargpu("token", "create", "--file", tokens, "--name", tenant, "--tenant", tenant, "--ttl", "1h")
+                return {"FARGPU_TOKEN": done.out.strip()}
+
+            one, other = token("one"), token("other")
+            host = self.broker("--token-file", tokens, config=file, driver=paths.SOFTWARE_GPU)
+            block = ("init", "context", f"alloc a {2 * MIB}", "write a 94")
+            owner = self.client(host, *block, env=one)
+            handle = owner.must("export a").split()[1]
+            friend = self.client(host, *block, env=one)
+            friend.must(f"open a {handle}")
+            self.assert_lives(friend)
+            owner.must("write a 7")
+            self.assertEqual(friend.ask("check a"), "SUCCESS different")  # it is the same memory
+            thief = self.client(host, *block, env=other)
+            self.assertEqual(thief.ask(f"open a {handle}"), "INVALID_VALUE")
+            self.assert_lives(thief)
+
+
+class LeftBehind(SystemTest):
+    def test_scrubbing_is_for_hosts_with_tenants(self):
+        for tenants, options, zeros in (("", (), False), ("", ("--scrub", "always"), True), ("[tenant.default]\n", (), True),
+                                        ("[tenant.default]\n", ("--scrub", "never"), False)):
+            with self.subTest(tenants=tenants, options=options), settings_file(tenants) as file:
+                host = self.broker(*options, config=file, env={"FARGPU_FAKE_LEFT_BEHIND": "1"})
+                client = self.client(host, "init", "context", f"alloc a {4 * MIB}")
+                self.assertEqual(client.ask("check a"), "SUCCESS same" if zeros else "SUCCESS different")
+                self.assertEqual(client.finish(), 0)
+                host.close()
+
+    def test_a_word_that_is_none(self):
+        done = self.start([paths.FARGPUD, "--scrub", "sometimes", "--config", "/dev/null"])
+        self.assertEqual(done.wait(), 2)
+        self.assertIn("tenants, always or never", done.err.seen[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
