@@ -179,6 +179,7 @@ class Intruders(SystemTest):
 
     @unittest.skipIf(paths.SANITIZED, "UndefinedBehaviorSanitizer opens a pipe to look at an object")
     def test_descriptors_run_out(self):
+        self.host.log("local socket")  # the last that it opens
         busy = processor_seconds(self.host.pid)
         limits = resource.prlimit(self.host.pid, resource.RLIMIT_NOFILE)
         open_now = len(os.listdir(f"/proc/{self.host.pid}/fd"))
