@@ -63,6 +63,7 @@ struct Context {
   Stream legacy;
   /// Number of the last call that gave work to the legacy stream or to one that synchronises with it.
   std::atomic<std::uint64_t> blocking_submitted{0};
+  std::atomic<std::uint64_t> blocking_awaited{0};  ///< see Stream::awaited
   /// Everything submitted up to this call is complete: on all streams; on the blocking ones.
   std::atomic<std::uint64_t> completed{0};
   std::atomic<std::uint64_t> blocking_completed{0};

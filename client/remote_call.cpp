@@ -55,6 +55,10 @@ void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
   raise(context.submitted, number);
   if (stream->blocking()) raise(context.blocking_submitted, number);
   if (host_visible_) raise(context.host_visible, number);
+  if (!taken_ || host_visible_) {
+    raise(stream->awaited, number);
+    if (stream->blocking()) raise(context.blocking_awaited, number);
+  }
   session_.note_submission(number);
 }
 

@@ -48,6 +48,9 @@ class RemoteCallBase {
   void host_visible() { host_visible_ = true; }
   bool seen_by_host() const { return host_visible_; }
 
+  /// All that the work needs of this process went with the call, and nobody but later work can tell when it is done.
+  void taken() { taken_ = true; }
+
   /// Sends it without waiting. A failure that the worker meets comes back later. Work on a stream names it.
   CUresult post() { return post(nullptr); }
   CUresult post(const StreamUse& stream) { return post(&*stream); }
@@ -95,6 +98,7 @@ class RemoteCallBase {
   std::optional<MessageReader> reader_;
   std::uint64_t number_ = 0;
   bool host_visible_ = false;
+  bool taken_ = false;
   std::vector<Stream*> further_streams_;
 };
 

@@ -212,7 +212,8 @@ CUresult Session::synchronize(Thread& thread, Context& context) {
 
 CUresult Session::synchronize(Thread& thread, Stream& stream) {
   if (const CUresult bad = captures_.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
-  const CUresult result = settle(thread, stream);
+  const bool unnoticed = !stream.idle() && stream.as_good_as_idle() && !shared_memory_.any();
+  const CUresult result = unnoticed ? put_before_all(thread, stream) : settle(thread, stream);
   after_wait(thread);
   return result;
 }
@@ -253,6 +254,18 @@ CUresult Session::settle(Thread& thread, Stream& stream) {
     if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
   }
   return result;
+}
+
+// Programs wait for each copy of pageable memory. What is left of it concerns nobody but later work on the device, which the worker
+// keeps behind it, on all streams.
+CUresult Session::put_before_all(Thread& thread, Stream& stream) {
+  RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
+  call.in_context(stream.context);
+  call.in().setHStream(stream.wire());
+  const std::uint64_t items = stream.items.load();
+  if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
+  stream.complete(call.number(), items);
+  return CUDA_SUCCESS;
 }
 
 bool Session::idle() {

@@ -140,6 +140,8 @@ class Session final : PushHandler {
   /// The same for waits that the program did not ask for: captures do not mind them.
   CUresult settle(Thread& thread, Context& context);
   CUresult settle(Thread& thread, Stream& stream);
+  /// In place of a wait that nobody can notice, later work comes behind what the stream was given.
+  CUresult put_before_all(Thread& thread, Stream& stream);
   /// Nothing is under way in any context.
   bool idle();
   /// Work under way waits for this process, which may yet change what later work is to read: host functions, values waited for.

@@ -15,6 +15,7 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
     if (!pool || !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (session_.graph_memory().knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
+  note();
   const auto [base, bytes] = session_.device_memory().share_piece(region->base);
   RemoteCall<wire::ShareMemory> call(thread, Opcode::shareMemory, ContextNeed::none);
   call.in().setAddress(base);
@@ -30,6 +31,7 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
 
 CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address) {
   const std::lock_guard lock(mutex_);
+  note();
   if (ours_.contains(handle.key)) return CUDA_ERROR_INVALID_CONTEXT;
   if (handle.bytes == 0 || handle.bytes % DeviceMemory::granularity != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::pair key(handle.key, static_cast<const Context*>(&context));

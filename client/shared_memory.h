@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -27,6 +28,9 @@ class SharedMemory {
   /// `pool`: that it was imported by; null for cuIpcOpenMemHandle.
   CUresult open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address);
   CUresult close(Thread& thread, std::uint64_t address, bool of_pool);
+  /// Another process may see memory of this one, and hear from the program when to look.
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+  void note() { any_.store(true, std::memory_order_relaxed); }
   /// The context is gone, and with it what was opened in it.
   void context_closed(Thread& thread, Context& context);
 
@@ -43,6 +47,7 @@ class SharedMemory {
 
   Session& session_;
   std::mutex mutex_;  // held over calls to the worker: nothing that answers them needs it
+  std::atomic<bool> any_{false};
   std::set<ShareKey> ours_;
   Pieces opened_;
 };

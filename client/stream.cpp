@@ -6,14 +6,14 @@
 
 namespace fargpu::client {
 
-bool Stream::idle() const {
-  if (legacy()) {
-    return context->blocking_submitted.load() <=
-           std::max({completed.load(), context->blocking_completed.load(), context->completed.load()});
-  }
+// The legacy stream waits for all blocking ones, and they for it: an awaited call on any of them is one on all.
+bool Stream::idle() const { return reached(legacy() ? context->blocking_submitted.load() : submitted.load()); }
+bool Stream::as_good_as_idle() const { return reached(blocking() ? context->blocking_awaited.load() : awaited.load()); }
+
+bool Stream::reached(std::uint64_t call) const {
   std::uint64_t done = std::max(completed.load(), context->completed.load());
   if (blocking()) done = std::max(done, context->blocking_completed.load());
-  return submitted.load() <= done;
+  return call <= done;
 }
 
 void Stream::complete(std::uint64_t number, std::uint64_t items_then) {
@@ -29,7 +29,7 @@ void Stream::reset() {
   flags = 0;
   priority = 0;
   id = 0;
-  submitted = completed = items = retired = fenced = 0;
+  submitted = awaited = completed = items = retired = fenced = 0;
   functions = 0;
   capture = nullptr;
 }

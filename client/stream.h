@@ -26,6 +26,7 @@ struct Stream {
   std::uint64_t id = 0;  ///< cuStreamGetId
 
   std::atomic<std::uint64_t> submitted{0};  ///< last call that gave it work
+  std::atomic<std::uint64_t> awaited{0};    ///< the last of these but for copies in whose bytes were taken
   std::atomic<std::uint64_t> completed{0};  ///< everything up to this call is done
   std::atomic<std::uint64_t> items{0};      ///< pieces of work given to it
   std::atomic<std::uint64_t> retired{0};    ///< how many of them are known to be done
@@ -41,9 +42,14 @@ struct Stream {
   std::uint64_t wire() const { return legacy() ? 1 : handle.value(); }
   /// Everything given to it is known to be done.
   bool idle() const;
+  /// All that may be missing are copies in whose bytes were taken: once later work comes behind them, they are as good as done.
+  bool as_good_as_idle() const;
   /// Notes that everything submitted before call `number` is done.
   void complete(std::uint64_t number, std::uint64_t items_then);
   void reset();
+
+ private:
+  bool reached(std::uint64_t call) const;
 };
 
 struct Event {

@@ -200,7 +200,7 @@ class Copier {
   CUresult send_by_lanes() {
     const std::uint64_t bytes = copy_.width * copy_.height;
     const std::uint32_t transfer = session_.bulk().next();
-    const CUresult result = copy_in(copy_.target, bytes, 1, {}, [&](auto from) { from.setLanes(transfer); });
+    const CUresult result = copy_in(copy_.target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setLanes(transfer); });
     if (result != CUDA_SUCCESS) return result;
     session_.commands().flush();
     if (session_.bulk().send(transfer, {bytes_at(copy_.source.address), bytes})) return CUDA_SUCCESS;
@@ -219,8 +219,8 @@ class Copier {
     if (result != CUDA_SUCCESS || !copy_.synchronous) return result;
     // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
     Context& context = *stream_.context;
-    if (context.host_visible.load() > context.completed.load()) return session_.settle(thread_, stream_);
-    return result;
+    const bool noticed = context.host_visible.load() > context.completed.load() || session_.shared_memory().any();
+    return noticed ? session_.settle(thread_, stream_) : result;
   }
 
   // On the session's own connection, between the calls.
@@ -239,8 +239,9 @@ class Copier {
     });
   }
 
+  // `taken`: the bytes are as the program wants them, and what it does with its own later does not matter.
   template <class Fill>
-  CUresult copy_in(const Rows& target, std::uint64_t width, std::uint64_t height, std::span<const std::byte> bulk, Fill&& fill) {
+  CUresult copy_in(const Rows& target, std::uint64_t width, std::uint64_t height, bool taken, std::span<const std::byte> bulk, Fill&& fill) {
     RemoteCall<wire::CopyIn> call(thread_, Opcode::copyIn, ContextNeed::none);
     call.in_context(stream_.context);
     auto in = call.in();
@@ -249,6 +250,7 @@ class Copier {
     write_side(target, in.initTarget());
     in.setComplete(copy_.synchronous);
     if (seen_by_host(target)) call.host_visible();
+    if (taken) call.taken();
     fill(in.getSource());
     call.bulk(bulk);
     return call.post(stream_);
@@ -267,7 +269,7 @@ class Copier {
         std::memcpy(packed.data() + y * width, bytes_at(source.address + y * source.pitch), width);
       bulk = packed;
     }
-    return copy_in(target, width, height, bulk, [](auto from) { from.setBulk(); });
+    return copy_in(target, width, height, /*taken=*/true, bulk, [](auto from) { from.setBulk(); });
   }
 
   // Whether rows of the program's memory, packed, are so many that copying them into memory that the worker shares pays.
@@ -281,7 +283,7 @@ class Copier {
     const auto slot = session_.staging().take(thread_, session_.home(*stream_.context), true);
     if (!slot) return send_rows(target, source, width, height);
     session_.staging().copy(slot->data(), bytes_at(source.address), bytes);
-    const CUresult result = copy_in(target, width, height, {}, [&](auto from) { from.setBlock(slot->address()); });
+    const CUresult result = copy_in(target, width, height, /*taken=*/true, {}, [&](auto from) { from.setBlock(slot->address()); });
     session_.fences().after(thread_, stream_, [slot] {});
     return result;
   }
@@ -297,7 +299,7 @@ class Copier {
     const std::uint64_t part = parts.add(GraphParts::Memory{.base = source.address, .pitch = source.pitch ? source.pitch : width,
                                                             .height = height, .width = width, .rows = height, .slices = 1,
                                                             .source = true});
-    const CUresult result = copy_in(target, width, height, {}, [&](auto from) { from.setPart(part); });
+    const CUresult result = copy_in(target, width, height, /*taken=*/false, {}, [&](auto from) { from.setPart(part); });
     if (result == CUDA_SUCCESS) parts.keep();
     return result;
   }
@@ -322,10 +324,10 @@ class Copier {
     HostMemory& memory = session_.host_memory();
     if (memory.mapped(source)) {
       memory.send_changes(thread_);
-      return copy_in(target, bytes, 1, {}, [&](auto from) { from.setBlock(source); });
+      return copy_in(target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setBlock(source); });
     }
     if (!copy_.synchronous && !copy_.out_of_order() && session_.graphs().any_launched())  // which may write there yet
-      return copy_in(target, bytes, 1, {}, [&](auto from) { from.setPull(source); });
+      return copy_in(target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setPull(source); });
     while (bytes > 0) {
       const HostMemory::Part part = memory.newest(source, bytes);
       if (target.in_array && part.bytes < bytes) {
@@ -335,9 +337,9 @@ class Copier {
       }
       CUresult result;
       if (part.worker_newer) {
-        result = copy_in(target, part.bytes, 1, {}, [&](auto from) { from.setBlock(source); });
+        result = copy_in(target, part.bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setBlock(source); });
       } else if (may_change()) {
-        result = copy_in(target, part.bytes, 1, {}, [&](auto from) { from.setPull(source); });
+        result = copy_in(target, part.bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setPull(source); });
       } else {
         result = send_rows(target, {.address = source}, part.bytes, 1);
       }

@@ -155,6 +155,7 @@ CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAll
                                       unsigned long long flags) {
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("export of an allocation other than as a file descriptor");
+  thread.session().shared_memory().note();
   RemoteCall<wire::ShareAllocation> call(thread, Opcode::shareAllocation, ContextNeed::none);
   call.in().setAllocation(allocation);
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
@@ -170,6 +171,7 @@ CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHa
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("import of an allocation other than by a file descriptor");
   const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::allocation);
   if (!shared) return CUDA_ERROR_UNKNOWN;  // what NVIDIA's driver says
+  thread.session().shared_memory().note();
   RemoteCall<wire::ImportAllocation> call(thread, Opcode::importAllocation, ContextNeed::optional);
   if (!call) return call.error();
   call.in().setKey(wire_of(shared->key));

@@ -753,6 +753,20 @@ void Session::capture_ended(CUstream stream, CUresult result) {
   captured_graphs_.erase(found);
 }
 
+void Session::let_nothing_overtake(StreamState& stream) {
+  ContextState& context = *stream.context;
+  if (!context.overtake_event && driver_.cuEventCreate(&context.overtake_event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+    context.overtake_event = nullptr;
+    driver_.cuStreamSynchronize(stream.cuda);  // what need not be waited for elsewhere is waited for here
+    return;
+  }
+  // One event stands for all such copies, so each comes behind the one before.
+  if (stream.overtake_seen != context.overtake) driver_.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
+  context.overtake_on_legacy = &stream == context.legacy.get();
+  if (driver_.cuEventRecord(context.overtake_event, stream.cuda) == CUDA_SUCCESS) stream.overtake_seen = ++context.overtake;
+  else driver_.cuStreamSynchronize(stream.cuda);
+}
+
 // A copy in was given to one stream; work that another is given later must find its bytes.
 void Session::catch_up(StreamState& stream) {
   ContextState& context = *stream.context;

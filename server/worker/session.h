@@ -173,6 +173,8 @@ class Session final : FrameHandler {
   void submitted(ContextState& context);
   /// Before work is given to a stream other than by a call that names it: it must find what was copied in synchronously.
   void catch_up(StreamState& stream);
+  /// The program takes what the stream was given for done: later work on others must find it so.
+  void let_nothing_overtake(StreamState& stream);
   /// A call that is work on several streams: waits for what is held back on any of them, and is served again then. Later work on all of them
   /// comes behind it.
   std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);

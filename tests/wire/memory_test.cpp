@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "client/stats.h"
 #include "fixture.h"
 #include "hand_made_client.h"
 
@@ -215,6 +216,71 @@ TEST_CASE("copies outside of what the program holds are refused") {
   REQUIRE(cuMemAlloc_v2(&memory, 1000) == CUDA_SUCCESS);
   CHECK(cuMemcpyHtoD_v2(memory + 1000, &byte, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemcpyDtoH_v2(&byte, memory + 999, 2) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("nobody waits for a copy in that only later work can notice, and later work on any stream finds its bytes") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0, copy = 0;
+  CUstream first = nullptr, second = nullptr;
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&copy, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const auto trips = [](CUstream stream) {
+    const auto before = client::stats::round_trips();
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    return client::stats::round_trips() - before;
+  };
+  for (const CUstream stream : {CUstream{}, first}) {
+    for (unsigned char value = 1; value < 20; ++value) {
+      std::vector<unsigned char> out(4096, value), back(4096);
+      REQUIRE(cuMemcpyHtoDAsync_v2(memory, out.data(), out.size(), stream) == CUDA_SUCCESS);
+      CHECK(trips(stream) == 0);
+      CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+      std::fill(out.begin(), out.end(), 0);
+      REQUIRE(cuMemcpyDtoDAsync_v2(copy, memory, out.size(), second) == CUDA_SUCCESS);
+      CHECK(trips(second) == 1);
+      REQUIRE(cuMemcpyDtoH_v2(back.data(), copy, back.size()) == CUDA_SUCCESS);
+      CHECK(back == std::vector<unsigned char>(4096, value));
+    }
+  }
+  // With other work before it, a wait is a wait.
+  unsigned char byte = 1;
+  REQUIRE(cuMemsetD8Async(memory, 1, 4096, first) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, &byte, 1, first) == CUDA_SUCCESS);
+  CHECK(trips(first) == 1);
+  REQUIRE(cuMemsetD8Async(memory, 1, 4096, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, &byte, 1, nullptr) == CUDA_SUCCESS);
+  CHECK(trips(nullptr) == 1);
+  // So it is where another process may look.
+  CUipcMemHandle handle{};
+  REQUIRE(cuIpcGetMemHandle(&handle, memory) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, &byte, 1, first) == CUDA_SUCCESS);
+  CHECK(trips(first) == 1);
+  const auto before = client::stats::round_trips();
+  REQUIRE(cuMemcpyHtoD_v2(memory, &byte, 1) == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == before + 1);
+}
+
+TEST_CASE("a copy in that is taken for done behind a host function is done before what comes later") {
+  RemoteContext remote;
+  CUdeviceptr memory = 0, copy = 0;
+  CUstream first = nullptr, second = nullptr;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&copy, 64) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  test::Gate gate;
+  REQUIRE(cuLaunchHostFunc(first, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  unsigned char byte = 7, back = 0;
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, &byte, 1, second) == CUDA_SUCCESS);  // read when its turn comes, for the function may write it
+  REQUIRE(cuStreamSynchronize(second) == CUDA_SUCCESS);
+  byte = 8;
+  REQUIRE(cuMemcpyDtoH_v2(&back, memory, 1) == CUDA_SUCCESS);
+  CHECK(back == 7);
+  gate.open();
+  CHECK(cuStreamSynchronize(first) == CUDA_SUCCESS);
 }
 
 TEST_CASE("pointer attributes are answered from the map") {

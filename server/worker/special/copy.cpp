@@ -30,22 +30,6 @@ CUresult copy_rows(Session& session, StreamState& stream, const Shape& shape, co
   return driver.cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }
 
-// What the program's call was synchronous about: later work on other streams must find the bytes.
-void let_nothing_overtake(Session& session, StreamState& stream) {
-  ContextState& context = *stream.context;
-  DriverTable& driver = session.driver();
-  if (!context.overtake_event && driver.cuEventCreate(&context.overtake_event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-    context.overtake_event = nullptr;
-    driver.cuStreamSynchronize(stream.cuda);  // what need not be waited for elsewhere is waited for here
-    return;
-  }
-  // One event stands for all such copies, so each comes behind the one before.
-  if (stream.overtake_seen != context.overtake) driver.cuStreamWaitEvent(stream.cuda, context.overtake_event, 0);
-  context.overtake_on_legacy = &stream == context.legacy.get();
-  if (driver.cuEventRecord(context.overtake_event, stream.cuda) == CUDA_SUCCESS) stream.overtake_seen = ++context.overtake;
-  else driver.cuStreamSynchronize(stream.cuda);
-}
-
 /// A copy out whose bytes go to a waiting client: in chunks through the staging ring, as it has room. While chunks are missing the
 /// stream is held, so that later work on it cannot change what is still to be copied.
 class Fetch : public std::enable_shared_from_this<Fetch> {
@@ -168,7 +152,7 @@ class Landing : public std::enable_shared_from_this<Landing> {
       session_.transfers().give(slot);
     }
     if (--missing_ > 0) return;
-    if (failure_ == CUDA_SUCCESS && complete_) let_nothing_overtake(session_, *stream);
+    if (failure_ == CUDA_SUCCESS && complete_) session_.let_nothing_overtake(*stream);
     session_.order().release(held_);
     session_.finish(call_, failure_);
   }
@@ -303,7 +287,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     });
     return Outcome::later();
   }
-  if (in.getComplete()) let_nothing_overtake(session, *stream);
+  if (in.getComplete()) session.let_nothing_overtake(*stream);
   return CUDA_SUCCESS;
 }
 

@@ -17,9 +17,28 @@ Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Rea
   return session.driver().cuStreamDestroy_v2(stream);
 }
 
+namespace {
+
+void put_before_all(Session& session, StreamState& stream) {
+  if (session.capturing(stream)) return;
+  const auto held = session.order().any() ? session.order().before(stream, 0) : std::vector<std::uint64_t>{};
+  if (held.empty()) return session.let_nothing_overtake(stream);
+  const std::uint64_t item = session.order().enqueue(held, nullptr, {}, [&session, handle = stream.handle, context = stream.context->id] {
+    StreamState* const target = session.stream(handle, context);
+    if (target && session.make_current(*target->context)) session.let_nothing_overtake(*target);
+  });
+  session.order().hold_context(*stream.context, item, [] {});
+}
+
+}  // namespace
+
 Outcome cuStreamSynchronize(Session& session, Call& call, wire::CuStreamSynchronize::Reader in) {
   StreamState* const stream = session.stream(in.getHStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (!call.id().wants_reply) {  // the program has gone on, and must not notice
+    put_before_all(session, *stream);
+    return CUDA_SUCCESS;
+  }
   session.when_passed(*stream, [&session, id = call.id()](CUresult result) {
     session.deliver_changes();
     session.finish(id, result);
