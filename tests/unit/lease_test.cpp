@@ -418,8 +418,8 @@ TEST_CASE("tenants: memory of the host, kernels, administrators and users") {
   CHECK_FALSE(tenants.find("b")->administrator);
   CHECK(tenants.of_user(1001) == nullptr);
   CHECK(mentions(complaint("[tenant.a]\nusers = [1]\n[tenant.b]\nusers = [1]\n"), "user 1 is of two tenants"));
-  CHECK(mentions(complaint("[tenant.a]\nhost_memory = \"much\"\n"), "host_memory of tenant 'a' is wrong"));
-  CHECK(mentions(complaint("[tenant.a]\nadministrator = 1\n"), "administrator of tenant 'a' is wrong"));
+  CHECK(mentions(complaint("[tenant.a]\nhost_memory = \"much\"\n"), "host_memory of tenant 'a' is the text \"much\"; give"));
+  CHECK(mentions(complaint("[tenant.a]\nadministrator = 1\n"), "administrator of tenant 'a' is the number 1; give"));
 }
 
 TEST_CASE("leases: all sessions of a lease have the tenant's bound of host memory together") {
