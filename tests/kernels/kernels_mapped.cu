@@ -483,14 +483,21 @@ CASE(read_during_the_call) {
     CUmemcpyAttributes attributes[2] = {};
     attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
     attributes[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    // A driver may wait in the call for what the stream has before it; nobody else would open the gate then.
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      is_open = true;
+    });
     OK(cuMemcpyBatchAsync(targets, from, sizes, 4, attributes, first, 2, stream));
+    const bool waited = is_open;
     source.memory[0] = source.memory[1] = source.memory[count - 1] = 3;
     OK(cuMemcpyDtoDAsync(out.address() + 16, source.seen, 4, other));  // other work finds it
     OK(cuStreamSynchronize(other));
-    is_open = true;
+    opener.join();
     OK(cuStreamSynchronize(stream));
     const std::vector<int> got = out.get();
-    HOLDS(got[0] == 2 && got[1] == 2 && got[2] == 3 && got[3] == 3 && got[4] == 3);
+    HOLDS(got[0] == 2 && got[1] == 2 && got[4] == 3);
+    HOLDS(waited || (got[2] == 3 && got[3] == 3));
   }
   OK(cuMemFree(managed));
 }
