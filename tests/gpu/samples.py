@@ -23,8 +23,22 @@ TIMINGS = [
 ]
 
 
+MEASURED = re.compile(rf"\((?:{UNIT})\)")  # the heading of a table says what its numbers are
+TABLE_ROW = re.compile(rf"\s*(?:[A-Z]{{3}}\s+)?(?:{NUMBER}\s*)+")
+
+
+def without_measured_tables(text):
+    measured, lines = False, []
+    for line in text.splitlines():
+        row = TABLE_ROW.fullmatch(line)
+        measured = bool(MEASURED.search(line)) or measured and bool(row or re.fullmatch(r"[\sDGPUC\\\d]*", line))
+        lines.append(re.sub(NUMBER, "#", line) if row and measured else line)
+    return "\n".join(lines)
+
+
 def normalised(text):
     """Output without timings and addresses."""
+    text = without_measured_tables(text)
     for pattern, replacement in TIMINGS:
         text = pattern.sub(replacement, text)
     return "\n".join(line.rstrip() for line in text.splitlines())
