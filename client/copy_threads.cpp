@@ -37,6 +37,7 @@ struct CopyThreads::Job {
 CopyThreads::CopyThreads() : helpers_(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u) - 1) {}
 
 void CopyThreads::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;  // either may be null then
   const std::unique_lock user(user_, std::try_to_lock);
   if (bytes <= piece_bytes || !user || helpers_ == 0) {
     std::memcpy(to, from, bytes);
