@@ -4,7 +4,9 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "client/copy_threads.h"
 #include "frames.h"
@@ -15,8 +17,11 @@ using client::CopyThreads;
 
 namespace {
 
-// Their threads never end.
-CopyThreads& threads(unsigned helpers) { return *new CopyThreads(helpers); }
+// Their threads never end, and so neither may they.
+CopyThreads& threads(unsigned helpers) {
+  static auto& all = *new std::vector<std::unique_ptr<CopyThreads>>;
+  return *all.emplace_back(std::make_unique<CopyThreads>(helpers));
+}
 
 bool copies(CopyThreads& threads, std::size_t bytes, unsigned seed) {
   const Bytes from = pattern(bytes, seed);
