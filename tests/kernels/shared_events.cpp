@@ -11,83 +11,24 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "two_processes.h"
+
+using namespace two_processes;
+
 namespace {
 
 constexpr std::size_t bytes = 32u << 20;
 constexpr int rounds = 6, writes = 24;  // what a round's work is long enough for: the other process looks while it is going on
 
-const char* who = "parent";
-
-#define GIVES(result, call)                                                  \
-  do {                                                                       \
-    const CUresult result_ = (call);                                         \
-    if (result_ != (result)) {                                               \
-      const char* name_ = "?";                                               \
-      cuGetErrorName(result_, &name_);                                       \
-      std::printf("%s, line %d: %s gives %s\n", who, __LINE__, #call, name_); \
-      std::exit(1);                                                          \
-    }                                                                        \
-  } while (false)
-#define OK(call) GIVES(CUDA_SUCCESS, call)
-
-[[noreturn]] void fail(const char* what) {
-  std::printf("%s: %s\n", who, what);
-  std::exit(1);
-}
-
 struct Message {
   CUipcEventHandle event;
 };
 
-void send(int socket, const Message& message, int descriptor) {
-  iovec part{const_cast<Message*>(&message), sizeof(message)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{nullptr, 0, &part, 1, control, sizeof(control), 0};
-  cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
-  if (::sendmsg(socket, &header, 0) != sizeof(message)) fail("sendmsg");
-}
-
-int receive(int socket, Message& message) {
-  iovec part{&message, sizeof(message)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{nullptr, 0, &part, 1, control, sizeof(control), 0};
-  if (::recvmsg(socket, &header, 0) != sizeof(message) || !CMSG_FIRSTHDR(&header)) fail("recvmsg");
-  int descriptor = -1;
-  std::memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(int));
-  return descriptor;
-}
-
-void tell(int socket) {
-  if (::write(socket, "x", 1) != 1) fail("write");
-}
-void hear(int socket) {
-  char byte;
-  if (::read(socket, &byte, 1) != 1) fail("the other process is gone");
-}
-
 CUstream start() {
-  CUcontext context;
-  OK(cuInit(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 0));
-  OK(cuCtxSetCurrent(context));
+  begin();
   CUstream stream;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   return stream;
-}
-
-CUdeviceptr map(CUmemGenericAllocationHandle handle) {
-  CUdeviceptr address;
-  OK(cuMemAddressReserve(&address, bytes, 0, 0, 0));
-  OK(cuMemMap(address, bytes, 0, handle, 0));
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  OK(cuMemSetAccess(address, bytes, &access, 1));
-  return address;
 }
 
 // Work that takes a while, at whose end the memory holds the value.
@@ -129,7 +70,7 @@ int child(int socket) {
   CUmemGenericAllocationHandle imported;
   OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-  const CUdeviceptr memory = map(imported);
+  const CUdeviceptr memory = map(imported, bytes);
   send(socket, answer, descriptor);
   ::close(descriptor);
   for (unsigned round = 0; round < rounds; ++round) {
@@ -172,7 +113,7 @@ int parent(int socket) {
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle allocation;
   OK(cuMemCreate(&allocation, bytes, &properties, 0));
-  const CUdeviceptr memory = map(allocation);
+  const CUdeviceptr memory = map(allocation, bytes);
   int descriptor = -1;
   OK(cuMemExportToShareableHandle(&descriptor, allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   send(socket, message, descriptor);

@@ -11,34 +11,13 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "two_processes.h"
+
+using namespace two_processes;
+
 namespace {
 
 constexpr std::size_t bytes = 4u << 20;
-
-#define OK(call)                                                             \
-  do {                                                                       \
-    const CUresult result_ = (call);                                         \
-    if (result_ != CUDA_SUCCESS) {                                           \
-      const char* name_ = "?";                                               \
-      cuGetErrorName(result_, &name_);                                       \
-      std::printf("%s, line %d: %s gives %s\n", who, __LINE__, #call, name_); \
-      std::exit(1);                                                          \
-    }                                                                        \
-  } while (false)
-
-const char* who = "parent";
-
-[[noreturn]] void fail(const char* what) {
-  std::printf("%s: %s\n", who, what);
-  std::exit(1);
-}
-
-void start() {
-  CUcontext context;
-  OK(cuInit(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 0));
-  OK(cuCtxSetCurrent(context));
-}
 
 void expect(CUdeviceptr address, unsigned value) {
   unsigned words[4];
@@ -52,52 +31,11 @@ struct Message {
   CUdeviceptr large_address;
 };
 
-void send(int socket, const Message& message, int descriptor) {
-  iovec part{const_cast<Message*>(&message), sizeof(message)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{nullptr, 0, &part, 1, control, sizeof(control), 0};
-  cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
-  if (::sendmsg(socket, &header, 0) != sizeof(message)) fail("sendmsg");
-}
-
-int receive(int socket, Message& message) {
-  iovec part{&message, sizeof(message)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{nullptr, 0, &part, 1, control, sizeof(control), 0};
-  if (::recvmsg(socket, &header, 0) != sizeof(message) || !CMSG_FIRSTHDR(&header)) fail("recvmsg");
-  int descriptor = -1;
-  std::memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(int));
-  return descriptor;
-}
-
-void sync_send(int socket) {
-  if (::write(socket, "x", 1) != 1) fail("write");
-}
-void sync_wait(int socket) {
-  char byte;
-  if (::read(socket, &byte, 1) != 1) fail("the other process is gone");
-}
-
-CUdeviceptr map(CUmemGenericAllocationHandle handle) {
-  CUdeviceptr address;
-  OK(cuMemAddressReserve(&address, bytes, 0, 0, 0));
-  OK(cuMemMap(address, bytes, 0, handle, 0));
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  OK(cuMemSetAccess(address, bytes, &access, 1));
-  return address;
-}
-
 int child(int socket) {
   who = "child";
   Message message;
   const int descriptor = receive(socket, message);
-  start();
+  begin();
   CUdeviceptr small, large, again;
   OK(cuIpcOpenMemHandle(&small, message.small, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   OK(cuIpcOpenMemHandle(&large, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
@@ -111,7 +49,7 @@ int child(int socket) {
   OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   ::close(descriptor);
-  const CUdeviceptr mapped = map(imported);
+  const CUdeviceptr mapped = map(imported, bytes);
   expect(mapped, 13);
   OK(cuMemsetD32(large, 21, bytes / 4));
   OK(cuMemsetD32(mapped, 23, bytes / 4));
@@ -119,8 +57,8 @@ int child(int socket) {
   OK(cuIpcCloseMemHandle(again));
   OK(cuIpcCloseMemHandle(large));
   OK(cuIpcCloseMemHandle(small));
-  sync_send(socket);
-  sync_wait(socket);  // the parent's session is over
+  tell(socket);
+  hear(socket);  // the parent's session is over
   CUdeviceptr late;
   for (int tries = 0; cuIpcOpenMemHandle(&late, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS; ++tries) {
     OK(cuIpcCloseMemHandle(late));
@@ -132,7 +70,7 @@ int child(int socket) {
 }
 
 int parent(int socket) {
-  start();
+  begin();
   Message message{};
   CUdeviceptr small;
   OK(cuMemAlloc(&small, 1000));
@@ -147,14 +85,14 @@ int parent(int socket) {
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle allocation;
   OK(cuMemCreate(&allocation, bytes, &properties, 0));
-  const CUdeviceptr mapped = map(allocation);
+  const CUdeviceptr mapped = map(allocation, bytes);
   OK(cuMemsetD32(mapped, 13, bytes / 4));
   OK(cuCtxSynchronize());
   int descriptor = -1;
   OK(cuMemExportToShareableHandle(&descriptor, allocation, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   send(socket, message, descriptor);
   ::close(descriptor);
-  sync_wait(socket);
+  hear(socket);
   expect(message.large_address, 21);
   expect(mapped, 23);
   return 0;
@@ -179,7 +117,7 @@ int main() {
   }
   int status = 0;
   if (::waitpid(writer, &status, 0) != writer || status != 0) return 1;
-  sync_send(sockets[1]);
+  tell(sockets[1]);
   if (::waitpid(reader, &status, 0) != reader || status != 0) return 1;
   std::printf("shared\n");
   return 0;
