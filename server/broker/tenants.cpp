@@ -131,6 +131,7 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   tenant.weight = static_cast<std::uint32_t>(reading.number("weight", tenant.weight, 1, 10'000));
   tenant.sessions_max = reading.number("sessions", 0, 1, 100'000);
   tenant.devices = reading.numbers("devices", limits::devices_max - 1);
+  if (table.contains("devices") && tenant.devices.empty()) reading.complain("devices", "at least one device, or leave it out for all");
   std::sort(tenant.devices.begin(), tenant.devices.end());
   tenant.devices.erase(std::unique(tenant.devices.begin(), tenant.devices.end()), tenant.devices.end());
   if (const auto text = reading.text("priority", "a priority")) {

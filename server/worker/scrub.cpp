@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "copy_sides.h"
 #include "device_memory.h"
 #include "protocol/extent.h"
 
@@ -135,10 +136,6 @@ CUresult scrub(DriverTable& driver, CUarray array) {
   for (std::uint64_t z = 0; z < slices; z += slices_at_once) {
     for (std::uint64_t y = 0; y < rows && result == CUDA_SUCCESS; y += rows_at_once) {
       CUDA_MEMCPY3D copy{};
-      copy.srcMemoryType = CU_MEMORYTYPE_HOST;
-      copy.srcHost = zeros.data();
-      copy.srcPitch = row;
-      copy.srcHeight = rows_at_once;
       copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
       copy.dstArray = array;
       copy.dstY = y;
@@ -146,6 +143,7 @@ CUresult scrub(DriverTable& driver, CUarray array) {
       copy.WidthInBytes = row;
       copy.Height = std::min(rows_at_once, rows - y);
       copy.Depth = std::min(slices_at_once, slices - z);
+      put_packed_source(zeros.data(), copy);
       result = driver.cuMemcpy3DAsync_v2(&copy, stream);
     }
   }

@@ -267,6 +267,7 @@ TEST_CASE("tenants: what is wrong is named") {
   CHECK(mentions(complaint("[tenant.lab]\nweight = 0\n"), "from 1 to 10000"));
   CHECK(mentions(complaint("[tenant.lab]\nsessions = \"two\"\n"), "sessions of tenant 'lab' is the text \"two\"; give a whole number from 1 to"));
   CHECK(mentions(complaint("[tenant.lab]\ndevices = [64]\n"), "devices of tenant 'lab' holds the number 64; give a list of whole numbers from 0 to 63"));
+  CHECK(mentions(complaint("[tenant.lab]\ndevices = []\n"), "devices of tenant 'lab' is a list; give at least one device"));
   CHECK(mentions(complaint("[tenant.lab]\ndevices = 0\n"), "devices of tenant 'lab' is the number 0; give a list"));
   CHECK(mentions(complaint("[tenant.lab]\nusers = [\"root\"]\n"), "users of tenant 'lab' holds the text \"root\"; give a list of whole numbers"));
   CHECK(mentions(complaint("[tenant.lab]\ncertificates = [1]\n"), "certificates of tenant 'lab' holds the number 1; give a list of texts"));
