@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <vector>
 
+#include "adaptive_mutex.h"
 #include "protocol/channel.h"
 #include "protocol/frame.h"
 
@@ -14,7 +16,8 @@ namespace fargpu::client {
 
 /// All threads of the program append here, under one short lock, in the order in which their calls happen. Small frames gather
 /// in a buffer, which is sent when it is large, when the last sending was a while ago, when somebody waits, or, by the service
-/// thread, after a moment. Throws ChannelClosed once the connection is lost.
+/// thread, after a moment. One thread sends at a time, without the lock: others go on appending. Throws ChannelClosed once the
+/// connection is lost.
 class CommandStream {
  public:
   using Bytes = Channel::Bytes;
@@ -34,9 +37,10 @@ class CommandStream {
   template <class Before>
   std::uint64_t append(FrameHeader header, Bytes message, Bytes bulk, Urgency urgency, Before&& before) {
     std::unique_lock lock(mutex_);
+    wait_for_room(lock, bulk);
     const std::uint64_t number = ++last_;
     before(number);
-    put(header, message, bulk, number, urgency);
+    put(lock, header, message, bulk, number, urgency);
     const bool wake = urgency == Urgency::later && !buffer_.empty();
     lock.unlock();
     if (wake) idle_wake_();
@@ -46,7 +50,7 @@ class CommandStream {
     return append(header, message, bulk, urgency, [](std::uint64_t) {});
   }
 
-  /// Sends what is buffered.
+  /// Has what is buffered sent: by this thread, or by the one that is sending now.
   void flush();
 
   // For the thread that reads: neither waits, for a thread that sends or for a worker that does not read.
@@ -68,16 +72,32 @@ class CommandStream {
   }
 
  private:
+  using Lock = std::unique_lock<AdaptiveMutex>;
+  void wait_for_room(Lock& lock, Bytes bulk);
   void gather(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number);
-  void put(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency);
-  void send(Bytes more, std::size_t padding);
+  void put(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency);
+  enum class Sending {
+    nothing,
+    some,  ///< what the connection takes now
+    all,   ///< and what is urgent by then
+  };
+  void send(Lock& lock, Bytes more = {}, std::size_t padding = 0);
+  template <class Transfer>
+  void send_outside(Lock& lock, Sending how, Transfer&& transfer);
+  template <class Ready>
+  void wait_until(Lock& lock, Ready&& ready);
 
   Channel& channel_;
   const std::function<std::uint32_t()> confirmed_;
   const std::function<void()> idle_wake_;
-  mutable std::mutex mutex_;
+  mutable AdaptiveMutex mutex_;
+  Sending sending_ = Sending::nothing;
+  std::condition_variable_any sent_;  // nobody sends any more
+  unsigned waiting_ = 0;              // for that
+  bool urgent_ = false;
   std::vector<std::byte> buffer_;
-  std::uint64_t last_ = 1;  // attach was the first frame
+  std::vector<std::byte> outgoing_;  // of the thread that sends
+  std::uint64_t last_ = 1;           // attach was the first frame
   Clock::time_point sent_at_{};
   Clock::time_point begun_at_{};
   std::atomic<std::uint64_t> bytes_sent_{0};

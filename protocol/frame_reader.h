@@ -40,6 +40,8 @@ class FrameReader {
 
   /// Frames taken so far, those before included.
   std::uint64_t frames() const { return frames_; }
+  /// How much has come behind the frame that is being handled.
+  std::size_t waiting_bytes() const { return end_ - begin_; }
   /// True if the last pump stopped because place() had no room.
   bool blocked() const { return blocked_; }
 

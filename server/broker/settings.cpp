@@ -71,6 +71,9 @@ const std::vector<Entry>& entries() {
        "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned memory; 0 for half of "
        "what the host has"},
       {"spin_us", &Settings::spin_us, "200", "Microseconds that a worker polls before it sleeps, while its client is active"},
+      {"launch_threads", &Settings::launch_threads, "4",
+       "Threads of a worker that give kernels to the driver while many come, at most a quarter of the processors; 0 leaves that to the one "
+       "that reads them"},
       {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},
       {"callers_per_address_max", &Settings::callers_per_address_max, "512",
        "Connections without a session that one address may have open; who spoke longest ago makes room"},
@@ -207,6 +210,7 @@ void check(const Settings& settings) {
   require("sessions_max", settings.sessions_max, 1, 100'000);
   require("warm_workers", settings.warm_workers, 0, 1000);
   require("spin_us", settings.spin_us, 0, 1'000'000);
+  require("launch_threads", settings.launch_threads, 0, 64);
   require("handshake_seconds", settings.handshake_seconds, 1, 3600);
   require("callers_per_address_max", settings.callers_per_address_max, 1, 100'000);
   require("refusals_per_address_max", settings.refusals_per_address_max, 1, 1'000'000);

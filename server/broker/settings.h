@@ -26,6 +26,7 @@ struct Settings {
   std::uint64_t image_bytes_max = 0;
   std::uint64_t host_bytes_max = 0;
   std::uint64_t spin_us = 0;
+  std::uint64_t launch_threads = 0;
   std::uint64_t handshake_seconds = 0;
   std::uint64_t callers_per_address_max = 0;  ///< connections that have no session yet
   std::uint64_t refusals_per_address_max = 0; ///< in a minute; then its connections are closed unheard until that is over

@@ -117,6 +117,7 @@ Worker& Workers::start(const Profile& profile, bool warm) {
                                      "--image-bytes-max", std::to_string(settings_.image_bytes_max),
                                      "--host-bytes-max", std::to_string(host_bytes_max(settings_)),
                                      "--spin-us", std::to_string(settings_.spin_us),
+                                     "--launch-threads", std::to_string(settings_.launch_threads),
                                      "--silence-seconds", std::to_string(settings_.silence_seconds)};
   if (const std::string devices = devices_argument(profile); !devices.empty()) arguments.insert(arguments.end(), {"--devices", devices});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");

@@ -20,6 +20,7 @@ struct AttachOptions {
   std::uint64_t image_bytes_max = 8ull << 30;
   std::uint64_t host_bytes_max = 0;
   std::chrono::nanoseconds spin{0};
+  unsigned launch_threads = 0;
   std::chrono::milliseconds silence = limits::silence_timeout;
   /// Addresses where the driver places what it places by itself; empty if that is nowhere in particular.
   Window driver_band;

@@ -18,17 +18,27 @@ CUresult Completions::query(CUevent event) {
   return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? result : driver_.cuEventQuery(event);
 }
 
+CUresult Completions::query(StreamState& stream, Entry& entry) {
+  if (entry.later) {
+    const CUresult recorded = entry.later->load(std::memory_order_acquire);
+    if (recorded == CUDA_ERROR_NOT_READY) return recorded;
+    entry.later.reset();
+    // Whoever is called back relies on the work being complete: it is waited for here, and nothing is lost but time.
+    if (recorded != CUDA_SUCCESS) return driver_.cuStreamSynchronize(stream.cuda);
+  }
+  return query(entry.event);
+}
+
 void Completions::after(StreamState& stream, Kind kind, Done done) {
   CUevent event = nullptr;
-  CUresult recorded = take_event(*stream.context, event);
-  if (recorded == CUDA_SUCCESS) recorded = driver_.cuEventRecord(event, stream.cuda);
-  if (recorded != CUDA_SUCCESS) {
+  Recorded recorded{.result = take_event(*stream.context, event)};
+  if (recorded.result == CUDA_SUCCESS) recorded = record_(stream, event);
+  if (recorded.result != CUDA_SUCCESS) {
     if (event) stream.context->free_events.push_back(event);
-    // Whoever is called back relies on the work being complete: it is waited for here, and nothing is lost but time.
-    soon(kind, driver_.cuStreamSynchronize(stream.cuda), std::move(done));
+    soon(kind, driver_.cuStreamSynchronize(stream.cuda), std::move(done));  // as in query()
     return;
   }
-  queues_[&stream].push_back({event, stream.submitted, kind, std::move(done)});
+  queues_[&stream].push_back({event, std::move(recorded.later), stream.submitted, kind, std::move(done)});
 }
 
 void Completions::after_event(CUevent event, ContextState& context, Done done) {
@@ -37,42 +47,68 @@ void Completions::after_event(CUevent event, ContextState& context, Done done) {
 
 void Completions::soon(Kind kind, CUresult result, Done done) { soon_.push_back({kind, {result, std::move(done)}}); }
 
-// Takes what is complete off the front of each stream's queue. Signals are only gathered; deliveries run at once, and the second
-// sweep runs those that became complete while the first was looking elsewhere.
-bool Completions::sweep(Kind last_wanted, std::vector<Ready>& signals) {
+void Completions::note_passed(ContextState& context, CUevent event) {
+  for (auto& [known, last] : passed_events_) {
+    if (known != &context) continue;
+    last = event;
+    return;
+  }
+  passed_events_.emplace_back(&context, event);
+}
+
+void Completions::tell_passed() {
+  for (const auto& [context, event] : passed_events_) passed_(event);
+  passed_events_.clear();
+}
+
+// Takes what is complete off the front of a stream's queue.
+bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, std::vector<Ready>& deliveries,
+                                std::vector<Ready>& signals) {
+  bool progress = false;
+  while (!queue.empty()) {
+    Entry& entry = queue.front();
+    if (entry.kind > last_wanted) break;
+    const CUresult result = query(stream, entry);
+    if (result == CUDA_ERROR_NOT_READY) break;
+    if (entry.kind != Kind::release) note_passed(*stream.context, entry.event);
+    stream.context->free_events.push_back(entry.event);
+    if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure is for whoever waits
+    (entry.kind == Kind::signal ? signals : deliveries).push_back({result, std::move(entry.done)});
+    queue.pop_front();
+    progress = true;
+  }
+  return progress;
+}
+
+// Signals are only gathered; what is of the other kinds runs at once, and the second sweep runs those that became complete while the first
+// was looking elsewhere.
+bool Completions::sweep(Kind last_wanted, std::size_t streams_max, std::vector<Ready>& signals) {
   bool progress = false;
   std::vector<Ready> deliveries;
-  for (auto it = queues_.begin(); it != queues_.end();) {
+  auto it = queues_.find(next_);
+  for (std::size_t left = std::min(streams_max, queues_.size()); left > 0; --left) {
+    if (it == queues_.end()) it = queues_.begin();
     auto& [stream, queue] = *it;
-    while (!queue.empty()) {
-      Entry& entry = queue.front();
-      if (entry.kind == Kind::signal && last_wanted == Kind::delivery) break;
-      const CUresult result = query(entry.event);
-      if (result == CUDA_ERROR_NOT_READY) break;
-      passed_(entry.event);
-      stream->context->free_events.push_back(entry.event);
-      if (result == CUDA_SUCCESS) stream->passed = std::max(stream->passed, entry.submitted);  // a failure is for whoever waits
-      (entry.kind == Kind::delivery ? deliveries : signals).push_back({result, std::move(entry.done)});
-      queue.pop_front();
-      progress = true;
-    }
+    progress |= take_complete(*stream, queue, last_wanted, deliveries, signals);
     it = queue.empty() ? queues_.erase(it) : std::next(it);
   }
+  next_ = it == queues_.end() ? nullptr : it->first;
+  if (!deliveries.empty()) tell_passed();
   for (Ready& ready : deliveries) ready.done(ready.result);
   return progress;
 }
 
-bool Completions::poll() {
+bool Completions::poll(std::size_t streams_max) {
   if (empty()) return false;
   std::vector<Ready> signals;
-  bool progress = sweep(Kind::signal, signals);
+  bool progress = sweep(Kind::signal, streams_max, signals);
   for (std::size_t i = 0; i < events_.size();) {
     const CUresult result = query(events_[i].event);
     if (result == CUDA_ERROR_NOT_READY) {
       ++i;
       continue;
     }
-    passed_(events_[i].event);
+    note_passed(*events_[i].context, events_[i].event);
     signals.push_back({result, std::move(events_[i].done)});
     events_[i] = std::move(events_.back());
     events_.pop_back();
@@ -82,12 +118,13 @@ bool Completions::poll() {
   due.swap(soon_);
   for (auto& [kind, ready] : due) {
     progress = true;
-    if (kind == Kind::delivery) ready.done(ready.result);
-    else signals.push_back(std::move(ready));
+    if (kind == Kind::signal) signals.push_back(std::move(ready));
+    else ready.done(ready.result);
   }
   if (!signals.empty()) {
     std::vector<Ready> none;
-    sweep(Kind::delivery, none);
+    sweep(Kind::delivery, queues_.size(), none);
+    tell_passed();
     for (Ready& ready : signals) ready.done(ready.result);
   }
   return progress;

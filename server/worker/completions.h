@@ -3,9 +3,11 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -19,12 +21,21 @@ class Completions {
  public:
   using Done = std::function<void(CUresult)>;
 
-  /// What a completion does. Deliveries send what the client is owed; signals tell it of the completion. No signal is given before
-  /// every delivery that is complete at that time, so that a client that was told finds its bytes.
-  enum class Kind { delivery, signal };
+  /// What a completion does. Releases give back what is the worker's own; deliveries send what the client is owed; signals tell it of the
+  /// completion. No signal is given before every delivery that is complete at that time, so that a client that was told finds its bytes.
+  enum class Kind { release, delivery, signal };
 
-  /// `passed` hears of every event of ours that has fired, before what it stands for is called back.
-  Completions(DriverTable& driver, std::function<void(CUevent)> passed) : driver_(driver), passed_(std::move(passed)) {}
+  /// How an event was recorded. Behind launches that the driver is still to be given it is recorded later: `later` is
+  /// CUDA_ERROR_NOT_READY until then.
+  struct Recorded {
+    CUresult result = CUDA_SUCCESS;
+    std::shared_ptr<std::atomic<CUresult>> later;
+  };
+  using Record = std::function<Recorded(StreamState&, CUevent)>;
+
+  /// `passed` hears, before anything is called back that the client hears of, of an event that has fired, one of each context.
+  Completions(DriverTable& driver, std::function<void(CUevent)> passed, Record record)
+      : driver_(driver), passed_(std::move(passed)), record_(std::move(record)) {}
 
   /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be capturing, and its
   /// context must be current.
@@ -34,8 +45,9 @@ class Completions {
   /// Calls `done` at the next poll.
   void soon(Kind kind, CUresult result, Done done);
 
-  /// Calls back what is complete. Returns whether anything was.
-  bool poll();
+  /// Calls back what is complete. Looks at `streams_max` streams at most, and goes on with the others the next time. Returns whether
+  /// anything was.
+  bool poll(std::size_t streams_max = ~std::size_t{0});
   bool empty() const { return queues_.empty() && events_.empty() && soon_.empty(); }
 
   /// The stream or context is gone: what waited for it is called back with this result.
@@ -45,10 +57,12 @@ class Completions {
  private:
   struct Entry {
     CUevent event = nullptr;
+    std::shared_ptr<std::atomic<CUresult>> later;
     std::uint64_t submitted = 0;
     Kind kind = Kind::signal;
     Done done;
   };
+  using Queues = std::unordered_map<StreamState*, std::deque<Entry>>;
   struct EventEntry {
     CUevent event = nullptr;
     ContextState* context = nullptr;
@@ -60,12 +74,19 @@ class Completions {
   };
 
   CUresult query(CUevent event);
+  CUresult query(StreamState& stream, Entry& entry);
   CUresult take_event(ContextState& context, CUevent& event);
-  bool sweep(Kind wanted, std::vector<Ready>& ready);
+  bool sweep(Kind wanted, std::size_t streams_max, std::vector<Ready>& ready);
+  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, std::vector<Ready>& deliveries, std::vector<Ready>& signals);
+  void note_passed(ContextState& context, CUevent event);
+  void tell_passed();
 
   DriverTable& driver_;
   const std::function<void(CUevent)> passed_;
-  std::unordered_map<StreamState*, std::deque<Entry>> queues_;  // streams with something to wait for
+  const Record record_;
+  Queues queues_;                // streams with something to wait for
+  StreamState* next_ = nullptr;  // where to go on looking
+  std::vector<std::pair<ContextState*, CUevent>> passed_events_;  // of which nobody has heard yet
   std::vector<EventEntry> events_;
   std::vector<std::pair<Kind, Ready>> soon_;
 };

@@ -71,6 +71,7 @@ struct Options {
   std::uint64_t image_bytes_max = 8ull << 30;
   std::uint64_t host_bytes_max = 0;
   long spin_us = 0;
+  unsigned launch_threads = 0;
   unsigned silence_seconds = 30;
 };
 
@@ -180,6 +181,7 @@ int run(const Options& options) {
   attach.image_bytes_max = options.image_bytes_max;
   attach.host_bytes_max = options.host_bytes_max;
   attach.spin = std::chrono::microseconds(options.spin_us);
+  attach.launch_threads = std::min(options.launch_threads, std::thread::hardware_concurrency() / 4);
   attach.silence = std::chrono::seconds(options.silence_seconds);
   attach.driver_band = displaced_band();
   if (options.sandbox) hide_memory();
@@ -276,6 +278,7 @@ int main(int argc, char** argv) {
   app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
   app.add_option("--host-bytes-max", options.host_bytes_max, "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
+  app.add_option("--launch-threads", options.launch_threads, "Threads that give kernels to the driver while many come; a quarter of the processors at most");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);
   const int status = run(options);

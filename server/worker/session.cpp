@@ -18,6 +18,7 @@ constexpr std::size_t staging_out_bytes = 32u << 20;
 constexpr auto usage_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
 constexpr auto completion_interval = std::chrono::microseconds(50);
+constexpr std::size_t streams_hurried = 4;  // to look at while calls come in
 constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
 
 }  // namespace
@@ -34,7 +35,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
       images_(options_.image_folder, options_.image_bytes_max, host_budget_),
-      completions_(driver, [this](CUevent event) { flush_prints(event); }),
+      completions_(driver, [this](CUevent event) { flush_prints(event); }, [this](StreamState& stream, CUevent event) { return crew_.record(stream, event); }),
       turns_(*this, options_.turns),
       lent_driver_(&driver, [](DriverTable*) {}),
       heard_at_(Clock::now()),
@@ -43,17 +44,20 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       told_usage_{.memory_bytes = std::vector<std::uint64_t>(options_.memory_limits.size()),
                   .busy_ns = std::vector<std::uint64_t>(options_.devices.size())},
       busy_until_(Clock::now()),
-      aside_(waker_, [&driver] {
-        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        driver.cuThreadExchangeStreamCaptureMode(&mode);
-      }) {
-  // The client enforces capture rules for its threads; ours must never break a capture.
+      crew_(driver, options_.launch_threads, waker_, [this] { relax_captures(); }),
+      aside_(waker_, [this] { relax_captures(); }) {
+  relax_captures();
+}
+
+// The client enforces capture rules for its threads; ours must never break a capture.
+void Session::relax_captures() {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   driver_.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 Session::~Session() {
   ended_ = true;
+  crew_.wait_for_all();
   transfers_.close();
   lent_driver_.reset();
   // Green contexts go before what they are parts of.
@@ -98,6 +102,7 @@ void Session::stop(const std::string& why) {
 bool Session::turn() {
   const bool heard = reading() && reader_.pump();
   bool progress = heard;
+  progress |= crew_.collect([this](const CallId& id, CUresult result) { finish(id, result); });
   progress |= aside_.collect();
   progress |= collect_parts();
   progress |= transfers_.collect();
@@ -130,7 +135,7 @@ bool Session::look_for_completions(bool hurried) {
   const auto now = Clock::now();
   if (hurried && now - looked_at_ < completion_interval) return false;
   looked_at_ = now;
-  return completions_.poll();
+  return hurried ? completions_.poll(streams_hurried) : completions_.poll();
 }
 
 // Sends what has gathered, for as long as the client takes it. False if it does not.
@@ -181,7 +186,7 @@ void Session::give_up(const std::string& why) {
 // CUDA C++ Programming Guide, "Formatted Output".
 void Session::flush_prints(CUevent passed) {
   if (!options_.printed) return;
-  driver_.cuEventSynchronize(passed);
+  if (may_print_) driver_.cuEventSynchronize(passed);
   tell_prints();
 }
 
@@ -496,6 +501,16 @@ void Session::hear_turn(const scheduler::Turn& turn) {
   waker_.signal();
 }
 
+namespace {
+
+// Launches, which go the way of those before them, and what gives the driver nothing but an event.
+bool goes_behind_launches(const Call& call) {
+  const auto opcode = static_cast<Opcode>(call.id().opcode);
+  return opcode == Opcode::launch || opcode == Opcode::fence || (opcode == Opcode::cuStreamSynchronize && call.id().wants_reply);
+}
+
+}  // namespace
+
 void Session::execute(const Service& service, Call& call) {
   if (!enter_context(service, call)) {
     if (staging_in_.contains(call.bulk().data())) staging_in_.give(call.bulk());
@@ -503,13 +518,24 @@ void Session::execute(const Service& service, Call& call) {
     return;
   }
   if (service.needs_turn && !turns_.open() && wait_for_turn(service, call)) return;
-  if (service.stream_of) {
-    if (StreamState* const target = stream(service.stream_of(call), call.id().context)) catch_up(*target);
+  StreamState* const target = service.stream_of ? stream(service.stream_of(call), call.id().context) : nullptr;
+  if (crew_.busy() && !goes_behind_launches(call)) {
+    if (target) crew_.wait_for(*target);
+    else crew_.wait_for_all();
   }
+  if (target) catch_up(*target);
   turns_.set_kind(service.needs_turn && !turns_.open() ? kind_of(call) : service.stream_of && !service.needs_turn ? 0 : Turns::unknown);
   const Outcome outcome = service.serve(*this, call);
   turns_.set_kind(Turns::unknown);
   if (!outcome.is_later()) finish(call.id(), outcome.result(), call.reply());
+}
+
+// While so much waits to be read that waking a thread pays, and for a stream whose launches are there already. Who may work by turns only
+// must know what was given.
+bool Session::crew_helps(const StreamState& stream) const {
+  constexpr std::size_t many_bytes = 4096;
+  if (crew_.size() == 0 || captures_ != 0 || !turns_.open()) return false;
+  return crew_.busy(stream) || reader_.waiting_bytes() >= many_bytes;
 }
 
 void Session::finish(const CallId& call, CUresult result, std::span<const std::byte> reply) {
@@ -666,6 +692,7 @@ void Session::drop_streams(ContextState& context) {
 }
 
 CUresult Session::close_context(ContextState& context) {
+  crew_.wait_for_all();
   if (context.green) return close_green(context, *primary_of(context.device));
   for (ContextState* const green : with_greens(context))
     if (green != &context) close_green(*green, context);
@@ -725,7 +752,7 @@ void Session::submitted(StreamState& stream) {
 void Session::look_ahead(StreamState& stream) {
   const auto pending = [](const StreamState& stream) { return stream.submitted - stream.passed; };
   stream.looked_at = stream.submitted;
-  completions_.after(stream, Completions::Kind::signal, [this, pending, handle = stream.handle, id = stream.context->id](CUresult) {
+  completions_.after(stream, Completions::Kind::release, [this, pending, handle = stream.handle, id = stream.context->id](CUresult) {
     StreamState* const target = this->stream(handle, id);
     if (!target || target->full == 0 || pending(*target) > limits::stream_pending_max - limits::stream_fence_interval) return;
     order_.release(std::exchange(target->full, 0));
@@ -836,6 +863,7 @@ void Session::adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw,
   unsigned flags = 0;
   driver_.cuStreamGetFlags(state->cuda, &flags);
   state->blocking = !(flags & CU_STREAM_NON_BLOCKING);
+  state->number = state->blocking ? 0 : ++next_stream_number_;
   state->overtake_seen = 0;
   owner.streams.push_back(state.get());
   streams_[value] = std::move(state);

@@ -27,6 +27,7 @@
 #include "host_blocks.h"
 #include "host_budget.h"
 #include "image_store.h"
+#include "launch_crew.h"
 #include "links.h"
 #include "opcodes.h"
 #include "output.h"
@@ -66,6 +67,7 @@ struct SessionOptions {
   std::filesystem::path image_folder;           ///< empty: images are kept for the session only
   std::uint64_t image_bytes_max = 8ull << 30;   ///< of that folder
   std::chrono::nanoseconds spin{0};             ///< how long to poll before sleeping, while somebody waits
+  unsigned launch_threads = 0;                  ///< besides the executor, while many launches come
   PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
   std::uint64_t host_bytes_max = 0;  ///< of this host's memory for what the client makes it keep; 0 for no bound
@@ -79,7 +81,7 @@ struct SessionOptions {
 };
 
 /// One executor thread runs everything: it reads calls, executes them in their order, and polls for completions. It never waits for
-/// the GPU, for the client or for a long driver call.
+/// the GPU, for the client or for a long driver call. Launches that nobody waits for may be made for it by others, while many come.
 class Session final : FrameHandler {
  public:
   Session(Channel& channel, DriverTable& driver, SessionOptions options);
@@ -113,6 +115,9 @@ class Session final : FrameHandler {
   Completions& completions() { return completions_; }
   Turns& turns() { return turns_; }
   Output& output() { return output_; }
+  LaunchCrew& crew() { return crew_; }
+  /// Whether the crew is to make the launch that is being served.
+  bool crew_helps(const StreamState& stream) const;
   const SessionOptions& options() const { return options_; }
   /// For what passes beside the frames.
   Channel& channel() { return channel_; }
@@ -225,6 +230,8 @@ class Session final : FrameHandler {
 
   /// Makes a context current to the executor.
   bool make_current(ContextState& context);
+  /// Code is about to be loaded that may call printf.
+  void note_printing() { may_print_ = true; }
   /// Makes any context current, where none is.
   bool borrow_context();
   /// Keeps something alive for as long as the session lives.
@@ -293,6 +300,7 @@ class Session final : FrameHandler {
   /// `streams`: later work on them comes behind it.
   Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams = {});
   bool enter_context(const Service& service, const Call& call);
+  void relax_captures();
   ContextState* primary_of(int device);
   std::vector<ContextState*> with_greens(ContextState& context);
   void take_context(std::unique_ptr<ContextState> state, Handle handle, int device, ContextState*& opened);
@@ -344,6 +352,7 @@ class Session final : FrameHandler {
   std::vector<std::shared_ptr<void>> kept_;
   ContextState* current_ = nullptr;
   int captures_ = 0;
+  bool may_print_ = false;
   std::map<CUstream, Handle> captured_graphs_;
 
   ContextState* staging_context_ = nullptr;
@@ -381,7 +390,10 @@ class Session final : FrameHandler {
   std::chrono::steady_clock::time_point told_at_;
   SessionUsage told_usage_;
   std::chrono::steady_clock::time_point busy_until_;
-  Aside aside_;  // last: its threads end before what they use goes
+  unsigned next_stream_number_ = 0;
+  // Last: their threads end before what they use goes.
+  LaunchCrew crew_;
+  Aside aside_;
 };
 
 /// How many list elements a count asks for, as the client rounds it.

@@ -22,6 +22,7 @@ struct StreamState {
   ContextState* context = nullptr;
   std::uint64_t handle = 0;  ///< 1 for a context's legacy stream
   bool blocking = true;      ///< synchronises with the legacy stream
+  unsigned number = 0;       ///< by which LaunchCrew divides streams: one for all that synchronise with the legacy stream
   std::uint64_t submitted = 0;
   std::uint64_t passed = 0;
   std::uint64_t looked_at = 0;      ///< as `submitted`, up to where its completion is being looked for

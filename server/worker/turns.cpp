@@ -78,7 +78,7 @@ void Turns::mark(StreamState& stream, Time at) {
   ahead_ += mark.expected;
   ++stream.marks;
   stream.marked = at;
-  session_.completions().after(stream, Completions::Kind::signal, [this, id](CUresult) { passed(id); });
+  session_.completions().after(stream, Completions::Kind::release, [this, id](CUresult) { passed(id); });
 }
 
 void Turns::passed(std::uint64_t id) { fired_.push_back(id); }

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <thread>
 #include <unordered_map>
 
 #include "fake.h"
@@ -220,6 +221,7 @@ CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block
   if (const CUresult bad = make_launch(f, grid, block, shared, params, launch); bad != CUDA_SUCCESS) return bad;
   launch.stream = reinterpret_cast<std::uint64_t>(stream);
   launch.attributes = attributes;
+  launch.thread = std::hash<std::thread::id>{}(std::this_thread::get_id());
   if (Node* const node = capture_node(stream, CU_GRAPH_NODE_TYPE_KERNEL)) {
     node->function = f;
     node->launch = launch;

@@ -49,6 +49,7 @@ struct Launch {
   std::uint64_t stream;
   std::vector<std::byte> parameters;
   unsigned attributes;
+  std::size_t thread;  ///< that made it; equal for equal threads
 };
 
 /// Handed out by the library under the name "fargpu_fake_controls".

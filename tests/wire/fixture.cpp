@@ -73,6 +73,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     options.devices = {0, 1};
     options.memory_limits = memory_limits;
     options.one_process = true;
+    options.launch_threads = 2;
     options.exchange = &shares;
     options.driver_band = {fake::driver_band, fake::driver_band_bytes};
     // The worker's end takes memory away that in one process is the client's too, and what the client was called back about may be at work

@@ -146,7 +146,7 @@ class Landing : public std::enable_shared_from_this<Landing> {
     }
     if (result == CUDA_SUCCESS) {
       session_.submitted(*stream);
-      session_.completions().after(*stream, Completions::Kind::delivery, [&session = session_, slot](CUresult) { session.transfers().give(slot); });
+      session_.completions().after(*stream, Completions::Kind::release, [&session = session_, slot](CUresult) { session.transfers().give(slot); });
     } else {
       failure_ = result;
       session_.transfers().give(slot);
@@ -242,7 +242,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     session.submitted(*stream);
     // From ordinary memory the driver has taken the bytes by now; from staging they go at their own time.
     if (staged) {
-      session.completions().after(*stream, Completions::Kind::delivery,
+      session.completions().after(*stream, Completions::Kind::release,
                                   [&session, bulk](CUresult) { session.staging_in().give(bulk); });
     }
   } else if (shape.height != 1 && (source.isPull() || source.isLanes())) {

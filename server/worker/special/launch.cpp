@@ -36,11 +36,31 @@ void tell_cluster(DriverTable& driver, CUfunction function, wire::LaunchReply::B
   out.setClusterZ(size(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH));
 }
 
+// What comes of it is told later, as of all launches that nobody waits for.
+CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, StreamState& stream) {
+  Launch& launch = session.crew().next(stream);
+  if (const CUresult bad = launch.arguments.read(session, in.getFunction(), in.getParameters(), launch.function, /*copy=*/true);
+      bad != CUDA_SUCCESS)
+    return bad;
+  launch.id = call.id();
+  launch.context = stream.context->cuda;
+  launch.grid = {in.getGridX(), in.getGridY(), in.getGridZ()};
+  launch.block = {in.getBlockX(), in.getBlockY(), in.getBlockZ()};
+  launch.shared_bytes = in.getSharedBytes();
+  launch.stream = stream.cuda;
+  session.crew().give(stream);
+  session.submitted(stream);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (in.getForm() == wire::Launch::Form::PLAIN && !call.id().wants_reply && session.crew_helps(*stream))
+    return give_to_crew(session, call, in, *stream);
+  session.crew().wait_for(*stream);
   CUfunction function{};
   Arguments arguments;
   if (const CUresult bad = arguments.read(session, in.getFunction(), in.getParameters(), function); bad != CUDA_SUCCESS) return bad;

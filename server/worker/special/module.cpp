@@ -136,6 +136,7 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
   if (in.getModule() && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
   load->module = in.getModule();
   load->image = image.data();
+  if (in.getWrapped() || may_print(image)) session.note_printing();
   if (in.getWrapped()) {
     load->containers = containers_of(image);
     if (load->containers.empty()) return CUDA_ERROR_INVALID_IMAGE;
