@@ -23,8 +23,9 @@ class Suite:
         self.stage, self.out = os.path.abspath(options.stage), os.path.abspath(options.out)
         os.makedirs(self.out, exist_ok=True)
         self.driver = driver_library()
+        self.transport, self.rtt = options.transport, options.rtt
         self.rows = []
-        self.broker = None
+        self.broker = self.proxy = None
         self.began = time.time()
 
     # --- running ----------------------------------------------------------------------------------------------
@@ -34,17 +35,28 @@ class Suite:
         self.broker = subprocess.Popen(
             [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder", self.out + "/images",
              "--log-level", "debug"], stderr=log, stdout=log)
+        self.pool = "127.0.0.1:" + self.port_of(self.broker, log.name, r"listening .*address=127.0.0.1 port=(\d+)")
+        if self.rtt:
+            with open(os.path.join(self.out, "proxy.log"), "w") as log:
+                self.proxy = subprocess.Popen([self.stage + "/bin/proxy", "--to", self.pool, "--delay-us", str(round(self.rtt * 500))],
+                                              stdin=subprocess.PIPE, stdout=log, stderr=log)
+            self.pool = "127.0.0.1:" + self.port_of(self.proxy, log.name, r"port (\d+)")
+
+    @staticmethod
+    def port_of(process, log, pattern):
         for _ in range(600):
-            match = re.search(r"listening .*address=127.0.0.1 port=(\d+)", open(log.name).read())
+            match = re.search(pattern, open(log).read())
             if match:
-                self.pool = "127.0.0.1:" + match[1]
-                return
-            if self.broker.poll() is not None:
+                return match[1]
+            if process.poll() is not None:
                 break
             time.sleep(0.05)
-        sys.exit("fargpud did not start:\n" + open(log.name).read())
+        sys.exit(f"{os.path.basename(process.args[0])} did not start:\n" + open(log).read())
 
     def stop_broker(self):
+        if self.proxy:
+            self.proxy.stdin.close()
+            self.proxy.wait(10)
         self.broker.send_signal(signal.SIGTERM)
         try:
             self.broker.wait(20)
@@ -94,7 +106,7 @@ class Suite:
 
     def remote(self, label, command, timeout=200, extra=None, cwd=None):
         full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", "--no-check", "--"] + command)
-        return self.call(label + ".remote", full, timeout, dict({"FARGPU_POOL": self.pool}, **(extra or {})), cwd)
+        return self.call(label + ".remote", full, timeout, dict({"FARGPU_POOL": self.pool, "FARGPU_TRANSPORT": self.transport}, **(extra or {})), cwd)
 
     def cases_of(self, folder, pattern, extra=None):
         """[(label, command)] of programs that name their cases when they are called without arguments."""
