@@ -48,32 +48,38 @@ void Completions::after_event(CUevent event, ContextState& context, Done done) {
 void Completions::soon(Kind kind, CUresult result, Done done) { soon_.push_back({kind, {result, std::move(done)}}); }
 
 void Completions::note_passed(ContextState& context, CUevent event) {
-  for (auto& [known, last] : passed_events_) {
-    if (known != &context) continue;
-    last = event;
-    return;
-  }
+  forget_passed(context);
   passed_events_.emplace_back(&context, event);
 }
 
+void Completions::forget_passed(ContextState& context) {
+  std::erase_if(passed_events_, [&](const auto& known) {
+    if (known.first != &context) return false;
+    context.free_events.push_back(known.second);
+    return true;
+  });
+}
+
 void Completions::tell_passed() {
-  for (const auto& [context, event] : passed_events_) passed_(event);
+  for (const auto& [context, event] : passed_events_) {
+    passed_(event);
+    context->free_events.push_back(event);
+  }
   passed_events_.clear();
 }
 
 // Takes what is complete off the front of a stream's queue.
-bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, std::vector<Ready>& deliveries,
-                                std::vector<Ready>& signals) {
+bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted,
+                                const std::array<std::vector<Ready>*, kinds>& ready) {
   bool progress = false;
   while (!queue.empty()) {
     Entry& entry = queue.front();
     if (entry.kind > last_wanted) break;
     const CUresult result = query(stream, entry);
     if (result == CUDA_ERROR_NOT_READY) break;
-    if (entry.kind != Kind::release) note_passed(*stream.context, entry.event);
-    stream.context->free_events.push_back(entry.event);
+    note_passed(*stream.context, entry.event);
     if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure is for whoever waits
-    (entry.kind == Kind::signal ? signals : deliveries).push_back({result, std::move(entry.done)});
+    ready[static_cast<std::size_t>(entry.kind)]->push_back({result, std::move(entry.done)});
     queue.pop_front();
     progress = true;
   }
@@ -84,17 +90,18 @@ bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, K
 // was looking elsewhere.
 bool Completions::sweep(Kind last_wanted, std::size_t streams_max, std::vector<Ready>& signals) {
   bool progress = false;
-  std::vector<Ready> deliveries;
+  std::vector<Ready> deliveries, releases;
   auto it = queues_.find(next_);
   for (std::size_t left = std::min(streams_max, queues_.size()); left > 0; --left) {
     if (it == queues_.end()) it = queues_.begin();
     auto& [stream, queue] = *it;
-    progress |= take_complete(*stream, queue, last_wanted, deliveries, signals);
+    progress |= take_complete(*stream, queue, last_wanted, {&releases, &deliveries, &signals});
     it = queue.empty() ? queues_.erase(it) : std::next(it);
   }
   next_ = it == queues_.end() ? nullptr : it->first;
   if (!deliveries.empty()) tell_passed();
   for (Ready& ready : deliveries) ready.done(ready.result);
+  for (Ready& ready : releases) ready.done(ready.result);
   return progress;
 }
 
@@ -108,7 +115,7 @@ bool Completions::poll(std::size_t streams_max) {
       ++i;
       continue;
     }
-    note_passed(*events_[i].context, events_[i].event);
+    passed_(events_[i].event);
     signals.push_back({result, std::move(events_[i].done)});
     events_[i] = std::move(events_.back());
     events_.pop_back();
@@ -142,6 +149,7 @@ void Completions::abandon(StreamState& stream, CUresult result) {
 }
 
 void Completions::abandon(ContextState& context, CUresult result) {
+  forget_passed(context);
   for (StreamState* stream : context.streams) abandon(*stream, result);
   for (std::size_t i = 0; i < events_.size();) {
     if (events_[i].context != &context) {

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -24,6 +25,7 @@ class Completions {
   /// What a completion does. Releases give back what is the worker's own; deliveries send what the client is owed; signals tell it of the
   /// completion. No signal is given before every delivery that is complete at that time, so that a client that was told finds its bytes.
   enum class Kind { release, delivery, signal };
+  static constexpr std::size_t kinds = 3;
 
   /// How an event was recorded. Behind launches that the driver is still to be given it is recorded later: `later` is
   /// CUDA_ERROR_NOT_READY until then.
@@ -33,7 +35,8 @@ class Completions {
   };
   using Record = std::function<Recorded(StreamState&, CUevent)>;
 
-  /// `passed` hears, before anything is called back that the client hears of, of an event that has fired, one of each context.
+  /// `passed` hears, before anything is called back that the client hears of, of the last event that has fired in each context, or of an
+  /// event of the program's.
   Completions(DriverTable& driver, std::function<void(CUevent)> passed, Record record)
       : driver_(driver), passed_(std::move(passed)), record_(std::move(record)) {}
 
@@ -77,8 +80,9 @@ class Completions {
   CUresult query(StreamState& stream, Entry& entry);
   CUresult take_event(ContextState& context, CUevent& event);
   bool sweep(Kind wanted, std::size_t streams_max, std::vector<Ready>& ready);
-  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, std::vector<Ready>& deliveries, std::vector<Ready>& signals);
+  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, const std::array<std::vector<Ready>*, kinds>& ready);
   void note_passed(ContextState& context, CUevent event);
+  void forget_passed(ContextState& context);
   void tell_passed();
 
   DriverTable& driver_;
@@ -86,7 +90,7 @@ class Completions {
   const Record record_;
   Queues queues_;                // streams with something to wait for
   StreamState* next_ = nullptr;  // where to go on looking
-  std::vector<std::pair<ContextState*, CUevent>> passed_events_;  // of which nobody has heard yet
+  std::vector<std::pair<ContextState*, CUevent>> passed_events_;  // of which nobody has heard yet; they are not used again before that
   std::vector<EventEntry> events_;
   std::vector<std::pair<Kind, Ready>> soon_;
 };

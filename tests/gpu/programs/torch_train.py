@@ -97,7 +97,8 @@ for _ in range(steps):
     losses.append(loss.item() if read_each else loss)
     times.append(time.time() - begin)
 torch.cuda.synchronize()
-losses = [float(x) for x in losses]
+if not read_each:
+    losses = torch.stack(losses).tolist()
 results.add("losses", losses)
 results.entries["losses"]["values"] = losses
 results.entries["losses"]["step_ms"] = round(1000 * sorted(times[len(times) // 2:])[len(times) // 4], 2)
