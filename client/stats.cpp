@@ -14,10 +14,7 @@ const bool enabled = log::stats_wanted();
 const bool tracing = log::trace_wanted();
 std::atomic<std::uint64_t> symbol_counts[symbol_count];
 
-OpcodeCounts& of(Opcode opcode) {
-  static OpcodeCounts* const counts = new OpcodeCounts[opcode_max + 1];
-  return counts[static_cast<unsigned>(opcode)];
-}
+constinit OpcodeCounts opcode_counts[opcode_max + 1];
 
 void trace(Symbol symbol, CUresult result) noexcept {
   try {

@@ -1,5 +1,6 @@
 // A CUDA program whose calls a test counts the instructions of: `counted N` makes N calls of a kind and then 2N, for each kind, so
-// that the difference is what N calls cost.
+// that the difference is what N calls cost. `counted N cuLaunchKernel` makes calls of that kind
+// only, for whoever wants to see where they go: valgrind --tool=callgrind, then callgrind_annotate.
 //
 // Time stands still meanwhile for the thread that makes them, for what is sent by time would be sent more often the slower the machine is.
 // What else costs a call, and is no instruction, is counted here: how often it read the clock and how often it asked for memory.
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 
 namespace {
@@ -160,6 +162,7 @@ int main(int argc, char** argv) {
       {"cuGetErrorName", [&] { return cuGetErrorName(CUDA_ERROR_NOT_READY, &name); }},
   };
   for (const auto& kind : kinds) {
+    if (argc > 2 && std::strcmp(argv[2], kind.name) != 0) continue;
     // What the first call of a kind must ask or make, and what an earlier kind left to be done.
     must(repeat(kind.call, 3), kind.name);
     must(cuCtxSynchronize(), "cuCtxSynchronize");
