@@ -16,8 +16,8 @@ constexpr unsigned quick_stride = 4;                       // read the clock as 
 }  // namespace
 
 CommandStream::CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed,
-                             std::function<void()> idle_wake)
-    : channel_(channel), confirmed_(std::move(confirmed)), idle_wake_(std::move(idle_wake)) {}
+                             std::function<void()> idle_wake, Compression compression)
+    : channel_(channel), confirmed_(std::move(confirmed)), idle_wake_(std::move(idle_wake)), compressor_(compression) {}
 
 template <class Ready>
 void CommandStream::wait_until(Lock& lock, Ready&& ready) {
@@ -81,14 +81,21 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
   if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || time_to_send(first)) send(lock);
 }
 
-// Nobody sends now: there was room for it. Others append behind it while it is sent.
+// Nobody sends now: there was room for it. Others append behind it while it is compressed and sent.
 void CommandStream::send_large(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number) {
   static constexpr std::array<std::byte, 8> zeros{};
   urgent_ = false;
   send_outside(lock, Sending::all, [&] {
+    const Bytes packed = compressor_.pack(bulk);
+    if (!packed.empty()) {
+      mark_compressed(header, packed.size());
+      bulk = packed;
+    }
     gather(outgoing_, header, message, number);
     const std::array<Bytes, 3> pieces{outgoing_.bytes(), bulk, Bytes(zeros).first(padded(bulk.size()) - bulk.size())};
-    send_all(channel_, pieces);
+    const auto begin = Clock::now();
+    const bool waited = send_all(channel_, pieces);
+    compressor_.sent(bulk.size(), !packed.empty(), Clock::now() - begin, waited);
     bytes_sent_.fetch_add(outgoing_.size() + padded(bulk.size()), std::memory_order_relaxed);
     outgoing_.clear();
   });

@@ -13,6 +13,7 @@
 
 #include "adaptive_mutex.h"
 #include "protocol/channel.h"
+#include "protocol/compression.h"
 #include "protocol/frame.h"
 
 namespace fargpu::client {
@@ -61,7 +62,7 @@ class CommandStream {
 
   /// `confirmed` tells how many frames were taken from the worker; `idle_wake` is called (outside of any lock that the callee
   /// could want) when a buffer was begun that somebody must send later.
-  CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake);
+  CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake, Compression compression);
 
   enum class Urgency {
     later,  ///< may wait in the buffer
@@ -142,6 +143,7 @@ class CommandStream {
   bool urgent_ = false;
   Gathered buffer_;
   Gathered outgoing_;       // of the thread that sends
+  Compressor compressor_;   // the same
   std::uint64_t last_ = 1;  // attach was the first frame
   Clock::time_point sent_at_{};
   Clock::time_point begun_at_{};

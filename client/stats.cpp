@@ -6,6 +6,7 @@
 
 #include "cuda_facts.h"
 #include "log.h"
+#include "protocol/compression.h"
 #include "thread.h"
 
 namespace fargpu::client::stats {
@@ -55,6 +56,11 @@ void print(std::uint64_t bytes_sent, std::uint64_t bytes_received) {
                         c.sent.load(), c.waited.load(), c.recalled.load(), c.bytes.load(), c.nanoseconds.load() / 1000);
   }
   text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), bytes_sent, bytes_received);
+  const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
+    if (const std::uint64_t before = counts.before) text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());
+  };
+  compressed("to the host", compression_counts.out);
+  compressed("from the host", compression_counts.in);
   log::report(text);
 }
 
