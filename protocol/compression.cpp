@@ -67,7 +67,15 @@ void Compressor::rest() {
   rest_next_ = std::min(2 * rest_next_, rest_max);
 }
 
-Compressor::Bytes Compressor::pack(Bytes bytes) {
+// As long as all senders together keep the link busy, packing costs nothing but its own sender's time: of `senders` bytes that were sent in
+// turn, each taking link / senders, this one's now takes cost + ratio * link / senders, beside the others.
+bool Compressor::gains(const Cost& cost, unsigned senders) const {
+  return cost.ratio < 1 && cost.ns_per_byte < (1 - cost.ratio / senders) * link_ns_per_byte_;
+}
+
+Compressor::Bytes Compressor::pack(Bytes bytes) { return pack(bytes, 1); }
+
+Compressor::Bytes Compressor::pack(Bytes bytes, unsigned senders) {
   if (mode_ == Compression::never || bytes.size() < limits::compressed_bytes_min) return {};
   Cost cost;
   if (mode_ == Compression::automatic) {
@@ -82,7 +90,7 @@ Compressor::Bytes Compressor::pack(Bytes bytes) {
     }
     if (!willing_ && bytes.size() > 2 * sample_bytes) {
       try_pack(bytes.subspan(bytes.size() / 2, sample_bytes), cost);
-      if (!gains(cost)) {
+      if (!gains(cost, senders)) {
         rest();
         return {};
       }
@@ -90,7 +98,7 @@ Compressor::Bytes Compressor::pack(Bytes bytes) {
   }
   const std::size_t size = try_pack(bytes, cost);
   if (mode_ == Compression::automatic) {
-    if (!gains(cost)) {
+    if (!gains(cost, senders)) {
       rest();
     } else {
       willing_ = true;

@@ -38,7 +38,8 @@ class Compressor {
   explicit Compressor(Compression mode) : mode_(mode) {}
 
   /// What to send in the place of these bytes, which may be a program's; nothing if they are to be sent as they are. Valid until the next
-  /// call.
+  /// call. `senders` share the link: while one packs, the others send.
+  Bytes pack(Bytes bytes, unsigned senders);
   Bytes pack(Bytes bytes);
 
   /// What pack() gave, or the bytes themselves, were sent and took so long; `waited`: the link did not take them at once.
@@ -55,7 +56,7 @@ class Compressor {
     void operator()(ZSTD_CCtx_s* context) const;
   };
   std::size_t try_pack(Bytes bytes, Cost& cost);
-  bool gains(const Cost& cost) const { return cost.ns_per_byte < (1 - cost.ratio) * link_ns_per_byte_; }
+  bool gains(const Cost& cost, unsigned senders) const;
   void rest();
 
   const Compression mode_;

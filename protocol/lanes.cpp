@@ -131,7 +131,7 @@ void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
       header.sequence = ++sequence;
       header.subject = job.chunk.transfer;
       header.thread = job.chunk.number;
-      const auto packed = compressor.pack(job.bytes);
+      const auto packed = compressor.pack(job.bytes, static_cast<unsigned>(count()));
       if (!packed.empty()) mark_compressed(header, packed.size());
       const auto begin = std::chrono::steady_clock::now();
       bool waited = false;
