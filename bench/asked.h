@@ -56,6 +56,8 @@ class Request {
     return found->second;
   }
 
+  std::string text(const std::string& key, const std::string& otherwise) const { return values_.contains(key) ? text(key) : otherwise; }
+
   std::string name;
 
  private:

@@ -20,15 +20,29 @@ struct Unmap {
 
 class Buffers {
  public:
-  explicit Buffers(std::size_t size) : size(size), pageable_(map(size), Unmap{size}), back_(map(size), Unmap{size}) {
+  Buffers(std::size_t size, const std::string& contents)
+      : size(size), contents(contents), pageable_(map(size), Unmap{size}), back_(map(size), Unmap{size}) {
     OK(cuMemAlloc(&device, size));
     void* memory = nullptr;
     OK(cuMemAllocHost(&memory, size));
     pinned_ = static_cast<std::byte*>(memory);
     std::mt19937_64 random(size);
-    for (std::size_t i = 0; i + 8 <= size; i += 8) {
-      const std::uint64_t value = random();
-      std::memcpy(pageable_.get() + i, &value, 8);
+    if (contents == "random") {
+      for (std::size_t i = 0; i + 8 <= size; i += 8) {
+        const std::uint64_t value = random();
+        std::memcpy(pageable_.get() + i, &value, 8);
+      }
+    } else if (contents == "bf16") {
+      // Weights of a model: normally distributed, in 16 bits. As many as no codec remembers, and then the same again.
+      constexpr std::size_t period = 4u << 20;
+      std::normal_distribution<float> normal;
+      for (std::size_t i = 0; i + 2 <= size && i < period; i += 2) {
+        const float value = normal(random);
+        std::memcpy(pageable_.get() + i, reinterpret_cast<const std::byte*>(&value) + 2, 2);
+      }
+      for (std::size_t i = period; i < size; i += period) std::memcpy(pageable_.get() + i, pageable_.get(), std::min(period, size - i));
+    } else {
+      throw std::invalid_argument("contents are random or bf16, not '" + contents + "'");
     }
     std::memcpy(pinned_, pageable_.get(), size);
     std::memset(back_.get(), 1, size);
@@ -51,6 +65,7 @@ class Buffers {
   }
 
   const std::size_t size;
+  const std::string contents;
   CUdeviceptr device = 0;
 
  private:
@@ -68,7 +83,7 @@ class Data {
  public:
   /// `count` copies of `bytes` each, in one direction, to the end of all of them.
   void copy(const Request& request, Answer& answer) {
-    const Buffers& buffers = of(request.number("bytes"));
+    const Buffers& buffers = of(request.number("bytes"), request.text("contents", "random"));
     std::byte* const host = buffers.host(request.text("memory"));
     const std::string direction = request.text("direction");
     if (direction != "htod" && direction != "dtoh") throw std::invalid_argument("direction is htod or dtoh");
@@ -92,7 +107,7 @@ class Data {
 
   /// A copy, a kernel that takes as long, and both at once on two streams.
   void overlap(const Request& request, Answer& answer) {
-    const Buffers& buffers = of(request.number("bytes"));
+    const Buffers& buffers = of(request.number("bytes"), "random");
     std::byte* const host = buffers.host("pinned");
     CUstream copying{}, computing{};
     OK(cuStreamCreate(&copying, CU_STREAM_NON_BLOCKING));
@@ -126,9 +141,9 @@ class Data {
   }
 
  private:
-  const Buffers& of(std::size_t size) {
-    if (!buffers_ || buffers_->size != size) buffers_.reset();
-    if (!buffers_) buffers_ = std::make_unique<Buffers>(size);
+  const Buffers& of(std::size_t size, const std::string& contents) {
+    if (!buffers_ || buffers_->size != size || buffers_->contents != contents) buffers_.reset();
+    if (!buffers_) buffers_ = std::make_unique<Buffers>(size, contents);
     return *buffers_;
   }
 

@@ -9,6 +9,7 @@ from rounds import field, in_turn, middle, ratios
 STREAMS = (1, 4, 8)
 DIRECTIONS = {"htod": "HtoD", "dtoh": "DtoH"}
 ROWS = {"htod": ("B1", "B4"), "dtoh": ("B2", "B5")}  # against plain sockets, against the local driver
+SLOW, SLOW_RATE = "125 MB/s", 125  # a network of 1 Gbit/s
 LANES = {"htod": 4, "dtoh": 8}  # of the rows against the local driver
 
 
@@ -29,6 +30,32 @@ def run(bench):
             if bench.wants("B6"):
                 with bench.attempt(("B6", on)):
                     overlapping(bench, transport, local, remotes[LANES["htod"]])
+    if bench.wants("B7") and "tcp" in machine.kinds:
+        compressing(bench)
+
+
+def compressing(bench):
+    """Copies there and back, compressed as the sender sees fit and not at all, in turn: as fast as TCP goes here, and through a slow line."""
+    machine = bench.machine
+    pool, program, lanes = machine.broker(), [os.path.join(machine.bench, "data")], {"FARGPU_LANES": "4"}
+    for case, where, contents in (("", pool, "random"), (SLOW, machine.proxy(pool, 0.001, SLOW_RATE), "random"),
+                                  (f"{SLOW}, weights in bf16", machine.proxy(pool, 0.001, SLOW_RATE), "bf16")):
+        with bench.attempt(("B7", "tcp", case)), contextlib.ExitStack() as stack:
+            size = bench.sizes.bytes if where == pool else bench.sizes.proxied_bytes
+            values = {"bytes": size, "count": bench.sizes.copies, "memory": "pageable", "contents": contents}
+            clients = {mode: stack.enter_context(machine.asked(program, where, {**lanes, "FARGPU_COMPRESS": mode})) for mode in ("auto", "off")}
+
+            def both_ways(client):
+                there, back = (client.ask("copy", direction=direction, **values) for direction in DIRECTIONS)
+                return {"copy": there["copy"] + back["copy"], "there": there["copy"], "back": back["copy"], "cpu": there["copy_cpu"] + back["copy_cpu"]}
+
+            for client in clients.values():
+                both_ways(client)  # warms up, and measures the line
+            found = in_turn(bench.rounds, {mode: lambda client=client: both_ways(client) for mode, client in clients.items()})
+            rates = {f"{mode} {way} GB/s": size / 1e9 / middle(found[mode], name)
+                     for mode in clients for way, name in (("HtoD", "there"), ("DtoH", "back"))}
+            bench.results.add("B7", "tcp", case=case, rounds=ratios(found["off"], found["auto"], "copy"), detail={
+                **rates, **{f"{mode} client CPU s/GB": middle(found[mode], "cpu") / (2 * size / 1e9) for mode in clients}})
 
 
 def copying(bench, transport, direction, local, remotes, plain):

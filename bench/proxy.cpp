@@ -3,7 +3,8 @@
 //   proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE]
 //
 // Says its port on stdout and serves until stdin ends. Delay and rate are apart: a byte leaves when the line has been free for all
-// before it, plus the delay. What the proxy itself adds is measured by a ping-pong through one without delay, as `run` does.
+// before it, of whatever connection, plus the delay. A line of a rate holds what is under way and a short queue, as networks do, so that
+// senders come to feel it. What the proxy itself adds is measured by a ping-pong through one without delay, as `run` does.
 
 #include <sys/prctl.h>
 
@@ -22,22 +23,30 @@ namespace {
 using asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
+constexpr std::size_t piece_bytes = 256 << 10;
+
+/// One way of the line, which all connections share.
 struct Line {
   Clock::duration delay{};
   double bytes_per_second = 0;  // 0: unlimited
-};
+  Clock::time_point free_at{};
 
-constexpr std::size_t piece_bytes = 256 << 10;
-constexpr std::size_t held_bytes_max = std::size_t{256} << 20;  // then nothing more is read
+  /// Of one connection; then nothing more is read from it.
+  std::size_t held_bytes_max() const {
+    constexpr auto queue = std::chrono::milliseconds(10);
+    if (bytes_per_second <= 0) return std::size_t{256} << 20;
+    return piece_bytes + static_cast<std::size_t>(bytes_per_second * std::chrono::duration<double>(delay + queue).count());
+  }
+};
 
 /// One direction of a connection.
 class Direction : public std::enable_shared_from_this<Direction> {
  public:
-  Direction(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to, const Line& line)
+  Direction(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to, Line& line)
       : from_(std::move(from)), to_(std::move(to)), line_(line), timer_(from_->get_executor()) {}
 
   void read() {
-    if (held_ > held_bytes_max) {
+    if (held_ > line_.held_bytes_max()) {
       paused_ = true;
       return;
     }
@@ -58,10 +67,10 @@ class Direction : public std::enable_shared_from_this<Direction> {
 
   void arrived(std::size_t bytes) {
     const auto now = Clock::now();
-    free_at_ = std::max(free_at_, now);
+    line_.free_at = std::max(line_.free_at, now);
     if (line_.bytes_per_second > 0)
-      free_at_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / line_.bytes_per_second));
-    pieces_.push_back({std::move(reading_), bytes, free_at_ + line_.delay});
+      line_.free_at += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / line_.bytes_per_second));
+    pieces_.push_back({std::move(reading_), bytes, line_.free_at + line_.delay});
     held_ += bytes;
     if (!writing_) forward();
     if (bytes) read();
@@ -99,27 +108,26 @@ class Direction : public std::enable_shared_from_this<Direction> {
     pieces_.pop_front();
     writing_ = false;
     forward();
-    if (paused_ && held_ <= held_bytes_max) {
+    if (paused_ && held_ <= line_.held_bytes_max()) {
       paused_ = false;
       read();
     }
   }
 
   const std::shared_ptr<tcp::socket> from_, to_;
-  const Line line_;
+  Line& line_;
   asio::steady_timer timer_;
   std::vector<char> reading_;
   std::deque<Piece> pieces_;
   std::vector<std::vector<char>> spare_;  // memory that is used again, as new memory costs more than copying
   std::size_t held_ = 0;
-  Clock::time_point free_at_{};
   bool writing_ = false, paused_ = false;
 };
 
 class Proxy {
  public:
   Proxy(asio::io_context& context, tcp::endpoint to, const Line& line)
-      : acceptor_(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0)), to_(std::move(to)), line_(line) {}
+      : acceptor_(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0)), to_(std::move(to)), there_(line), back_(line) {}
 
   unsigned port() const { return acceptor_.local_endpoint().port(); }
 
@@ -141,15 +149,17 @@ class Proxy {
       for (const auto& socket : {client, server}) {
         asio::error_code ignored;
         socket->set_option(tcp::no_delay(true), ignored);
+        if (there_.bytes_per_second > 0)  // the system's buffers are not the line's
+          socket->set_option(asio::socket_base::receive_buffer_size(static_cast<int>(piece_bytes)), ignored);
       }
-      std::make_shared<Direction>(client, server, line_)->read();
-      std::make_shared<Direction>(server, client, line_)->read();
+      std::make_shared<Direction>(client, server, there_)->read();
+      std::make_shared<Direction>(server, client, back_)->read();
     });
   }
 
   tcp::acceptor acceptor_;
   const tcp::endpoint to_;
-  const Line line_;
+  Line there_, back_;
 };
 
 }  // namespace

@@ -75,15 +75,19 @@ class Smoke(unittest.TestCase):
         machine = Machine(BUILD, self.folder.name)
         self.addCleanup(machine.close)
         results = Results(Goals())
-        bench = Bench(machine, results, TINY, 2, [1], None, set())
+        self.assertIn("W2", group_programs.NAMES)
+        bench = Bench(machine, results, TINY, 2, [0.1, 1, 5, 30], None, set())
         group_programs.workload(bench, "W2", "", "W2", [sys.executable, os.path.join(HERE, "stand_in.py")])
         found = {r.on: r for r in results.found.values()}
-        self.assertEqual(set(found), {"tcp", "tcp+1", "shm"})
+        delayed = ("tcp+0.1", "tcp+1", "tcp+5", "tcp+30")
+        self.assertEqual(set(found), {"tcp", "shm", *delayed})
         for result in found.values():
             self.assertEqual(result.detail["a step's round trips"], 1.0)
             self.assertEqual(result.detail["first 8 values"], "equal")
-        self.assertEqual(found["tcp+1"].unit, "RTTs")
+        self.assertEqual([found[on].unit for on in delayed], ["RTTs"] * 4)
         self.assertTrue(0.5 < found["tcp+1"].value < 50, found["tcp+1"])
+        self.assertTrue(0.5 < found["tcp+30"].value < 5, found["tcp+30"])
+        self.assertEqual([found[on].mark for on in ("tcp+5", "tcp+30")], ["reported"] * 2)  # which have no goals
 
     def test_the_proxy_delays_and_paces(self):
         machine = Machine(BUILD, self.folder.name)

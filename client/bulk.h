@@ -20,7 +20,8 @@ namespace fargpu::client {
 class Bulk final : ChunkHandler {
  public:
   /// `open` connects a lane, on which each side has sent one frame, or throws.
-  Bulk(unsigned lanes, std::function<std::unique_ptr<Channel>()> open) : wanted_(open ? lanes : 0), open_(std::move(open)) {}
+  Bulk(unsigned lanes, std::function<std::unique_ptr<Channel>()> open, Compression compression)
+      : wanted_(open ? lanes : 0), open_(std::move(open)), lanes_(*this, compression) {}
 
   /// Whether a copy of so many bytes goes by the lanes. Opens them.
   bool takes(std::uint64_t bytes);
@@ -75,7 +76,7 @@ class Bulk final : ChunkHandler {
   std::map<std::uint32_t, Landing*> landings_;
   bool ended_ = false;
   std::string why_;
-  Lanes lanes_{*this};  // last: its threads use the rest
+  Lanes lanes_;  // last: its threads use the rest
 };
 
 }  // namespace fargpu::client

@@ -10,15 +10,14 @@ constexpr std::size_t buffer_bytes = 16u << 10;        // sent when this much ha
 constexpr std::size_t buffered_bytes_max = 64u << 10;  // while somebody sends
 constexpr std::size_t inline_bulk_bytes = 8u << 10;    // smaller bulk is copied, larger is sent from where it lies
 constexpr auto gather_time = std::chrono::microseconds(30);
+constexpr auto quick_call = std::chrono::microseconds(2);  // calls that follow one another so
+constexpr unsigned quick_stride = 4;                       // read the clock as seldom as this
 
 }  // namespace
 
 CommandStream::CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed,
-                             std::function<void()> idle_wake)
-    : channel_(channel), confirmed_(std::move(confirmed)), idle_wake_(std::move(idle_wake)) {
-  buffer_.reserve(2 * buffer_bytes);
-  outgoing_.reserve(2 * buffer_bytes);
-}
+                             std::function<void()> idle_wake, Compression compression)
+    : channel_(channel), confirmed_(std::move(confirmed)), idle_wake_(std::move(idle_wake)), compressor_(compression) {}
 
 template <class Ready>
 void CommandStream::wait_until(Lock& lock, Ready&& ready) {
@@ -36,50 +35,89 @@ void CommandStream::wait_for_room(Lock& lock, Bytes bulk) {
   });
 }
 
-void CommandStream::gather(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number) {
+void Gathered::grow(std::size_t more) {
+  const std::size_t capacity = std::max(2 * buffer_bytes, 2 * (size_ + more));
+  auto bytes = std::make_unique_for_overwrite<std::byte[]>(capacity);
+  if (size_ > 0) std::memcpy(bytes.get(), bytes_.get(), size_);
+  bytes_ = std::move(bytes);
+  capacity_ = capacity;
+}
+
+// Of the bulk bytes the header tells already.
+void CommandStream::gather(Gathered& into, FrameHeader header, Bytes message, std::uint64_t number) {
   header.message_bytes = static_cast<std::uint32_t>(message.size());
-  header.bulk_bytes = static_cast<std::uint32_t>(bulk.size());
   header.sequence = static_cast<std::uint32_t>(number);
   header.confirmed = confirmed_();
-  const auto* begin = reinterpret_cast<const std::byte*>(&header);
-  buffer_.insert(buffer_.end(), begin, begin + sizeof(header));
-  buffer_.insert(buffer_.end(), message.begin(), message.end());
+  std::byte* const at = into.extend(sizeof(header) + message.size());
+  std::memcpy(at, &header, sizeof(header));
+  if (!message.empty()) std::memcpy(at + sizeof(header), message.data(), message.size());
+}
+
+// A call after a pause goes at once; calls in quick succession gather. Where calls are very quick the clock is not read for each.
+bool CommandStream::time_to_send(bool first) {
+  if (!first && ++unlooked_ < stride_) return false;
+  const auto now = first ? begun_at_ : Clock::now();
+  stride_ = now - looked_at_ <= (unlooked_ + 1) * quick_call ? quick_stride : 1;
+  looked_at_ = now;
+  unlooked_ = 0;
+  return now - sent_at_ > gather_time;
 }
 
 void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency) {
-  const auto now = Clock::now();
-  if (buffer_.empty()) begun_at_ = now;
-  gather(header, message, bulk, number);
-  const std::size_t padding = padded(bulk.size()) - bulk.size();
+  header.bulk_bytes = static_cast<std::uint32_t>(bulk.size());
   if (bulk.size() > inline_bulk_bytes) {
-    send(lock, bulk, padding);
+    send_large(lock, header, message, bulk, number);
     return;
   }
-  buffer_.insert(buffer_.end(), bulk.begin(), bulk.end());
-  buffer_.insert(buffer_.end(), padding, std::byte{0});
-  // A call after a pause goes at once; calls in quick succession gather.
-  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || now - sent_at_ > gather_time) send(lock);
+  const bool first = buffer_.empty();
+  if (first) begun_at_ = Clock::now();
+  gather(buffer_, header, message, number);
+  if (!bulk.empty()) {
+    const std::size_t padding = padded(bulk.size()) - bulk.size();
+    std::byte* const at = buffer_.extend(bulk.size() + padding);
+    std::memcpy(at, bulk.data(), bulk.size());
+    std::memset(at + bulk.size(), 0, padding);
+  }
+  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || time_to_send(first)) send(lock);
+}
+
+// Nobody sends now: there was room for it. Others append behind it while it is compressed and sent.
+void CommandStream::send_large(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number) {
+  static constexpr std::array<std::byte, 8> zeros{};
+  urgent_ = false;
+  send_outside(lock, Sending::all, [&] {
+    const Bytes packed = compressor_.pack(bulk);
+    if (!packed.empty()) {
+      mark_compressed(header, packed.size());
+      bulk = packed;
+    }
+    gather(outgoing_, header, message, number);
+    const std::array<Bytes, 3> pieces{outgoing_.bytes(), bulk, Bytes(zeros).first(padded(bulk.size()) - bulk.size())};
+    const auto begin = Clock::now();
+    const bool waited = send_all(channel_, pieces);
+    compressor_.sent(bulk.size(), !packed.empty(), Clock::now() - begin, waited);
+    bytes_sent_.fetch_add(outgoing_.size() + padded(bulk.size()), std::memory_order_relaxed);
+    outgoing_.clear();
+  });
+  if (urgent_) send(lock);
 }
 
 // Has what is buffered sent. Whoever sends already, and sends all, goes on with it.
-void CommandStream::send(Lock& lock, Bytes more, std::size_t padding) {
+void CommandStream::send(Lock& lock) {
   if (sending_ == Sending::all) {
     urgent_ = true;
     return;
   }
   wait_until(lock, [&] { return sending_ == Sending::nothing; });
-  static constexpr std::array<std::byte, 8> zeros{};
   do {
     urgent_ = false;
     send_outside(lock, Sending::all, [&] {
-      const std::array<Bytes, 3> pieces{Bytes(outgoing_), more, Bytes(zeros).first(padding)};
+      const std::array<Bytes, 1> piece{outgoing_.bytes()};
       // The worker always reads, so waiting here ends; others queue behind, which keeps the order.
-      send_all(channel_, pieces);
-      bytes_sent_.fetch_add(outgoing_.size() + more.size() + padding, std::memory_order_relaxed);
+      send_all(channel_, piece);
+      bytes_sent_.fetch_add(outgoing_.size(), std::memory_order_relaxed);
       outgoing_.clear();
     });
-    more = {};
-    padding = 0;
   } while (urgent_);
 }
 
@@ -93,7 +131,7 @@ void CommandStream::send_outside(Lock& lock, Sending how, Transfer&& transfer) {
     lock.lock();
     sent_at_ = Clock::now();
     if (!outgoing_.empty()) {
-      outgoing_.insert(outgoing_.end(), buffer_.begin(), buffer_.end());
+      outgoing_.append(buffer_.bytes());
       outgoing_.swap(buffer_);
       outgoing_.clear();
     }
@@ -120,7 +158,7 @@ bool CommandStream::beat() {
   FrameHeader header;
   header.kind = FrameKind::heartbeat;
   if (buffer_.empty()) begun_at_ = Clock::now();
-  gather(header, {}, {}, ++last_);
+  gather(buffer_, header, {}, ++last_);
   return true;
 }
 
@@ -131,10 +169,10 @@ CommandStream::Left CommandStream::flush_older_than(Clock::duration age) {
   if (Clock::now() - begun_at_ < age) return Left::young;
   bool all = false;
   send_outside(lock, Sending::some, [&] {
-    const std::array<Bytes, 1> piece{Bytes(outgoing_)};
+    const std::array<Bytes, 1> piece{outgoing_.bytes()};
     const std::size_t sent = channel_.send_some(piece);
     bytes_sent_.fetch_add(sent, std::memory_order_relaxed);
-    outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<std::ptrdiff_t>(sent));
+    outgoing_.drop_front(sent);
     all = outgoing_.empty();
   });
   if (!all) return Left::stuck;

@@ -4,15 +4,52 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <vector>
+#include <span>
+#include <utility>
 
 #include "adaptive_mutex.h"
 #include "protocol/channel.h"
+#include "protocol/compression.h"
 #include "protocol/frame.h"
 
 namespace fargpu::client {
+
+/// Bytes that gather, and are not made zeros first.
+class Gathered {
+ public:
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  std::span<const std::byte> bytes() const { return {bytes_.get(), size_}; }
+  /// Room for so many more, which count from now on.
+  std::byte* extend(std::size_t more) {
+    if (more > capacity_ - size_) [[unlikely]]
+      grow(more);
+    return bytes_.get() + std::exchange(size_, size_ + more);
+  }
+  void append(std::span<const std::byte> more) {
+    if (!more.empty()) std::memcpy(extend(more.size()), more.data(), more.size());
+  }
+  void clear() { size_ = 0; }
+  void swap(Gathered& other) {
+    std::swap(bytes_, other.bytes_);
+    std::swap(size_, other.size_);
+    std::swap(capacity_, other.capacity_);
+  }
+  void drop_front(std::size_t count) {
+    std::memmove(bytes_.get(), bytes_.get() + count, size_ - count);
+    size_ -= count;
+  }
+
+ private:
+  void grow(std::size_t more);
+
+  std::unique_ptr<std::byte[]> bytes_;
+  std::size_t size_ = 0, capacity_ = 0;
+};
 
 /// All threads of the program append here, under one short lock, in the order in which their calls happen. Small frames gather
 /// in a buffer, which is sent when it is large, when the last sending was a while ago, when somebody waits, or, by the service
@@ -25,7 +62,7 @@ class CommandStream {
 
   /// `confirmed` tells how many frames were taken from the worker; `idle_wake` is called (outside of any lock that the callee
   /// could want) when a buffer was begun that somebody must send later.
-  CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake);
+  CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake, Compression compression);
 
   enum class Urgency {
     later,  ///< may wait in the buffer
@@ -48,6 +85,13 @@ class CommandStream {
   }
   std::uint64_t append(FrameHeader header, Bytes message, Bytes bulk, Urgency urgency) {
     return append(header, message, bulk, urgency, [](std::uint64_t) {});
+  }
+
+  /// Does something while no call is appended.
+  template <class Action>
+  void in_order(Action&& action) const {
+    const std::lock_guard lock(mutex_);
+    action();
   }
 
   /// Has what is buffered sent: by this thread, or by the one that is sending now.
@@ -74,14 +118,16 @@ class CommandStream {
  private:
   using Lock = std::unique_lock<AdaptiveMutex>;
   void wait_for_room(Lock& lock, Bytes bulk);
-  void gather(FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number);
+  void gather(Gathered& into, FrameHeader header, Bytes message, std::uint64_t number);
   void put(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency);
   enum class Sending {
     nothing,
     some,  ///< what the connection takes now
     all,   ///< and what is urgent by then
   };
-  void send(Lock& lock, Bytes more = {}, std::size_t padding = 0);
+  bool time_to_send(bool first);
+  void send(Lock& lock);
+  void send_large(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number);
   template <class Transfer>
   void send_outside(Lock& lock, Sending how, Transfer&& transfer);
   template <class Ready>
@@ -95,11 +141,15 @@ class CommandStream {
   std::condition_variable_any sent_;  // nobody sends any more
   unsigned waiting_ = 0;              // for that
   bool urgent_ = false;
-  std::vector<std::byte> buffer_;
-  std::vector<std::byte> outgoing_;  // of the thread that sends
-  std::uint64_t last_ = 1;           // attach was the first frame
+  Gathered buffer_;
+  Gathered outgoing_;       // of the thread that sends
+  Compressor compressor_;   // the same
+  std::uint64_t last_ = 1;  // attach was the first frame
   Clock::time_point sent_at_{};
   Clock::time_point begun_at_{};
+  Clock::time_point looked_at_{};  // the last time that the clock was read for a call
+  unsigned unlooked_ = 0;          // calls since
+  unsigned stride_ = 1;            // and how many may be
   std::atomic<std::uint64_t> bytes_sent_{0};
 };
 

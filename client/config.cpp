@@ -70,6 +70,10 @@ Config read() {
     if (!parse_number(wanted, c.lanes) || c.lanes > limits::lanes_max)
       c.number_error = "FARGPU_LANES is '" + wanted + "'; give a number of connections from 0 to " + std::to_string(limits::lanes_max);
   }
+  const std::string compress = variable("FARGPU_COMPRESS");
+  if (compress.empty() || compress == "auto") c.compression = Compression::automatic;
+  else if (compress == "on") c.compression = Compression::always;
+  else if (compress != "off") c.number_error = "FARGPU_COMPRESS is '" + compress + "'; use auto, on or off";
   c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";
   for (const char* name : cuda_variables)
     if (const char* value = std::getenv(name)) c.cuda_environment.emplace_back(name, value);

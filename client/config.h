@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lease_options.h"
+#include "protocol/compression.h"
 #include "protocol/channel.h"
 
 namespace fargpu::client {
@@ -47,6 +48,8 @@ struct Config {
   std::chrono::nanoseconds spin{0};
   /// Connections that large copies are divided among (FARGPU_LANES); 0 or 1 for the session's own alone.
   unsigned lanes = 0;
+  /// FARGPU_COMPRESS.
+  Compression compression = Compression::never;
   /// CUDA_LAUNCH_BLOCKING=1: every launch is waited for.
   bool launch_blocking = false;
   /// Client and worker are in one process, whose memory each takes for its own (tests).

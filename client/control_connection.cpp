@@ -195,21 +195,56 @@ Line connect_to(const PoolHost& host) {
   return line;
 }
 
-std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket) {
+namespace {
+
+capnp::Data::Reader data_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()}; }
+
+// A connection that begins with one message in the clear, which names the key that both ends have, and goes on with TLS by that key.
+std::unique_ptr<Channel> connect_by_key(const PoolHost& host, std::span<const std::byte> name, std::span<const std::byte> secret,
+                                        const std::function<void(wire::Control::Builder)>& first) {
+  const TlsContext context = make_client_context(
+      {.key = TlsKey{{reinterpret_cast<const char*>(name.data()), name.size()}, {secret.begin(), secret.end()}}});
   const Socket socket = connect_socket(host);
   const std::string address = address_text(host);
-  if (ticket.name.empty()) return make_socket_channel(socket.descriptor, address);
-  const TlsContext context = make_client_context(
-      {.key = TlsKey{{reinterpret_cast<const char*>(ticket.name.data()), ticket.name.size()}, ticket.secret}});
   const int twin = ::fcntl(socket.descriptor, F_DUPFD_CLOEXEC, 0);
   if (twin < 0) {
     ::close(socket.descriptor);
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string("no descriptor is free: ") + std::strerror(errno));
   }
-  send_control(*make_socket_channel(twin, address), 1, [&](wire::Control::Builder control) {
-    control.initRoute().setTicketName({reinterpret_cast<const kj::byte*>(ticket.name.data()), ticket.name.size()});
-  });
+  send_control(*make_socket_channel(twin, address), 1, first);
   return connect_tls(socket.descriptor, address, context, "", limits::connect_timeout);
+}
+
+}  // namespace
+
+std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket) {
+  if (ticket.name.empty()) return make_socket_channel(connect_socket(host).descriptor, address_text(host));
+  return connect_by_key(host, ticket.name, ticket.secret,
+                        [&](wire::Control::Builder control) { control.initRoute().setTicketName(data_of(ticket.name)); });
+}
+
+void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::byte> key) {
+  send_control(channel, 1, [&](wire::Control::Builder control) {
+    auto lane = control.initLane();
+    lane.setSessionId(session);
+    lane.setKey(data_of(key));
+  });
+}
+
+std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session, std::span<const std::byte> key) {
+  if (!encrypted) {
+    auto channel = connect_session(host, {});
+    ask_for_lane(*channel, session, key);
+    return channel;
+  }
+  if (key.size() < limits::lane_name_bytes + tls_key_bytes_min || key.size() > limits::lane_name_bytes + tls_key_bytes_max)
+    throw ProtocolError(address_text(host) + " gave a key for bulk lanes of " + std::to_string(key.size()) + " bytes");
+  const auto name = key.first(limits::lane_name_bytes);
+  return connect_by_key(host, name, key.subspan(name.size()), [&](wire::Control::Builder control) {
+    auto lane = control.initLane();
+    lane.setSessionId(session);
+    lane.setKey(data_of(name));
+  });
 }
 
 ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(address_text(host)), address_(host), whom_(whom) {

@@ -47,6 +47,11 @@ struct Ticket {
 /// Opens a session's connection, up to where `attach` is sent. Throws the same.
 std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket);
 
+/// Opens a connection that is to be a bulk lane of a session, up to where the worker answers. Throws the same.
+std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session, std::span<const std::byte> key);
+/// Asks for that on a connection.
+void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::byte> key);
+
 /// One control connection: requests and answers in turn. Throws DialError on refusals, lost connections and silence.
 class ControlConnection {
  public:

@@ -44,13 +44,8 @@ std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint
 }
 
 // A connection that the session's worker has taken as a bulk lane.
-std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<kj::byte>& key, const std::string& host) {
-  auto channel = connect();
-  send_control(*channel, 1, [&](wire::Control::Builder control) {
-    auto lane = control.initLane();
-    lane.setSessionId(session);
-    lane.setKey(capnp::Data::Reader(key.data(), key.size()));
-  });
+std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<std::byte>& key, const std::string& host) {
+  auto channel = connect(session, key);
   const auto message = receive_control(*channel, limits::connect_timeout);
   MessageReader reader(message);
   const auto control = reader.root<wire::Control>();
@@ -123,6 +118,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     attach.setProtocolVersion(wire::PROTOCOL_VERSION);
     attach.setSpecHash(spec_hash);
     attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
+    attach.setCompression(static_cast<wire::Compression>(config.compression));
     attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
     write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
     write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
@@ -141,10 +137,12 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   terms.session_id = answer.getSessionId();
   const bool shares_memory = answer.getRingBytes() > 0;
   terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
+  if (answer.getCompression() && !shares_memory) terms.compression = config.compression;
   terms.one_process = config.one_process;
   if (connect && answer.hasLaneKey() && !shares_memory) {
     const auto bytes = answer.getLaneKey();
-    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<kj::byte>(bytes.begin(), bytes.end()),
+    const auto* const begin = reinterpret_cast<const std::byte*>(bytes.begin());
+    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<std::byte>(begin, begin + bytes.size()),
                        host_name] { return open_lane(connect, session, key, host_name); };
   }
   if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
@@ -198,9 +196,10 @@ std::unique_ptr<Session> dial(const Config& config) {
       });
       // Where keys were made from the ticket, nothing else is shown of it.
       const std::span<const std::byte> shown = ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
-      // A lane would need keys of its own; without TLS the worker's key for lanes is enough.
       const PoolHost near = broker.address();
-      const Connect connect = ticket.name.empty() ? Connect([near] { return connect_session(near, Ticket{}); }) : Connect();
+      const Connect connect = [near, encrypted = !ticket.name.empty()](std::uint64_t id, std::span<const std::byte> key) {
+        return connect_lane(near, encrypted, id, key);
+      };
       auto session = attach(connect_session(near, ticket), shown, config, broker.name(), connect);
       log::info("session {} at {}, {} device(s), by {}", session->terms().session_id, broker.name(), session->facts().devices.size(),
                 session->shares_memory() ? "shared memory" : "TCP");

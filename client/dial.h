@@ -17,8 +17,8 @@ namespace fargpu::client {
 /// Dials the hosts of the configuration in order; the first that offers a session gets it. Throws DialError.
 std::unique_ptr<Session> dial(const Config& config);
 
-/// Makes a further connection to the host of a session, or throws.
-using Connect = std::function<std::unique_ptr<Channel>()>;
+/// Makes a further connection to the host of a session, on which it has asked to be a bulk lane by this key. Throws.
+using Connect = std::function<std::unique_ptr<Channel>(std::uint64_t session, std::span<const std::byte> key)>;
 
 /// The attach step alone, on a connection whose other end is a worker: for tests that have one in this process. Without `connect` the
 /// session has no bulk lanes.

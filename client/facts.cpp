@@ -28,6 +28,9 @@ Facts read_facts(wire::HostFacts::Reader from) {
     for (const auto a : item.getAttributes()) device.attributes[static_cast<int>(a.getAttribute())] = a.getValue();
     for (const DeviceAttribute& a : device_attributes())
       if (a.remote_value) device.attributes[a.attribute] = *a.remote_value;
+    constexpr CUdevice_attribute grid[] = {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+                                           CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
+    for (std::size_t d = 0; d < 3; ++d) device.grid_max[d] = static_cast<unsigned>(device.attribute(grid[d]));
     for (const auto a : item.getExecAffinity()) device.exec_affinity[static_cast<int>(a.getAttribute())] = a.getValue();
     facts.devices.push_back(std::move(device));
   }

@@ -9,6 +9,7 @@ void Function::reset() {
   name.clear();
   parameters.clear();
   parameter_bytes = 0;
+  gaps = false;
   functions.clear();
   attributes.clear();
   legacy = {};
@@ -27,6 +28,7 @@ Function* Functions::learn(wire::FunctionReply::Reader reply) {
       // The worker is not trusted with our memory: a layout beyond CUDA's limit is cut off here.
       const std::uint64_t end = std::uint64_t{p.getOffset()} + p.getBytes();
       if (end > limits::kernel_parameter_bytes_max) break;
+      if (p.getOffset() != function.parameter_bytes) function.gaps = true;
       function.parameters.push_back({p.getOffset(), p.getBytes()});
       function.parameter_bytes = std::max(function.parameter_bytes, static_cast<std::uint32_t>(end));
     }

@@ -28,6 +28,7 @@ struct Function {
   std::string name;
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
+  bool gaps = false;  ///< there are bytes between them
 
   std::mutex mutex;
   /// Of a kernel: its function in each context, by context id. Of such a function: the kernel.

@@ -93,10 +93,10 @@ class HandleMap {
   /// Calls visit(handle, object) for each live object.
   template <class Visit>
   void for_each(Visit&& visit) {
-    for (std::uint32_t c = 0; c < chunk_count; ++c) {
-      Chunk* chunk = chunks_[c].load(std::memory_order_acquire);
-      if (!chunk) continue;
-      for (Slot& slot : *chunk) {
+    for (Chunk* chunk = first_.load(std::memory_order_acquire); chunk; chunk = chunk->next.load(std::memory_order_acquire)) {
+      const std::uint32_t used = chunk->used.load(std::memory_order_acquire);
+      for (std::uint32_t i = 0; i < used; ++i) {
+        Slot& slot = chunk->slots[i];
         const std::uint64_t live = slot.live.load(std::memory_order_acquire);
         if (live) visit(Handle::from_id(kind_, static_cast<std::uint32_t>(live - 1)), slot.object);
       }
@@ -113,24 +113,36 @@ class HandleMap {
   };
   static constexpr std::uint32_t chunk_bits = 8;
   static constexpr std::uint32_t chunk_count = (Handle::index_max + 1) >> chunk_bits;
-  using Chunk = std::array<Slot, 1u << chunk_bits>;
+  static constexpr std::uint32_t chunk_slots = 1u << chunk_bits;
+  struct Chunk {
+    std::array<Slot, chunk_slots> slots;
+    std::atomic<std::uint32_t> used{0};   // slots up to the last that was ever taken
+    std::atomic<Chunk*> next{nullptr};    // in the order in which they were made
+  };
 
   Slot* slot_at(std::uint32_t index) const {
     Chunk* chunk = chunks_[index >> chunk_bits].load(std::memory_order_acquire);
-    return chunk ? &(*chunk)[index & ((1u << chunk_bits) - 1)] : nullptr;
+    return chunk ? &chunk->slots[index % chunk_slots] : nullptr;
   }
 
   Slot& make_slot(std::uint32_t index) {  // under mutex_
-    auto& chunk = chunks_[index >> chunk_bits];
-    if (!chunk.load(std::memory_order_relaxed)) {
+    auto& place = chunks_[index >> chunk_bits];
+    Chunk* chunk = place.load(std::memory_order_relaxed);
+    if (!chunk) {
+      std::atomic<Chunk*>& before = owned_.empty() ? first_ : owned_.back()->next;
       owned_.push_back(std::make_unique<Chunk>());
-      chunk.store(owned_.back().get(), std::memory_order_release);
+      chunk = owned_.back().get();
+      place.store(chunk, std::memory_order_release);
+      before.store(chunk, std::memory_order_release);
     }
-    return *slot_at(index);
+    const std::uint32_t slot = index % chunk_slots;
+    if (chunk->used.load(std::memory_order_relaxed) <= slot) chunk->used.store(slot + 1, std::memory_order_release);
+    return chunk->slots[slot];
   }
 
   const HandleKind kind_;
   std::array<std::atomic<Chunk*>, chunk_count> chunks_{};
+  std::atomic<Chunk*> first_{nullptr};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Chunk>> owned_;
   std::deque<std::uint32_t> free_;

@@ -19,12 +19,7 @@
 
 namespace fargpu::client {
 
-Process& process() {
-  // Lives in static storage and is never destroyed: destructors of other libraries call us after ours would have run.
-  alignas(Process) static std::byte storage[sizeof(Process)];
-  static Process* const instance = new (storage) Process;
-  return *instance;
-}
+constinit ProcessRoot process_root;
 
 CUresult Process::initialise() {
   const std::lock_guard lock(mutex_);

@@ -40,8 +40,8 @@ class Process {
   CUresult unavailable() const;
 
  private:
-  friend Process& process();
-  Process() = default;
+  friend union ProcessRoot;
+  constexpr Process() = default;
   void at_exit() noexcept;
   void in_forked_child() noexcept;
 
@@ -53,7 +53,14 @@ class Process {
   std::vector<Session*> adopted_;  // nor are these; their threads go on
 };
 
-Process& process();
+/// Lives in static storage and is never destroyed: destructors of other libraries call us after ours would have run.
+union ProcessRoot {
+  constexpr ProcessRoot() : process() {}
+  ~ProcessRoot() {}
+  Process process;
+};
+extern ProcessRoot process_root;
+inline Process& process() { return process_root.process; }
 
 /// Gives back the default streams of a thread that ends.
 void release_default_streams(Thread& thread) noexcept;

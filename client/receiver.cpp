@@ -131,7 +131,7 @@ std::optional<std::span<std::byte>> Receiver::place(const FrameHeader& header,
 void Receiver::take(const FrameHeader& header, std::span<const std::byte> message,
                     std::span<std::byte> bulk) {
   confirmed_.store(static_cast<std::uint32_t>(reader_.frames()), std::memory_order_relaxed);
-  bytes_.fetch_add(sizeof(header) + message.size() + padded(bulk.size()), std::memory_order_relaxed);
+  bytes_.fetch_add(reader_.wire_bytes(), std::memory_order_relaxed);
   switch (header.kind) {
     case FrameKind::reply: {
       const std::lock_guard lock(mutex_);

@@ -45,19 +45,20 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
   return CUDA_SUCCESS;
 }
 
-// Under the command stream's lock, so that nobody sees the call's effects out of order.
+// Under the command stream's lock, so that nobody sees the call's effects out of order, and numbers only grow.
 void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
+  const auto reached = [number](std::atomic<std::uint64_t>& call) { call.store(number, std::memory_order_release); };
   for (Stream* const further : std::exchange(further_streams_, {})) note(further, number);
   if (!stream || stream->capture.load(std::memory_order_relaxed)) return;  // captured work is not submitted
   Context& context = *stream->context;
-  stream->items.fetch_add(1, std::memory_order_relaxed);
-  raise(stream->submitted, number);
-  raise(context.submitted, number);
-  if (stream->blocking()) raise(context.blocking_submitted, number);
-  if (host_visible_) raise(context.host_visible, number);
+  stream->items.store(stream->items.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  reached(stream->submitted);
+  reached(context.submitted);
+  if (stream->blocking()) reached(context.blocking_submitted);
+  if (host_visible_) reached(context.host_visible);
   if (!taken_ || host_visible_) {
-    raise(stream->awaited, number);
-    if (stream->blocking()) raise(context.blocking_awaited, number);
+    reached(stream->awaited);
+    if (stream->blocking()) reached(context.blocking_awaited);
   }
   session_.note_submission(number);
 }
@@ -65,20 +66,21 @@ void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
 CUresult RemoteCallBase::post(Stream* stream) {
   if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
-  number_ = session_.commands().append(header(0), message, bulk_, CommandStream::Urgency::later,
-                                       [&](std::uint64_t number) { note(stream, number); });
-  auto& counts = stats::of(opcode_);
-  counts.sent.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
-  counts.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  number_ = session_.commands().append(header(0), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
+    note(stream, number);
+    stats::of(opcode_).leaves(bytes);
+  });
   trace::sent(thread_, stream, bytes);
   return CUDA_SUCCESS;
 }
 
 void RemoteCallBase::tell() {
   if (error_ != CUDA_SUCCESS) return;
-  number_ = session_.commands().append(header(0), message_.finish(), bulk_, CommandStream::Urgency::later);
-  stats::of(opcode_).sent.fetch_add(1, std::memory_order_relaxed);
+  const auto message = message_.finish();
+  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  number_ = session_.commands().append(header(0), message, bulk_, CommandStream::Urgency::later,
+                                       [&](std::uint64_t) { stats::of(opcode_).leaves(bytes); });
 }
 
 CUresult RemoteCallBase::wait(Stream* stream) {
@@ -87,11 +89,13 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   const auto begin = std::chrono::steady_clock::now();
   // The value may be this thread's to write, after the call.
   const std::uint32_t flags = call_wants_reply | (session_.stream_waits().any_here() ? call_never_held : 0u);
+  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
   std::uint64_t expected = 0;
   try {
     number_ = session_.commands().append(header(flags), message, bulk_, CommandStream::Urgency::now,
                                          [&](std::uint64_t number) {
                                            note(stream, number);
+                                           stats::of(opcode_).leaves(bytes);
                                            session_.receiver().expect(number, pending_);
                                            expected = number;
                                          });
@@ -101,10 +105,7 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   }
   session_.receiver().wait(number_, pending_);
   auto& counts = stats::of(opcode_);
-  counts.sent.fetch_add(1, std::memory_order_relaxed);
   counts.waited.fetch_add(1, std::memory_order_relaxed);
-  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
-  counts.bytes.fetch_add(bytes, std::memory_order_relaxed);
   trace::sent(thread_, stream, bytes);
   trace::answered(thread_, opcode_, pending_.result, pending_.message.size() + pending_.arrived_bytes, begin);
   const auto took = std::chrono::steady_clock::now() - begin;

@@ -53,6 +53,7 @@ struct Terms {
   std::string host;  ///< for messages
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the worker is taken for dead
   unsigned lanes = 0;                                     ///< bulk lanes wanted
+  Compression compression = Compression::never;           ///< of contents of memory
   bool one_process = false;                               ///< the worker's (tests)
   std::function<std::unique_ptr<Channel>()> open_lane;    ///< connects one; null where there are none
 };
@@ -146,7 +147,8 @@ class Session final : PushHandler {
   bool idle();
   /// Work under way waits for this process, which may yet change what later work is to read: host functions, values waited for.
   bool waits_for_host() const { return callbacks_.any_waiting() || stream_waits_.any(); }
-  void note_submission(std::uint64_t number) { raise(submitted_, number); }
+  /// Under the command stream's lock.
+  void note_submission(std::uint64_t number) { submitted_.store(number, std::memory_order_release); }
   std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
   /// A kernel of the device left an error behind: all contexts on it have it, as on NVIDIA's driver.
   void fail_contexts(int device, CUresult result);

@@ -6,6 +6,7 @@
 
 #include "cuda_facts.h"
 #include "log.h"
+#include "protocol/compression.h"
 #include "thread.h"
 
 namespace fargpu::client::stats {
@@ -14,10 +15,7 @@ const bool enabled = log::stats_wanted();
 const bool tracing = log::trace_wanted();
 std::atomic<std::uint64_t> symbol_counts[symbol_count];
 
-OpcodeCounts& of(Opcode opcode) {
-  static OpcodeCounts* const counts = new OpcodeCounts[opcode_max + 1];
-  return counts[static_cast<unsigned>(opcode)];
-}
+constinit OpcodeCounts opcode_counts[opcode_max + 1];
 
 void trace(Symbol symbol, CUresult result) noexcept {
   try {
@@ -58,6 +56,11 @@ void print(std::uint64_t bytes_sent, std::uint64_t bytes_received) {
                         c.sent.load(), c.waited.load(), c.recalled.load(), c.bytes.load(), c.nanoseconds.load() / 1000);
   }
   text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), bytes_sent, bytes_received);
+  const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
+    if (const std::uint64_t before = counts.before) text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());
+  };
+  compressed("to the host", compression_counts.out);
+  compressed("from the host", compression_counts.in);
   log::report(text);
 }
 

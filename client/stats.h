@@ -16,12 +16,19 @@ struct OpcodeCounts {
   std::atomic<std::uint64_t> recalled{0};   ///< answered from the cache of replies
   std::atomic<std::uint64_t> bytes{0};      ///< out, with bulk
   std::atomic<std::uint64_t> nanoseconds{0};  ///< spent waiting
+
+  /// A frame leaves. Under the command stream's lock, so that one thread at a time writes.
+  void leaves(std::uint64_t frame_bytes) {
+    sent.store(sent.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    bytes.store(bytes.load(std::memory_order_relaxed) + frame_bytes, std::memory_order_relaxed);
+  }
 };
 
 extern const bool enabled;
 extern const bool tracing;
 extern std::atomic<std::uint64_t> symbol_counts[symbol_count];
-OpcodeCounts& of(Opcode opcode);
+extern OpcodeCounts opcode_counts[opcode_max + 1];
+inline OpcodeCounts& of(Opcode opcode) { return opcode_counts[static_cast<unsigned>(opcode)]; }
 
 inline void count(Symbol symbol) {
   if (enabled) [[unlikely]]

@@ -17,7 +17,8 @@ class Thread;
 class Session;
 
 /// Work on a stream is numbered by the calls that submit it. Fields that grow are atomics; a reader that races with a writer
-/// sees one of the orders in which the two calls could have happened.
+/// sees one of the orders in which the two calls could have happened. What tells of calls that were sent (submitted, awaited, items) is
+/// written in their order, under the command stream's lock, and so needs no locked instructions.
 struct Stream {
   Handle handle;  ///< null for legacy streams
   Context* context = nullptr;

@@ -60,6 +60,4 @@ void Thread::deliver_error(std::uint32_t id, CUresult error) {
   found->second->late_error_.compare_exchange_strong(none, error);
 }
 
-Session& Thread::session() const { return *process().session(); }
-
 }  // namespace fargpu::client

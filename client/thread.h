@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "process.h"
 #include "trace.h"
 
 #include "protocol/handle.h"
@@ -36,7 +37,7 @@ class Thread {
   static void deliver_error(std::uint32_t id, CUresult error);
 
   std::uint32_t id() const { return id_; }
-  Session& session() const;
+  Session& session() const { return *process().session(); }
 
   /// The current context, or null.
   Context* context() const { return contexts_.empty() ? nullptr : contexts_.back(); }

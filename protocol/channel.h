@@ -90,7 +90,7 @@ int make_ring_memory(std::size_t ring_bytes);
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_memory_channel(
     std::size_t capacity_bytes = 256u << 10);
 
-/// Sends everything, waiting as long as it takes; reads nothing meanwhile. Throws ChannelClosed.
-void send_all(Channel& channel, std::span<const Channel::Bytes> pieces);
+/// Sends everything, waiting as long as it takes; reads nothing meanwhile. Returns whether it had to wait. Throws ChannelClosed.
+bool send_all(Channel& channel, std::span<const Channel::Bytes> pieces);
 
 }  // namespace fargpu

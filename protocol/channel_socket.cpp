@@ -184,15 +184,17 @@ std::unique_ptr<Channel> make_socket_channel(int descriptor, std::string peer) {
   return std::make_unique<SocketChannel>(descriptor, std::move(peer));
 }
 
-void send_all(Channel& channel, std::span<const Channel::Bytes> pieces) {
+bool send_all(Channel& channel, std::span<const Channel::Bytes> pieces) {
   std::array<Channel::Bytes, 8> rest;
   if (pieces.size() > rest.size()) throw SystemError("send_all takes at most 8 pieces");
   std::size_t left = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) left += (rest[i] = pieces[i]).size();
   std::size_t first = 0;
+  bool waited = false;
   while (left > 0) {
     std::size_t sent = channel.send_some(std::span(rest).subspan(first, pieces.size() - first));
     if (sent == 0) {
+      waited = true;
       channel.wait({.writable = true}, Channel::forever);
       continue;
     }
@@ -205,6 +207,7 @@ void send_all(Channel& channel, std::span<const Channel::Bytes> pieces) {
     }
     while (left > 0 && rest[first].empty()) ++first;
   }
+  return waited;
 }
 
 }  // namespace fargpu

@@ -9,7 +9,6 @@
 #include <openssl/x509v3.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "program_memory.h"
 
 namespace fargpu {
 namespace {
@@ -29,22 +29,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t record_bytes = 16u << 10;      // the most that one record of TLS holds
 constexpr std::size_t batch_bytes_max = 256u << 10;  // encrypted ahead of what the socket takes
-
-// Copies between the program's memory, which may not be what it says, and ours: the kernel tells instead of a signal. False if it cannot.
-bool copy_by_kernel(const void* from, void* to, std::size_t bytes, bool theirs_is_from) {
-  static std::atomic<bool> forbidden{false};
-  if (!forbidden.load(std::memory_order_relaxed)) {
-    iovec ours{theirs_is_from ? to : const_cast<void*>(from), bytes};
-    iovec theirs{theirs_is_from ? const_cast<void*>(from) : to, bytes};
-    const ssize_t done = theirs_is_from ? ::process_vm_readv(::getpid(), &ours, 1, &theirs, 1, 0)
-                                        : ::process_vm_writev(::getpid(), &ours, 1, &theirs, 1, 0);
-    if (done == static_cast<ssize_t>(bytes)) return true;
-    if (done >= 0 || errno == EFAULT) return false;
-    forbidden = true;  // by a sandbox, for example a worker's, where all memory is known
-  }
-  std::memcpy(to, from, bytes);
-  return true;
-}
 
 class TlsChannel final : public Channel {
  public:
@@ -118,7 +102,7 @@ class TlsChannel final : public Channel {
       skip -= known;
       while (!piece.empty() && encrypted < batch_bytes_max) {
         const std::size_t part = std::min(piece.size(), plain.size());
-        if (!copy_by_kernel(piece.data(), plain.data(), part, /*theirs_is_from=*/true)) {
+        if (!read_program_memory(piece.data(), plain.data(), part)) {
           if (done + encrypted == 0) throw SystemError("memory to be sent cannot be read");
           return settle(done, encrypted);
         }
@@ -140,7 +124,7 @@ class TlsChannel final : public Channel {
     while (got < buffer.size()) {
       if (held_begin_ == held_end_ && !receive_record(/*alone=*/got == 0)) break;
       const std::size_t part = std::min(buffer.size() - got, held_end_ - held_begin_);
-      if (!copy_by_kernel(held_.data() + held_begin_, buffer.data() + got, part, /*theirs_is_from=*/false)) {
+      if (!write_program_memory(held_.data() + held_begin_, buffer.data() + got, part)) {
         if (got == 0) throw SystemError("memory to receive into cannot be written");
         break;
       }

@@ -20,7 +20,8 @@
 # within. A session connection begins with one frame in the clear, `route`, which says nothing but whose it is; then follows a
 # handshake of TLS 1.3 with the worker, whose pre-shared key is the ticket and whose identity is the ticket's name; then `attach`,
 # with an empty ticket. So the keys of a session are known to client, broker and worker alone, and a state of TLS, which cannot be
-# handed from one process to another, never needs to be. There are no bulk lanes then.
+# handed from one process to another, never needs to be. A bulk lane begins so too: with `lane` in the clear, which shows only the first
+# 16 bytes of the key that the worker gave; the handshake's identity are these, its pre-shared key is the rest; the answer comes within.
 #
 # A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
 # this file does not allow it is a protocol error and ends the connection.
@@ -185,6 +186,13 @@ struct Attach {
   hostWindows @5 :List(Range);
   opcodes @6 :Data;               # bit n of byte n/8: the client knows opcode n
   sharedMemory @7 :Bool;          # on a Unix socket: the client wants to share memory
+  compression @8 :Compression;    # of contents of memory, either way. Not through shared memory
+}
+
+enum Compression {
+  never @0;                       # and the client would not understand it
+  automatic @1;                   # where the sender finds that it gains time
+  always @2;                      # whatever becomes smaller
 }
 
 struct AttachAnswer {
@@ -200,15 +208,16 @@ struct AttachAnswer {
   opcodes @6 :Data;               # those the worker serves
   silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
                                   # something several times within. 0: 30 seconds
-  laneKey @8 :Data;               # 32 random bytes, by which bulk lanes are let in
+  laneKey @8 :Data;               # random bytes by which bulk lanes are let in: 32, or 48 where the session speaks TLS
   ringBytes @9 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two rings of so many bytes,
                                   # through which every further frame goes (README.md beside this file)
+  compression @10 :Bool;          # the worker understands compressed frames, and sends them as it was asked to
 }
 
 struct Lane {
   # A further connection of a session, for contents of memory.
   sessionId @0 :UInt64;
-  key @1 :Data;                   # as `attachAnswer` gave it
+  key @1 :Data;                   # as `attachAnswer` gave it; its first 16 bytes if a handshake of TLS follows
 }
 
 struct HostFacts {

@@ -26,6 +26,9 @@ enum class FrameKind : std::uint16_t {
   heartbeat = 6,  ///< either way: header only, is answered by a confirm
 };
 
+/// In the place of a kind: its bulk bytes are compressed (compression.h).
+inline constexpr std::uint16_t frame_compressed = 0x8000;
+
 struct FrameHeader {
   std::uint32_t message_bytes = 0;  ///< multiple of eight
   std::uint32_t bulk_bytes = 0;     ///< without the padding
@@ -38,6 +41,17 @@ struct FrameHeader {
   std::uint32_t detail = 0;   ///< of calls: CallFlags; of replies: the CUresult
 };
 static_assert(sizeof(FrameHeader) == 32);
+
+inline bool is_compressed(const FrameHeader& header) { return static_cast<std::uint16_t>(header.kind) & frame_compressed; }
+/// The header that tells of its bulk bytes as they travel, and as they are.
+inline void mark_compressed(FrameHeader& header, std::size_t wire_bytes) {
+  header.kind = static_cast<FrameKind>(static_cast<std::uint16_t>(header.kind) | frame_compressed);
+  header.bulk_bytes = static_cast<std::uint32_t>(wire_bytes);
+}
+inline void mark_plain(FrameHeader& header, std::size_t bytes) {
+  header.kind = static_cast<FrameKind>(static_cast<std::uint16_t>(header.kind) & ~frame_compressed);
+  header.bulk_bytes = static_cast<std::uint32_t>(bytes);
+}
 
 /// Bits of `detail` in a call.
 enum CallFlags : std::uint32_t {
@@ -60,7 +74,8 @@ inline void check_frame_header(const FrameHeader& header,
     throw ProtocolError("frame with " + std::to_string(header.bulk_bytes) + " bulk bytes; at most " +
                         std::to_string(limits::bulk_bytes_max) + " are allowed");
   }
-  if (header.kind < FrameKind::control || header.kind > FrameKind::heartbeat) {
+  const auto kind = static_cast<FrameKind>(static_cast<std::uint16_t>(header.kind) & ~frame_compressed);
+  if (kind < FrameKind::control || kind > FrameKind::heartbeat || (is_compressed(header) && header.bulk_bytes == 0)) {
     throw ProtocolError("frame of unknown kind " +
                         std::to_string(static_cast<unsigned>(header.kind)));
   }

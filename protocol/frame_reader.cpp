@@ -68,7 +68,12 @@ bool FrameReader::step() {
   std::size_t frame_bytes = head_bytes;
   if (header.bulk_bytes > 0) {
     if (!bulk_) {
-      bulk_ = handler_.place(header, message);
+      if (is_compressed(header)) {
+        packed_.resize(header.bulk_bytes);
+        bulk_ = packed_;
+      } else {
+        bulk_ = handler_.place(header, message);
+      }
       if (!bulk_) {
         blocked_ = true;
         return false;
@@ -84,7 +89,20 @@ bool FrameReader::step() {
       }
     }
     if (!missing_.empty() || padding_missing_ > 0) return false;
+    wire_bytes_ = head_bytes + padded(header.bulk_bytes);
     if (!direct_) frame_bytes += padded(header.bulk_bytes);
+    if (is_compressed(header)) {
+      mark_plain(header, Decompressor::size_of(packed_));
+      const auto place = handler_.place(header, message);
+      if (!place) {
+        blocked_ = true;
+        return false;
+      }
+      decompressor_.unpack(packed_, *place);
+      bulk_ = place;
+    }
+  } else {
+    wire_bytes_ = head_bytes;
   }
   ++frames_;
   if (header.sequence != static_cast<std::uint32_t>(frames_)) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "channel.h"
+#include "compression.h"
 #include "frame.h"
 
 namespace fargpu {
@@ -17,7 +18,7 @@ class FrameHandler {
  public:
   virtual ~FrameHandler() = default;
 
-  /// Where the bulk bytes of this frame shall lie: exactly header.bulk_bytes, or nothing if there is no room now; then nothing
+  /// Handlers see compressed frames as if they were not. Where the bulk bytes of this frame shall lie: exactly header.bulk_bytes, or nothing if there is no room now; then nothing
   /// further is read until a later pump() finds room. Called once per frame with bulk bytes, again only after "no room".
   virtual std::optional<std::span<std::byte>> place(const FrameHeader& header,
                                                     std::span<const std::byte> message) = 0;
@@ -42,6 +43,8 @@ class FrameReader {
   std::uint64_t frames() const { return frames_; }
   /// How much has come behind the frame that is being handled.
   std::size_t waiting_bytes() const { return end_ - begin_; }
+  /// Of the frame that the handler is given: its bytes on the wire.
+  std::size_t wire_bytes() const { return wire_bytes_; }
   /// True if the last pump stopped because place() had no room.
   bool blocked() const { return blocked_; }
 
@@ -65,6 +68,10 @@ class FrameReader {
   std::array<std::byte, 8> padding_{};
   std::size_t padding_missing_ = 0;
   bool direct_ = false;  // the frame's bulk bytes did not (all) come through the buffer
+  std::size_t wire_bytes_ = 0;
+  // Of a compressed frame: where its bulk bytes arrive instead, before they are unpacked into their place.
+  std::vector<std::byte> packed_;
+  Decompressor decompressor_;
 };
 
 }  // namespace fargpu

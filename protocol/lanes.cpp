@@ -24,8 +24,9 @@ std::thread quiet_thread(const char* name, Body body) {
 
 constexpr std::array<std::byte, 4096> zeros{};
 
-// Sends a whole frame. False if the bytes cannot be read; then zeros take the place of those that had not left.
-bool send_frame(Channel& channel, const FrameHeader& header, std::span<const std::byte> bytes) {
+// Sends a whole frame. False if the bytes cannot be read; then zeros take the place of those that had not left. `waited`: the connection did
+// not take it at once.
+bool send_frame(Channel& channel, const FrameHeader& header, std::span<const std::byte> bytes, bool& waited) {
   const std::size_t padding = padded(bytes.size()) - bytes.size();
   std::span<const std::byte> head = std::as_bytes(std::span(&header, 1));
   bool readable = true;
@@ -41,6 +42,7 @@ bool send_frame(Channel& channel, const FrameHeader& header, std::span<const std
       continue;
     }
     if (sent == 0) {
+      waited = true;
       channel.wait({.writable = true}, Channel::forever);
       continue;
     }
@@ -74,7 +76,7 @@ class Lanes::Arriving final : FrameHandler {
 
   void take(const FrameHeader& header, std::span<const std::byte>, std::span<std::byte> bulk) override {
     if (header.kind != FrameKind::data || bulk.empty()) throw ProtocolError("a frame that does not belong on a lane");
-    lanes_.bytes_received_.fetch_add(sizeof(header) + padded(bulk.size()), std::memory_order_relaxed);
+    lanes_.bytes_received_.fetch_add(reader_.wire_bytes(), std::memory_order_relaxed);
     if (wanted_) lanes_.handler_.landed({header.subject, header.thread}, bulk);
   }
 
@@ -113,6 +115,7 @@ void Lanes::send(Chunk chunk, std::span<const std::byte> bytes, std::function<vo
 
 void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
   try {
+    Compressor compressor(compression_);
     while (true) {
       Job job;
       {
@@ -128,8 +131,13 @@ void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
       header.sequence = ++sequence;
       header.subject = job.chunk.transfer;
       header.thread = job.chunk.number;
-      const bool readable = send_frame(channel, header, job.bytes);
-      bytes_sent_.fetch_add(sizeof(header) + padded(job.bytes.size()), std::memory_order_relaxed);
+      const auto packed = compressor.pack(job.bytes, static_cast<unsigned>(count()));
+      if (!packed.empty()) mark_compressed(header, packed.size());
+      const auto begin = std::chrono::steady_clock::now();
+      bool waited = false;
+      const bool readable = send_frame(channel, header, packed.empty() ? job.bytes : packed, waited);
+      compressor.sent(header.bulk_bytes, !packed.empty(), std::chrono::steady_clock::now() - begin, waited);
+      bytes_sent_.fetch_add(sizeof(header) + padded(header.bulk_bytes), std::memory_order_relaxed);
       job.sent(readable);
     }
   } catch (const std::exception& error) {

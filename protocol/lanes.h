@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "channel.h"
+#include "compression.h"
 #include "frame_reader.h"
 #include "limits.h"
 
@@ -45,7 +46,7 @@ class ChunkHandler {
 /// One end of a session's lanes. Each has a thread that sends and one that receives. All functions may be called by any thread.
 class Lanes {
  public:
-  explicit Lanes(ChunkHandler& handler) : handler_(handler) {}
+  explicit Lanes(ChunkHandler& handler, Compression compression = Compression::never) : handler_(handler), compression_(compression) {}
   ~Lanes() { close(); }
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
@@ -81,6 +82,7 @@ class Lanes {
   bool closed() const;
 
   ChunkHandler& handler_;
+  const Compression compression_;
   std::mutex closing_;  // before mutex_
   mutable std::mutex mutex_;
   std::condition_variable changed_;

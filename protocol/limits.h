@@ -12,8 +12,11 @@ inline constexpr std::size_t message_bytes_max = 8u << 20;  ///< one Cap'n Proto
 inline constexpr std::size_t bulk_bytes_max = 4u << 20;     ///< bulk bytes that follow one frame
 inline constexpr std::size_t open_message_bytes_max = 64u << 10;  ///< before a peer is known
 inline constexpr int message_nesting_max = 16;
+inline constexpr std::size_t compressed_bytes_min = 32u << 10;  ///< contents that are worth being compressed
+inline constexpr std::size_t compressed_prefix_bytes = 8;       ///< ahead of what they became
 
 inline constexpr unsigned lanes_max = 16;                       ///< bulk lanes of a session
+inline constexpr std::size_t lane_name_bytes = 16;              ///< of their key, shown in the clear where TLS is spoken
 inline constexpr std::size_t lane_chunk_bytes = 1u << 20;       ///< what one lane carries at a time
 inline constexpr std::uint64_t lane_copy_bytes_min = 4u << 20;  ///< smaller copies are not worth being divided
 

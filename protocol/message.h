@@ -4,9 +4,14 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "limits.h"
 
@@ -14,6 +19,25 @@ namespace fargpu {
 
 /// Builds one message. Small messages (nearly all) never touch the heap.
 class MessageWriter {
+  // As capnp::MallocMessageBuilder, which zeroes its first segment once more when it goes, for a use that there never is.
+  class Builder final : public capnp::MessageBuilder {
+   public:
+    kj::ArrayPtr<capnp::word> allocateSegment(kj::uint words) override {
+      if (std::exchange(first_taken_, true) || words > first_words) {
+        std::vector<std::uint64_t>& more = more_.emplace_back(std::max<std::size_t>(words, 4 * first_words));
+        return kj::arrayPtr(reinterpret_cast<capnp::word*>(more.data()), more.size());
+      }
+      std::memset(static_cast<void*>(first_), 0, sizeof(first_));
+      return kj::arrayPtr(first_, first_words);
+    }
+
+   private:
+    static constexpr std::size_t first_words = 96;
+    alignas(8) capnp::word first_[first_words];  // zeros only once it is used
+    bool first_taken_ = false;
+    std::vector<std::vector<std::uint64_t>> more_;
+  };
+
  public:
   /// The message's root; the same one each time.
   template <class Root>
@@ -37,8 +61,7 @@ class MessageWriter {
   }
 
  private:
-  alignas(8) capnp::word scratch_[96] = {};
-  capnp::MallocMessageBuilder builder_{kj::arrayPtr(scratch_, std::size(scratch_))};
+  Builder builder_;
   std::optional<capnp::MallocMessageBuilder> flat_;
 };
 

@@ -27,12 +27,8 @@ struct Launch {
 
 // What the driver would refuse at any stream and time; the rest it says at the first launch of the class.
 CUresult check_shape(const Device& device, const Launch& launch) {
-  constexpr CUdevice_attribute grid_limits[] = {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
-                                                CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
-  for (int i = 0; i < 3; ++i) {
-    if (launch.grid[i] == 0 || launch.block[i] == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (launch.grid[i] > static_cast<unsigned>(device.attribute(grid_limits[i]))) return CUDA_ERROR_INVALID_VALUE;
-  }
+  for (std::size_t i = 0; i < 3; ++i)
+    if (launch.grid[i] == 0 || launch.block[i] == 0 || launch.grid[i] > device.grid_max[i]) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 

@@ -375,8 +375,11 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
       if (stream.context == &one) raise(stream.submitted, call.number());
     });
   };
-  note(*context);
-  for (Context* const green : thread.session().greens(*context)) note(*green);
+  const std::vector<Context*> greens = thread.session().greens(*context);
+  thread.session().commands().in_order([&] {
+    note(*context);
+    for (Context* const green : greens) note(*green);
+  });
   return CUDA_SUCCESS;
 }
 

@@ -254,6 +254,10 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       co_await on_route(control.getRoute());
       co_return false;
     }
+    if (control.isLane()) {
+      co_await on_lane(control.getLane());
+      co_return false;
+    }
     if (!control.isHello()) throw ProtocolError("neither TLS nor a session's name where TLS is spoken");
     refused("a client without TLS");
     co_await send([&](wire::Control::Builder answer) {
@@ -536,7 +540,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       EventLog::error("session lost", {{"session", id}, {"reason", "its worker ended before it could begin"}});
   }
 
-  // The session's worker decides whether to take it.
+  // The session's worker decides whether to take it; where TLS is spoken it and the client have a key for that.
   asio::awaitable<void> on_lane(wire::Lane::Reader lane) {
     deadline_.cancel();
     if (!broker_.workers_.has_session(lane.getSessionId())) {

@@ -4,10 +4,14 @@
 
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "exchange.h"
 #include "facts.h"
+#include "protocol/channel_tls.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 
@@ -42,6 +46,18 @@ std::string refuse(Channel& channel, wire::Failure::Reason reason, const std::st
     failure.setText(text);
   });
   return "refused: " + text;
+}
+
+// A wish that this version does not know is none.
+Compression compression_of(wire::Compression wanted) {
+  switch (wanted) {
+    case wire::Compression::AUTOMATIC:
+      return Compression::automatic;
+    case wire::Compression::ALWAYS:
+      return Compression::always;
+    default:
+      return Compression::never;
+  }
 }
 
 // Between the ends of a socket, whose client has been told so.
@@ -103,6 +119,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
     send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
       if (shares_memory) answer.setRingBytes(limits::ring_bytes);
+      answer.setCompression(true);
       answer.setSessionId(options.session_id);
       answer.setSilenceMs(static_cast<std::uint32_t>(options.silence.count()));
       answer.setLaneKey(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(options.lane_key.data()), options.lane_key.size()));
@@ -140,6 +157,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.silence = options.silence;
     session_options.report = options.report;
     session_options.turns = options.turns;
+    if (!shares_memory) session_options.compression = compression_of(attach.getCompression());
     session_options.scrub = options.scrub;
     session_options.one_process = options.one_process;
     const std::unique_ptr<Channel> shared = shares_memory ? share_memory(channel) : nullptr;
@@ -167,26 +185,42 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
   }
 }
 
-void take_lane(Session* session, std::unique_ptr<Channel> channel, std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept {
+bool asks_for_lane(std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept {
   try {
     MessageReader reader(lane_message);
     const auto control = reader.root<wire::Control>();
-    if (!control.isLane()) return;
+    if (!control.isLane()) return false;
     const auto theirs = control.getLane().getKey();
-    unsigned difference = !session || key.empty() || theirs.size() != key.size();
+    unsigned difference = key.empty() || theirs.size() != key.size();
     // All of it, so that the time tells nothing.
     for (std::size_t i = 0; i < key.size() && i < theirs.size(); ++i) difference |= unsigned{theirs[i]} ^ std::to_integer<unsigned>(key[i]);
-    if (difference == 0 && session->lanes_full()) difference = 1;
+    return difference == 0;
+  } catch (const kj::Exception&) {  // nonsense
+    return false;
+  }
+}
+
+void take_lane(Session* session, std::unique_ptr<Channel> channel, bool known) noexcept {
+  try {
+    const bool taken = known && session && !session->lanes_full();
     send_control(*channel, 1, [&](wire::Control::Builder answer) {
       auto failure = answer.initLaneAnswer();
-      if (difference == 0) return;
+      if (taken) return;
       failure.setReason(wire::Failure::Reason::DENIED);
       failure.setText("the session takes no bulk lane with this key, or has enough of them");
     });
-    if (difference == 0) session->add_lane(std::move(channel));
-  } catch (const kj::Exception&) {  // nonsense
-  } catch (const std::exception&) {  // or it is gone
+    if (taken) session->add_lane(std::move(channel));
+  } catch (const std::exception&) {  // it is gone
   }
+}
+
+std::unique_ptr<Channel> accept_by_key(int descriptor, const std::string& peer, std::span<const std::byte> name, std::span<const std::byte> secret) {
+  const std::string identity(reinterpret_cast<const char*>(name.data()), name.size());
+  TlsService service;
+  service.find_key = [identity, key = std::vector<std::byte>(secret.begin(), secret.end())](const std::string& asked) {
+    return asked == identity ? std::optional(key) : std::nullopt;
+  };
+  return accept_tls(descriptor, peer, make_server_context(std::move(service)), limits::connect_timeout);
 }
 
 // The displaced base is well below where it would be otherwise; see main.cpp.

@@ -2,6 +2,7 @@
 // From a client's attach message to a running session.
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -40,9 +41,13 @@ struct AttachOptions {
 std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver,
                           const AttachOptions& options);
 
-/// Answers the first frame of a connection that wants to be a bulk lane, and takes it if it knows the key and there is a session. What it
-/// sent is not trusted. Never throws.
-void take_lane(Session* session, std::unique_ptr<Channel> channel, std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept;
+/// Whether this frame, the first on a connection, asks to be a bulk lane by this key.
+bool asks_for_lane(std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept;
+/// Answers it, and gives the connection to the session if it is known and the session (null: there is none yet) has room.
+void take_lane(Session* session, std::unique_ptr<Channel> channel, bool known) noexcept;
+
+/// The server's end of a connection that goes on with TLS by a key that its client was given, under this name. Throws as accept_tls().
+std::unique_ptr<Channel> accept_by_key(int descriptor, const std::string& peer, std::span<const std::byte> name, std::span<const std::byte> secret);
 
 /// Where mappings of this process begin to be placed, downwards, as a band to reserve; empty unless the process was displaced.
 Window displaced_band();

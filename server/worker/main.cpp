@@ -9,8 +9,10 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -80,23 +82,43 @@ int fail(int link, const std::string& text) {
   return 1;
 }
 
-std::vector<std::byte> random_key() {
-  std::vector<std::byte> key(32);
+std::vector<std::byte> random_key(std::size_t bytes) {
+  std::vector<std::byte> key(bytes);
   if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) key.clear();  // then nobody is let in
   return key;
 }
 
 // The connection's keys are made from the ticket, which the broker gave to the client and to us: nobody else can finish the handshake.
 std::unique_ptr<Channel> accept_session(int descriptor, const std::string& peer, wire::Session::Reader session) {
-  const auto name = session.getTicketName(), ticket = session.getTicket();
-  const std::string identity(reinterpret_cast<const char*>(name.begin()), name.size());
-  const auto* const key = reinterpret_cast<const std::byte*>(ticket.begin());
-  TlsService service;
-  service.find_key = [identity, secret = std::vector<std::byte>(key, key + ticket.size())](const std::string& asked) {
-    return asked == identity ? std::optional(secret) : std::nullopt;
-  };
-  return accept_tls(descriptor, peer, make_server_context(std::move(service)), limits::connect_timeout);
+  const auto bytes = [](capnp::Data::Reader data) { return std::span(reinterpret_cast<const std::byte*>(data.begin()), data.size()); };
+  return accept_by_key(descriptor, peer, bytes(session.getTicketName()), bytes(session.getTicket()));
 }
+
+/// Lanes of a session that speaks TLS. Whoever knows the key's name gets a handshake, on a thread of its own, because it takes as long as
+/// the other end likes; only the client has the rest of the key.
+class EncryptedLanes {
+ public:
+  /// `give`: what becomes of a connection after its handshake.
+  EncryptedLanes(std::span<const std::byte> key, std::function<void(std::unique_ptr<Channel>)> give)
+      : name_(key.first(std::min(key.size(), limits::lane_name_bytes))), secret_(key.subspan(name_.size())), give_(std::move(give)) {}
+
+  void asked(Descriptor descriptor, std::span<const std::byte> lane_message) {
+    if (!asks_for_lane(lane_message, name_) || under_way_ >= limits::lanes_max) return;
+    ++under_way_;
+    std::thread([this, descriptor = descriptor.release()] {
+      try {
+        give_(accept_by_key(descriptor, "the client's bulk lane", name_, secret_));
+      } catch (const std::exception&) {  // it was not the client after all, or it is gone
+      }
+      --under_way_;
+    }).detach();
+  }
+
+ private:
+  const std::span<const std::byte> name_, secret_;
+  const std::function<void(std::unique_ptr<Channel>)> give_;
+  std::atomic<unsigned> under_way_{0};
+};
 
 int run(const Options& options) {
   // The driver itself offers no other devices than these: nothing a client sends can name one, wherever a device number may stand.
@@ -141,6 +163,7 @@ int run(const Options& options) {
   std::unique_ptr<Channel> channel;
   std::shared_ptr<MemoryAccount> account;
   std::vector<std::byte> attach_message;
+  bool session_is_encrypted = false;
   {
     auto packet = receive_link(options.link);
     if (!packet || packet->message.empty()) return 0;  // the broker is gone
@@ -166,6 +189,7 @@ int run(const Options& options) {
     if (message.getSession().getTicketName().size() == 0) {
       channel = make_socket_channel(packet->descriptor, peer);
     } else {
+      session_is_encrypted = true;
       try {
         channel = accept_session(packet->descriptor, peer, message.getSession());
         attach_message = receive_control(*channel, limits::connect_timeout);
@@ -222,8 +246,13 @@ int run(const Options& options) {
     if (session && !stop_why.empty()) session->stop(stop_why);
   };
   static LinkExchange exchange(options.link);
-  static const std::vector<std::byte> lane_key = random_key();
+  static const bool encrypted = session_is_encrypted;
+  static const std::vector<std::byte> lane_key = random_key(encrypted ? limits::lane_name_bytes + 32 : 32);
   attach.lane_key = lane_key;
+  static EncryptedLanes encrypted_lanes(lane_key, [](std::unique_ptr<Channel> lane) {
+    const std::lock_guard lock(mutex);
+    take_lane(session, std::move(lane), true);
+  });
   attach.exchange = &exchange;
   std::thread([link = options.link] {
     while (const auto packet = receive_link(link)) {
@@ -235,9 +264,13 @@ int run(const Options& options) {
       if (message.isLane()) {
         const auto first = message.getLane();
         if (descriptor.number() < 0) continue;
+        const std::span<const std::byte> asked(reinterpret_cast<const std::byte*>(first.begin()), first.size());
+        if (encrypted) {
+          encrypted_lanes.asked(std::move(descriptor), asked);
+          continue;
+        }
         const std::lock_guard lock(mutex);
-        take_lane(session, make_socket_channel(descriptor.release(), "the client's bulk lane"),
-                  {reinterpret_cast<const std::byte*>(first.begin()), first.size()}, lane_key);
+        take_lane(session, make_socket_channel(descriptor.release(), "the client's bulk lane"), asks_for_lane(asked, lane_key));
         continue;
       }
       const std::lock_guard lock(mutex);

@@ -1,6 +1,8 @@
 #include "output.h"
 
 #include <array>
+#include <cstring>
+#include <utility>
 
 namespace fargpu::server {
 
@@ -44,6 +46,7 @@ void Output::push(FrameHeader header, std::span<const std::byte> message, std::s
     const auto* begin = static_cast<const std::byte*>(bytes);
     piece.head.insert(piece.head.end(), begin, begin + n);
   };
+  piece.header_at = piece.head.size();
   append(&header, sizeof(header));
   append(message.data(), message.size());
   const std::size_t padding = padded(bulk.size()) - bulk.size();
@@ -59,11 +62,33 @@ void Output::push(FrameHeader header, std::span<const std::byte> message, std::s
   if (copy && release) release();
 }
 
+// Of the first piece, when nothing of it has been sent. It takes the executor's time, at most some milliseconds for each frame, and in
+// automatic mode less than sending what it saves would take.
+void Output::compress(Piece& piece) {
+  const auto packed = compressor_.pack(piece.bulk);
+  if (packed.empty()) return;
+  FrameHeader header;
+  std::memcpy(&header, piece.head.data() + piece.header_at, sizeof(header));
+  mark_compressed(header, packed.size());
+  std::memcpy(piece.head.data() + piece.header_at, &header, sizeof(header));
+  waiting_bytes_ -= piece.size();
+  piece.bulk = packed;
+  piece.padding = padded(packed.size()) - packed.size();
+  piece.packed = true;
+  waiting_bytes_ += piece.size();
+  if (const Release release = std::exchange(piece.release, {})) release();
+}
+
 bool Output::pump() {
   static constexpr std::array<std::byte, 8> zeros{};
   bool progress = false;
   while (!pieces_.empty()) {
     Piece& piece = pieces_.front();
+    const bool looks = piece.bulk.size() > 0 && !compressor_.idle();
+    if (looks && piece.sent == 0 && !piece.waited) {
+      compress(piece);
+      begun_ = std::chrono::steady_clock::now();
+    }
     std::array<Channel::Bytes, 3> parts{Channel::Bytes(piece.head), piece.bulk, Channel::Bytes(zeros).first(piece.padding)};
     std::size_t skip = piece.sent;
     for (Channel::Bytes& part : parts) {
@@ -72,11 +97,15 @@ bool Output::pump() {
       skip -= step;
     }
     const std::size_t sent = channel_.send_some(parts);
-    if (sent == 0) return progress;
+    if (sent == 0) {
+      piece.waited = true;
+      return progress;
+    }
     progress = true;
     piece.sent += sent;
     waiting_bytes_ -= sent;
     if (piece.sent < piece.size()) continue;
+    if (looks) compressor_.sent(piece.bulk.size(), piece.packed, std::chrono::steady_clock::now() - begun_, piece.waited);
     const Release release = std::move(piece.release);
     pieces_.pop_front();
     if (release) release();

@@ -9,6 +9,7 @@
 #include "call.h"
 #include "control.capnp.h"
 #include "protocol/channel.h"
+#include "protocol/compression.h"
 #include "protocol/frame.h"
 #include "protocol/message.h"
 
@@ -19,7 +20,7 @@ class Output {
  public:
   using Release = std::function<void()>;
 
-  explicit Output(Channel& channel) : channel_(channel) {}
+  explicit Output(Channel& channel, Compression compression = Compression::never) : channel_(channel), compressor_(compression) {}
 
   void reply(const CallId& call, CUresult result, std::span<const std::byte> message);
   /// Bulk bytes of an answer, sent from where they lie; `release` runs when they have left.
@@ -49,12 +50,18 @@ class Output {
     std::span<const std::byte> bulk;
     std::size_t padding = 0;
     std::size_t sent = 0;
+    std::size_t header_at = 0;  // in the head: of the frame whose bulk bytes these are
+    bool packed = false;
+    bool waited = false;
     Release release;
     std::size_t size() const { return head.size() + bulk.size() + padding; }
   };
+  void compress(Piece& piece);
   void push(FrameHeader header, std::span<const std::byte> message, std::span<const std::byte> bulk, Release release);
 
   Channel& channel_;
+  Compressor compressor_;
+  std::chrono::steady_clock::time_point begun_{};  // sending the first piece
   std::deque<Piece> pieces_;
   std::size_t waiting_bytes_ = 0;
   std::uint32_t sequence_ = 1;  // attachAnswer was the first frame

@@ -28,7 +28,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       driver_(driver),
       options_(std::move(options)),
       reader_(channel, *this, /*frames_before=*/1),  // attach
-      output_(channel),
+      output_(channel, options_.compression),
       host_budget_(options_.host_bytes_max, options_.memory_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
       ledger_(options_.memory_limits, options_.memory_place),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),

@@ -71,6 +71,7 @@ struct SessionOptions {
   PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
   std::uint64_t host_bytes_max = 0;  ///< of this host's memory for what the client makes it keep; 0 for no bound
+  Compression compression = Compression::never;  ///< of contents of memory that go to the client
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   TurnOptions turns;
@@ -324,7 +325,7 @@ class Session final : FrameHandler {
   DriverTable& driver_;
   const SessionOptions options_;
   Waker waker_;
-  Transfers transfers_{waker_};
+  Transfers transfers_{waker_, options_.compression};
   FrameReader reader_;
   Output output_;
   HostBudget host_budget_;

@@ -30,7 +30,7 @@ class Transfers final : ChunkHandler {
   using Release = std::function<void()>;
 
   /// The waker brings the executor to collect().
-  explicit Transfers(Waker& waker) : waker_(waker) {}
+  Transfers(Waker& waker, Compression compression) : waker_(waker), lanes_(*this, compression) {}
   ~Transfers() override;
 
   /// Takes a lane. Any thread. Throws SystemError if there is no memory for it.
@@ -91,7 +91,7 @@ class Transfers final : ChunkHandler {
   std::vector<Release> left_;
   std::string lost_why_;
   bool closed_ = false;
-  Lanes lanes_{*this};  // last: its threads use the rest
+  Lanes lanes_;  // last: its threads use the rest
 };
 
 }  // namespace fargpu::server

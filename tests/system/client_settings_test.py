@@ -87,6 +87,21 @@ class Logs(SystemTest):
         self.assertGreater(int(total[3]), 65536)
         self.assertGreater(waited, 0)
 
+    def test_stats_of_compressed_contents(self):
+        commands = ("init", "context", f"alloc a {24 << 20}", "write a 1")
+        for lanes in (0, 3):
+            for mode, ways in (("on", ["to the host", "from the host"]), ("off", [])):
+                with self.subTest(lanes=lanes, mode=mode):
+                    client = self.client(self.broker(), *commands, env={"FARGPU_LOG": "stats", "FARGPU_TRANSPORT": "tcp", "FARGPU_LANES": lanes,
+                                                                        "FARGPU_COMPRESS": mode})
+                    self.assert_lives(client)
+                    self.assertEqual(client.finish(), 0)
+                    found = re.findall(r"compressed (to|from) the host: (\d+) bytes as (\d+)", client.errors())
+                    self.assertEqual([f"{way} the host" for way, _, _ in found], ways)
+                    for _, before, after in found:
+                        self.assertGreaterEqual(int(before), 24 << 20)
+                        self.assertLess(int(after), int(before) / 10)
+
     def test_stats_of_a_lost_session_too(self):
         host = self.broker()
         client = self.client(host, "init", "context", env={"FARGPU_LOG": "stats"})

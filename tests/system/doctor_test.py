@@ -32,6 +32,7 @@ class Doctor(SystemTest):
 
     def test_numbers_that_are_none(self):
         self.findings(self.broker().pool, "FARGPU_SPIN_US is 'soon'; give microseconds", env={"FARGPU_SPIN_US": "soon"})
+        self.findings(self.broker().pool, "FARGPU_COMPRESS is 'very'; use auto, on or off", env={"FARGPU_COMPRESS": "very"})
 
     def test_commands_that_are_none(self):
         done = fargpu("nvidia-smi")

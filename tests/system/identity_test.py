@@ -78,6 +78,36 @@ class Identity(SystemTest):
         client = self.client(host, "init", "context", f"alloc a {48 * MIB}", "write a 9", env=self.trusting(token=self.token("t")))
         self.assert_lives(client)
 
+    def test_large_copies_by_lanes(self):
+        """Further connections, each with a handshake of its own."""
+        def connections(pid):
+            return sum(os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:") for number in os.listdir(f"/proc/{pid}/fd"))
+
+        host = self.host()
+        environment = self.trusting(token=self.token("t"))
+        alone = self.client(host, "init", "context", f"alloc a {24 * MIB}", "write a 9", env={**environment, "FARGPU_LANES": "0"})
+        many = self.client(host, "init", "context", f"alloc a {24 * MIB}", "write a 9", env={**environment, "FARGPU_LANES": "4"})
+        for client in (alone, many):
+            self.assert_lives(client)
+        self.assertEqual(connections(many.pid), connections(alone.pid) + 4)
+        self.assertNotIn("by one connection", many.errors())
+
+    def test_who_does_not_know_a_lane_s_key_has_no_lane(self):
+        host = self.host()
+        client = self.client(host, "init", "context", f"alloc a {8 * MIB}", "write a 9",
+                             env={**self.trusting(token=self.token("t")), "FARGPU_LANES": "4"})
+        session = host.log("session started", pid=client.pid)["session"]
+        for first, rest in ((f'(lane = (sessionId = {session}, key = 0x"{"00" * 16}"))', b""),
+                            (f'(lane = (sessionId = {session}, key = 0x"{"00" * 48}"))', os.urandom(400)),
+                            (f'(lane = (sessionId = {session}))', bytes.fromhex("16030100c8")),
+                            (f'(lane = (sessionId = {session}7))', os.urandom(400))):
+            stranger = self.connection(host)
+            stranger.say(first)
+            stranger.send(rest)
+            self.assertTrue(stranger.is_closed(), first)
+        self.assertEqual(client.ask("write a 4"), "SUCCESS")
+        self.assert_lives(client)
+
     def test_a_certificate(self):
         host = self.host()
         self.must("pki", "issue", "--folder", self.pki, "--tenant", "other")

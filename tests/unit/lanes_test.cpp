@@ -110,6 +110,29 @@ TEST_CASE("bytes that cannot be read are told, and the lane goes on") {
   ::munmap(memory, 4 * page);
 }
 
+TEST_CASE("chunks are compressed where that is wanted, and arrive as they were") {
+  const std::size_t size = 3 * limits::lane_chunk_bytes + 77777;
+  Kept near(0), far(size);
+  Lanes from(near, Compression::always), to(far);
+  for (int i = 0; i < 2; ++i) {
+    auto [left, right] = sockets();
+    from.add(std::move(left), 0, 0);
+    to.add(std::move(right), 0, 0);
+  }
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i / 100);
+  for (std::uint32_t n = 0; n < chunks_of(size); ++n) {
+    const std::size_t begin = n * limits::lane_chunk_bytes;
+    from.send({1, n}, std::span<const std::byte>(bytes).subspan(begin, std::min(limits::lane_chunk_bytes, size - begin)), [](bool) {});
+  }
+  far.wait_for(size);
+  CHECK(far.bytes == bytes);
+  from.close();
+  to.close();
+  CHECK(to.bytes_received() < size / 2);
+  CHECK(to.bytes_received() == from.bytes_sent());
+}
+
 TEST_CASE("what does not belong on a lane ends it") {
   Kept kept(1000);
   Lanes lanes(kept);

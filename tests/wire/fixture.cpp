@@ -107,7 +107,11 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     why_ = server::serve_session(*far, attach, driver.table(), options);
   });
   try {
-    client_ = client::attach(std::move(near), {}, config, "the worker in this process", [this] { return lane(); }).release();
+    client_ = client::attach(std::move(near), {}, config, "the worker in this process", [this](std::uint64_t id, std::span<const std::byte> key) {
+                                auto near = lane();
+                                client::ask_for_lane(*near, id, key);
+                                return near;
+                              }).release();
   } catch (...) {
     worker_.join();
     throw;
@@ -121,7 +125,7 @@ std::unique_ptr<Channel> Remote::lane() {
   lane_threads_.emplace_back([this, far = std::move(far)]() mutable {
     const auto message = receive_control(*far, limits::connect_timeout);
     const std::lock_guard lock(serving_mutex_);
-    server::take_lane(serving_, std::move(far), message, lane_key);
+    server::take_lane(serving_, std::move(far), server::asks_for_lane(message, lane_key));
   });
   return std::move(near);
 }

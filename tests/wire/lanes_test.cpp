@@ -79,6 +79,43 @@ TEST_CASE("without lanes, with one, and for small or asynchronous copies the ses
   CHECK(remote.session().bulk().bytes_received() == 0);
 }
 
+TEST_CASE("contents travel compressed both ways, by lanes and by the session's own connection, and arrive as they were") {
+  client::Config config = with_lanes(GENERATE(0u, 3u));
+  config.compression = Compression::always;
+  test::RemoteContext remote(config);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS);
+  std::vector<unsigned char> out(size), back(size);
+  for (std::size_t i = 0; i < size; ++i) out[i] = static_cast<unsigned char>(i / 50);
+  const auto travelled = [&] {
+    return remote.session().commands().bytes_sent() + remote.session().bulk().bytes_sent() + remote.session().receiver().bytes_received() +
+           remote.session().bulk().bytes_received();
+  };
+  const auto before = travelled();
+  REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), size) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, size) == CUDA_SUCCESS);
+  CHECK(travelled() - before < size / 2);
+  CHECK(back == out);
+  // What does not compress goes between.
+  const auto random = random_bytes(size, 30);
+  REQUIRE(cuMemcpyHtoD_v2(memory, random.data(), size) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, size) == CUDA_SUCCESS);
+  CHECK(back == random);
+  // Pinned memory, which the worker asks for when the stream gets there, and delivers.
+  void* pinned = nullptr;
+  REQUIRE(cuMemHostAlloc(&pinned, size, 0) == CUDA_SUCCESS);
+  std::memcpy(pinned, out.data(), size);
+  const auto asynchronously = travelled();
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, pinned, size, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  std::memset(pinned, 0, size);
+  REQUIRE(cuMemcpyDtoHAsync_v2(pinned, memory, size, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(travelled() - asynchronously < size / 2);
+  CHECK(std::memcmp(pinned, out.data(), size) == 0);
+  CHECK(cuMemFreeHost(pinned) == CUDA_SUCCESS);
+}
+
 TEST_CASE("work of other streams comes behind a copy on the lanes that was synchronous") {
   test::RemoteContext remote(with_lanes(4));
   CUdeviceptr memory = 0, copy = 0;
