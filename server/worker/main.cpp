@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "attach.h"
+#include "bandwidth.h"
 #include "driver_library.h"
 #include "facts.h"
 #include "sandbox.h"
@@ -140,6 +141,7 @@ int run(const Options& options) {
   AttachOptions attach;
   std::unique_ptr<Channel> channel;
   std::shared_ptr<MemoryAccount> account;
+  std::shared_ptr<Bandwidth> bandwidth;
   std::vector<std::byte> attach_message;
   {
     auto packet = receive_link(options.link);
@@ -157,6 +159,7 @@ int run(const Options& options) {
     attach.session_id = message.getSession().getId();
     attach.memory_limits.assign(devices.size(), message.getSession().getMemoryBytes());
     attach.memory_place = Ledger::Place{account, message.getSession().getSlot()};
+    bandwidth = std::make_shared<Bandwidth>(AccountPlace{account, message.getSession().getSlot()});
     attach.image_folder = message.getSession().getImageFolder().cStr();
     attach.turns.work_max = std::chrono::seconds(message.getSession().getKernelSecondsMax());
     attach.scrub = message.getSession().getScrub();
@@ -175,6 +178,8 @@ int run(const Options& options) {
       }
     }
   }
+  // By a Unix socket come programs of this machine, whose bytes burden no network.
+  if (!channel->passes_descriptors()) channel = pace(std::move(channel), bandwidth, true);
   ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps between looks at the GPU would take 50 us longer
   attach.devices = devices;
   attach.printed = &printed;
@@ -225,7 +230,7 @@ int run(const Options& options) {
   static const std::vector<std::byte> lane_key = random_key();
   attach.lane_key = lane_key;
   attach.exchange = &exchange;
-  std::thread([link = options.link] {
+  std::thread([link = options.link, bandwidth] {
     while (const auto packet = receive_link(link)) {
       if (packet->message.empty()) return;  // the broker is gone
       Descriptor descriptor(packet->descriptor);
@@ -236,8 +241,9 @@ int run(const Options& options) {
         const auto first = message.getLane();
         if (descriptor.number() < 0) continue;
         const std::lock_guard lock(mutex);
-        take_lane(session, make_socket_channel(descriptor.release(), "the client's bulk lane"),
-                  {reinterpret_cast<const std::byte*>(first.begin()), first.size()}, lane_key);
+        auto lane = make_socket_channel(descriptor.release(), "the client's bulk lane");
+        if (!lane->passes_descriptors()) lane = pace(std::move(lane), bandwidth, false);
+        take_lane(session, std::move(lane), {reinterpret_cast<const std::byte*>(first.begin()), first.size()}, lane_key);
         continue;
       }
       const std::lock_guard lock(mutex);
