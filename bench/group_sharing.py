@@ -126,9 +126,10 @@ def priorities(bench, tenants):
     def starts(on, pool):
         request, longest = ["spend", seconds, 100, 1, 7], 2000
         alone = tenants.run(pool, [(request, critical if pool else None)])[0]
+        takes = longest / tenants.alone(pool, "spend", seconds / 2, longest)["share"]  # such a kernel, which is somewhat more than it was told
         got, _ = tenants.run(pool, [(request, critical if pool else None), (["spend", seconds, longest], background if pool else None)])
-        add("P3", on, 1000 * (got["p99_ms"] - alone["p50_ms"]) - longest,
-            detail={"alone p50": alone["p50_ms"] / 1e3, "alone p99": alone["p99_ms"] / 1e3, "p50": got["p50_ms"] / 1e3, "p99": got["p99_ms"] / 1e3})
+        add("P3", on, 1000 * (got["p99_ms"] - alone["p50_ms"]) - takes,
+            detail={"longest kernel": takes / 1e6, "alone p50": alone["p50_ms"] / 1e3, "alone p99": alone["p99_ms"] / 1e3, "p50": got["p50_ms"] / 1e3, "p99": got["p99_ms"] / 1e3})
 
     for rows, measure in ((("P1", "P2"), requests), (("P3",), starts)):
         if not bench.wants(*rows):
