@@ -108,6 +108,10 @@ def loads(bench, tenants):
         with bench.attempt(("Q4", where, "four loads, Jain")):
             with tenants.beside(where) as pool:
                 measure(where, "four loads, Jain", pool)
+    case = "four loads, a tenant's MPS, Jain"
+    with bench.attempt(("Q4", "tcp", case)):
+        with tenants.under_mps():
+            measure("tcp", case, tenants.pool_under_mps())
 
 
 def priorities(bench, tenants):

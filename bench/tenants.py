@@ -75,6 +75,13 @@ class Tenants:
     def pool(self, policy, name=None, *options):
         return self.machine.broker(f"policy.{name or policy}", "--policy", policy, "--warm-workers", "2", *options)
 
+    def pool_under_mps(self):
+        """Of a broker whose sessions go by the MPS daemon that runs now, and whose policy leaves the rest to that."""
+        path = os.path.join(self.machine.out, "mps.toml")
+        with open(path, "w") as file:
+            file.write(f'[tenant.default]\nmps = "{self.mps["CUDA_MPS_PIPE_DIRECTORY"]}"\n')
+        return self.pool("free", "mps", "--config", path)
+
     def start(self, pool, program, arguments, env=None):
         command = [os.path.join(self.machine.bench, program), *map(str, arguments)]
         env = self.machine.environment(pool, env or (self.mps if not pool else None))
