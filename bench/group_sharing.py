@@ -1,122 +1,146 @@
-"""Sharing a device by turns: Q2 to Q5, P1 to P3. Work is counted in kernels that take a given time, against what one tenant gets done alone."""
+"""Sharing a device. Q2 to Q5, P1 to P3: by turns; work is counted in kernels that take a given time, against what one tenant gets done alone. What
+is no matter of time is in sharing_memory.py (S3, S5, Q1) and sharing_faults.py (F1, F2)."""
 
-import contextlib
-import json
-import os
-import subprocess
-
-from machine import Failed
-
-
-class Tenants:
-    """Programs that use a device at the same time (tests/system/programs/turns.cu)."""
-
-    def __init__(self, bench):
-        self.machine, self.seconds = bench.machine, bench.sizes.share_seconds
-
-    def pool(self, policy):
-        return self.machine.broker(f"policy.{policy}", "--policy", policy, "--warm-workers", "2")
-
-    def run(self, pool, wishes, then=None):
-        """What each of [(arguments, environment)] got done in the same seconds. `then` is called when all have begun."""
-        started = []
-        try:
-            for arguments, env in wishes:
-                with open(self.machine.log("tenant"), "w") as log:
-                    command = self.machine.remotely([os.path.join(self.machine.bench, "turns"), *map(str, arguments)])
-                    started.append(subprocess.Popen(command, env=self.machine.environment(pool, env), stdout=subprocess.PIPE, stderr=log, text=True))
-            for process in started:
-                if process.stdout.readline() != "ready\n":
-                    raise Failed("a tenant did not begin")
-            if then:
-                then()
-            found = []
-            for process in started:
-                text, _ = process.communicate(timeout=self.seconds * 20 + 60)
-                if process.returncode != 0:
-                    raise Failed(f"a tenant ended with {process.returncode}")
-                found.append(json.loads(text.strip().splitlines()[-1]))
-            return found
-        finally:
-            for process in started:
-                with contextlib.suppress(OSError):
-                    process.kill()
-                process.wait()
-
-    def alone(self, pool, *arguments):
-        return self.run(pool, [(arguments, None)])[0]
-
-    def change(self, pool, session, **wish):
-        command = [os.path.join(self.machine.stage, "bin", "fargpu"), "quota", str(session), "--host", pool]
-        for name, value in wish.items():
-            command += [f"--{name}", str(value)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-    def sessions(self, pool):
-        done = subprocess.run([os.path.join(self.machine.stage, "bin", "fargpu"), "ls", "-o", "json", "--pool", pool], check=True, stdout=subprocess.PIPE)
-        return [session["id"] for session in json.loads(done.stdout)[0]["sessions"]]
+import sharing_faults
+import sharing_memory
+from tenants import WITHOUT, Tenants, jain
 
 
 def run(bench):
-    tenants, add = Tenants(bench), bench.results.add
-    seconds, kernel_us = bench.sizes.share_seconds, 1000
+    tenants = Tenants(bench)
     if bench.wants("Q2"):
-        for percent in (10, 25, 50, 75):
-            for us in (1000, 20000):
-                case = f"{percent}%, {us // 1000} ms"
-                with bench.attempt(("Q2", "tcp", case)):
-                    pool = tenants.pool("fixed")
-                    solo = tenants.alone(pool, "spend", seconds, us)["share"]
-                    got = tenants.run(pool, [(["spend", seconds, us], {"FARGPU_COMPUTE": f"{percent}%"})])[0]
-                    windows = [100 * sum(got["series"][i:i + 10]) / 10 / solo for i in range(0, len(got["series"]) - 9, 10)]
-                    add("Q2", "tcp", abs(100 * got["share"] / solo - percent), case, detail={
-                        "got": f"{100 * got['share'] / solo:.2f}%", "worst second": f"{max(abs(w - percent) for w in windows):.2f} points off" if windows else "none whole",
-                        "series": got["series"]})
+        quotas(bench, tenants)
     if bench.wants("Q3"):
-        with bench.attempt(("Q3", "tcp")):
-            rounds, rates = [], {}
-            for _ in range(bench.rounds):
-                rates = {policy: tenants.alone(tenants.pool(policy), "spend", seconds / 2, 1)["kernels"] for policy in ("free", "fair")}
-                rounds.append(100 * (1 - rates["fair"] / rates["free"]))
-            add("Q3", "tcp", rounds=rounds, detail={"kernels under free": rates["free"], "under fair": rates["fair"]})
+        limiter(bench, tenants)
     if bench.wants("Q4", "Q5"):
-        with bench.attempt(("Q4", "tcp", "8 equal, Jain"), ("Q5", "tcp")):
-            pool = tenants.pool("fair")
-            solo = tenants.alone(pool, "spend", seconds, kernel_us)
-            got = tenants.run(pool, [(["spend", seconds, kernel_us], None)] * 8)
-            work = [one["kernels"] for one in got]
-            add("Q4", "tcp", sum(work) ** 2 / (8 * sum(w * w for w in work)), "8 equal, Jain", detail={f"tenant {i} series": one["series"] for i, one in enumerate(got)})
-            # In the time from the first one's begin to the last one's end they may have been fewer than eight, which favours nobody.
-            add("Q5", "tcp", sum(work) / solo["kernels"], detail={"alone": solo["kernels"], "all eight": sum(work)})
-        with bench.attempt(("Q4", "tcp", "3:1, % off")):
-            pool = tenants.pool("fair")
-            before = set(tenants.sessions(pool))
-
-            def weigh():
-                first = min(set(tenants.sessions(pool)) - before)
-                tenants.change(pool, first, weight=300)
-
-            got = tenants.run(pool, [(["spend", seconds, kernel_us], None)] * 2, weigh)
-            most, least = max(one["kernels"] for one in got), min(one["kernels"] for one in got)
-            add("Q4", "tcp", 100 * abs(most / least - 3) / 3, "3:1, % off", detail={"more": most, "less": least, "series of more": max(got, key=lambda o: o["kernels"])["series"]})
+        equals(bench, tenants)
+    if bench.wants("Q4"):
+        weights(bench, tenants)
+        loads(bench, tenants)
     if bench.wants("P1", "P2", "P3"):
         priorities(bench, tenants)
+    sharing_memory.run(bench, tenants)
+    sharing_faults.run(bench, tenants)
+
+
+def quotas(bench, tenants):
+    """A whole second's part is what was done in ten tenths, of what one without a limit does."""
+    seconds = bench.sizes.share_seconds
+    for us in (1000, 20000):
+        solo = None
+        for percent in (10, 25, 50, 75):
+            case = f"{percent}%, {us // 1000} ms"
+            with bench.attempt(("Q2", "tcp", case), ("Q2", "tcp", case + ", a second")):
+                pool = tenants.pool("fixed")
+                solo = solo or tenants.alone(pool, "spend", seconds, us)["share"]
+                got = tenants.run(pool, [(["spend", seconds, us], {"FARGPU_COMPUTE": f"{percent}%"})])[0]
+                bench.results.add("Q2", "tcp", abs(100 * got["share"] / solo - percent), case, detail={
+                    "got": f"{100 * got['share'] / solo:.2f}%", "series": got["series"]})
+                width = min(10, len(got["series"]))
+                windows = [100 * sum(got["series"][i:i + width]) / width / solo for i in range(0, len(got["series"]) - width + 1, width)]
+                worst = max(windows, key=lambda window: abs(window - percent))
+                bench.results.add("Q2", "tcp", abs(worst - percent), case + ", a second", detail={"worst": f"{worst:.2f}%"})
+
+
+def limiter(bench, tenants):
+    with bench.attempt(("Q3", "tcp")):
+        rounds, rates = [], {}
+        for _ in range(bench.rounds):
+            rates = {policy: tenants.alone(tenants.pool(policy), "spend", bench.sizes.share_seconds / 2, 1)["kernels"] for policy in ("free", "fair")}
+            rounds.append(100 * (1 - rates["fair"] / rates["free"]))
+        bench.results.add("Q3", "tcp", rounds=rounds, detail={"kernels under free": rates["free"], "under fair": rates["fair"]})
+
+
+def equals(bench, tenants):
+    def measure(on, pool):
+        load = ["spend", bench.sizes.share_seconds, 1000]
+        solo = tenants.alone(pool, *load)
+        got = tenants.run(pool, [(load, None)] * 8)
+        work = [one["kernels"] for one in got]
+        bench.results.add("Q4", on, jain(work), "8 equal, Jain", detail={f"tenant {i} series": one["series"] for i, one in enumerate(got)})
+        bench.results.add("Q5", on, sum(work) / solo["kernels"], detail={"alone": solo["kernels"], "all eight": sum(work)})
+
+    with bench.attempt(("Q4", "tcp", "8 equal, Jain"), ("Q5", "tcp")):
+        measure("tcp", tenants.pool("fair"))
+    for where in WITHOUT:
+        with bench.attempt(("Q4", where, "8 equal, Jain"), ("Q5", where)):
+            with tenants.beside(where) as pool:
+                measure(where, pool)
+
+
+def weights(bench, tenants):
+    with bench.attempt(("Q4", "tcp", "3:1, % off")):
+        pool = tenants.pool("fair")
+        before = set(tenants.sessions(pool))
+
+        def weigh():
+            first = min(set(tenants.sessions(pool)) - before)
+            tenants.change(pool, first, weight=300)
+
+        got = tenants.run(pool, [(["spend", bench.sizes.share_seconds, 1000], None)] * 2, weigh)
+        most, least = max(one["kernels"] for one in got), min(one["kernels"] for one in got)
+        bench.results.add("Q4", "tcp", 100 * abs(most / least - 3) / 3, "3:1, % off",
+                          detail={"more": most, "less": least, "series of more": max(got, key=lambda o: o["kernels"])["series"]})
+
+
+def loads(bench, tenants):
+    """Four tenants of unequal habits at once, under each policy and without fargpu; each one's work is a part of what it gets done alone."""
+    seconds = bench.sizes.share_seconds
+    kinds = {"short kernels": ["spend", seconds, 100], "20 ms kernels": ["spend", seconds, 20000], "graphs": ["graphs", seconds, 2000],
+             "copies": ["copies", seconds, bench.sizes.device_copy_mib]}
+    solo = {}
+
+    def measure(on, case, pool, env=None):
+        if on == "tcp" not in solo or on != "tcp" and "local" not in solo:
+            solo["tcp" if on == "tcp" else "local"] = [tenants.run(pool, [(arguments, None)])[0]["share"] for arguments in kinds.values()]
+        alone = solo["tcp" if on == "tcp" else "local"]
+        got = tenants.run(pool, [(arguments, env) for arguments in kinds.values()])
+        parts = [one["share"] / whole for one, whole in zip(got, alone)]
+        detail = {name: f"{100 * part:.1f}%" for name, part in zip(kinds, parts)} | {"together": f"{100 * sum(parts):.1f}%"}
+        detail |= {f"{name} series": [value / whole for value in one["series"]] for name, one, whole in zip(kinds, got, alone)}
+        bench.results.add("Q4", on, jain(parts), case, detail=detail)
+
+    for policy in ("fair", "fixed", "exclusive"):
+        case = f"four loads, {policy}, Jain"
+        with bench.attempt(("Q4", "tcp", case)):
+            measure("tcp", case, tenants.pool(policy), {"FARGPU_COMPUTE": "25%"} if policy == "fixed" else None)
+    for where in WITHOUT:
+        with bench.attempt(("Q4", where, "four loads, Jain")):
+            with tenants.beside(where) as pool:
+                measure(where, "four loads, Jain", pool)
+    case = "four loads, a tenant's MPS, Jain"
+    with bench.attempt(("Q4", "tcp", case)):
+        with tenants.under_mps():
+            measure("tcp", case, tenants.pool_under_mps())
 
 
 def priorities(bench, tenants):
     add, seconds = bench.results.add, bench.sizes.share_seconds
     critical, background = {"FARGPU_PRIORITY": "latency-critical"}, {"FARGPU_PRIORITY": "best-effort"}
-    pool = tenants.pool("fair")
-    with bench.attempt(("P1", "tcp"), ("P2", "tcp")):
+
+    def requests(on, pool):
         request = ["spend", seconds, 1000, 10, 10]  # ten kernels of a millisecond, then a pause of ten
-        alone = tenants.run(pool, [(request, critical)])[0]
+        alone = tenants.run(pool, [(request, critical if pool else None)])[0]
         solo = tenants.alone(pool, "spend", seconds, 500)
-        got, harvest = tenants.run(pool, [(request, critical), (["spend", seconds, 500], background)])
-        add("P1", "tcp", got["p99_ms"] / alone["p99_ms"], detail={"alone p99": alone["p99_ms"] / 1e3, "p99": got["p99_ms"] / 1e3, "p50": got["p50_ms"] / 1e3})
+        got, harvest = tenants.run(pool, [(request, critical if pool else None), (["spend", seconds, 500], background if pool else None)])
+        add("P1", on, got["p99_ms"] / alone["p99_ms"], detail={"alone p99": alone["p99_ms"] / 1e3, "p99": got["p99_ms"] / 1e3, "p50": got["p50_ms"] / 1e3})
         idle = max(1e-9, solo["share"] * (1 - got["share"]))
-        add("P2", "tcp", harvest["share"] / idle, detail={"best effort": f"{100 * harvest['share']:.1f}%", "critical": f"{100 * got['share']:.1f}%", "series": harvest["series"]})
-    with bench.attempt(("P3", "tcp")):
+        add("P2", on, harvest["share"] / idle, detail={"best effort": f"{100 * harvest['share']:.1f}%", "critical": f"{100 * got['share']:.1f}%", "series": harvest["series"]})
+
+    def starts(on, pool):
         request, longest = ["spend", seconds, 100, 1, 7], 2000
-        alone = tenants.run(pool, [(request, critical)])[0]
-        got, _ = tenants.run(pool, [(request, critical), (["spend", seconds, longest], background)])
-        add("P3", "tcp", 1000 * (got["p99_ms"] - alone["p50_ms"]) - longest, detail={"alone p50": alone["p50_ms"] / 1e3, "p99": got["p99_ms"] / 1e3})
+        alone = tenants.run(pool, [(request, critical if pool else None)])[0]
+        takes = longest / tenants.alone(pool, "spend", seconds / 2, longest)["share"]  # such a kernel, which is somewhat more than it was told
+        got, _ = tenants.run(pool, [(request, critical if pool else None), (["spend", seconds, longest], background if pool else None)])
+        add("P3", on, 1000 * (got["p99_ms"] - alone["p50_ms"]) - takes,
+            detail={"longest kernel": takes / 1e6, "alone p50": alone["p50_ms"] / 1e3, "alone p99": alone["p99_ms"] / 1e3, "p50": got["p50_ms"] / 1e3, "p99": got["p99_ms"] / 1e3})
+
+    for rows, measure in ((("P1", "P2"), requests), (("P3",), starts)):
+        if not bench.wants(*rows):
+            continue
+        with bench.attempt(*((row, "tcp") for row in rows)):
+            measure("tcp", tenants.pool("fair"))
+        for where in WITHOUT:
+            with bench.attempt(*((row, where) for row in rows)):
+                with tenants.beside(where) as pool:
+                    measure(where, pool)

@@ -382,6 +382,8 @@ struct LeaseStatus {
   turns @10 :UInt64;
   overruns @11 :UInt64;           # turns after whose grace work still went on
   heldBack @12 :UInt64;           # turns that one of higher priority took away
+  bandwidthBytes @13 :UInt64;     # a second, over the network, to and from its sessions together; 0: no limit
+  movedBytes @14 :UInt64;         # by its present sessions, over the network
 }
 
 struct Distance {

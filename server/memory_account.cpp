@@ -11,6 +11,7 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "protocol/errors.h"
 
@@ -44,7 +45,7 @@ MemoryAccount::MemoryAccount(std::size_t slots)
     ::close(descriptor_);
     fail("shared memory for a tenant's account");
   }
-  header().unreserved = header().host_max = no_limit;
+  header().unreserved = header().host_max = header().bandwidth = no_limit;
 }
 
 MemoryAccount MemoryAccount::open(int descriptor) {
@@ -73,6 +74,7 @@ std::size_t MemoryAccount::begin(std::uint64_t lease, bool unstated) {
     MemorySlot& free = slot(number);
     if (free.lease != 0) continue;
     end(number);
+    free.pace = pace_of(lease);
     free.unstated = unstated;
     free.lease = lease;
     header().used = std::max<std::uint64_t>(header().used, number + 1);
@@ -81,12 +83,40 @@ std::size_t MemoryAccount::begin(std::uint64_t lease, bool unstated) {
   return slots_;
 }
 
+// That of the lease's other sessions, or one that no session goes by.
+std::size_t MemoryAccount::pace_of(std::uint64_t lease) {
+  std::vector<bool> taken(slots_);
+  for (std::size_t number = 0; number < used(); ++number) {
+    const MemorySlot& one = slot(number);
+    if (one.lease == 0) continue;
+    const std::uint64_t pace = std::min<std::uint64_t>(one.pace, slots_ - 1);
+    if (one.lease == lease) return pace;
+    taken[pace] = true;
+  }
+  const auto free = static_cast<std::size_t>(std::find(taken.begin(), taken.end(), false) - taken.begin());
+  const std::size_t pace = std::min(free, slots_ - 1);
+  slot(pace).paid = 0;
+  return pace;
+}
+
+std::atomic<std::int64_t>& MemoryAccount::paid(std::size_t number) {
+  return slot(std::min<std::uint64_t>(slot(number).pace, slots_ - 1)).paid;
+}
+
+std::uint64_t MemoryAccount::moved(std::uint64_t lease) {
+  std::uint64_t sum = 0;
+  for (std::size_t number = 0; number < used(); ++number)
+    if (slot(number).lease == lease) sum = add(sum, slot(number).moved);
+  return sum;
+}
+
 void MemoryAccount::end(std::size_t number) {
   MemorySlot& gone = slot(number);
   gone.lease = 0;
   for (auto& bytes : gone.charged) bytes = 0;
   for (auto& bytes : gone.taken) bytes = 0;
   gone.host = 0;
+  gone.moved = 0;
 }
 
 std::uint64_t MemoryAccount::held(std::uint64_t lease, int device) {

@@ -1,5 +1,6 @@
 #pragma once
-// Memory of devices and of the host that the sessions of one tenant hold, counted where the broker and the tenant's workers can all see it.
+// What the sessions of one tenant hold of the memory of devices and of the host, and what they move over the network, counted where the
+// broker and the tenant's workers can all see it.
 
 #include <atomic>
 #include <cstddef>
@@ -11,13 +12,17 @@
 
 namespace fargpu::server {
 
-/// One session's counters. The session's worker writes `charged` and `host`, the broker everything else.
+/// One session's counters. The session's worker writes `charged`, `host` and `moved`, workers of any session `paid`, the broker
+/// everything else.
 struct MemorySlot {
   std::atomic<std::uint64_t> lease;     ///< 0: nobody's
   std::atomic<std::uint64_t> unstated;  ///< 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds
   std::atomic<std::uint64_t> charged[limits::devices_max];  ///< by the lease's devices, in their order
   std::atomic<std::uint64_t> taken[limits::devices_max];    ///< what the driver was seen to have taken besides, for itself
   std::atomic<std::uint64_t> host;                          ///< of the host's memory
+  std::atomic<std::uint64_t> moved;                         ///< bytes over the network
+  std::atomic<std::uint64_t> pace;  ///< the slot whose `paid` is that of the session's lease
+  std::atomic<std::int64_t> paid;   ///< whatever session this slot is: see worker/bandwidth.h
 };
 
 /// Shared memory with one slot a session. There is no lock and no common total: each counter has one writer, and what counts are sums.
@@ -47,10 +52,17 @@ class MemoryAccount {
   void set_unreserved(std::uint64_t bytes) { header().unreserved = bytes; }
   /// What the sessions of one lease may hold together of the host's memory.
   void set_host_max(std::uint64_t bytes) { header().host_max = bytes; }
+  /// What the sessions of one lease may move over the network together, in a second.
+  void set_bandwidth(std::uint64_t bytes) { header().bandwidth = bytes; }
 
   // --- sums -----------------------------------------------------------------------------------------------------------------
   std::uint64_t unreserved() { return header().unreserved; }
   std::uint64_t host_max() { return header().host_max; }
+  std::uint64_t bandwidth() { return header().bandwidth; }
+  /// Of the lease that the session of this slot belongs to.
+  std::atomic<std::int64_t>& paid(std::size_t number);
+  /// Moved over the network by a lease's present sessions.
+  std::uint64_t moved(std::uint64_t lease);
   /// Held by a lease on its device of this number.
   std::uint64_t held(std::uint64_t lease, int device);
   /// Held by a lease of the host's memory.
@@ -62,6 +74,7 @@ class MemoryAccount {
   struct Header {
     std::atomic<std::uint64_t> unreserved;
     std::atomic<std::uint64_t> host_max;
+    std::atomic<std::uint64_t> bandwidth;
     std::atomic<std::uint64_t> used;  ///< slots up to here may be somebody's
   };
   MemoryAccount(int descriptor, std::size_t slots, void* memory) : descriptor_(descriptor), slots_(slots), memory_(memory) {}
@@ -70,6 +83,7 @@ class MemoryAccount {
   Header& header() { return *static_cast<Header*>(memory_); }
   MemorySlot* first_slot() { return reinterpret_cast<MemorySlot*>(static_cast<std::byte*>(memory_) + sizeof(Header)); }
   std::size_t used();
+  std::size_t pace_of(std::uint64_t lease);
 
   int descriptor_;
   std::size_t slots_;

@@ -84,7 +84,9 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                               {"has_turn", lease.getHasTurn()},
                               {"turns", lease.getTurns()},
                               {"overruns", lease.getOverruns()},
-                              {"held_back", lease.getHeldBack()}});
+                              {"held_back", lease.getHeldBack()},
+                              {"bandwidth_bytes", lease.getBandwidthBytes()},
+                              {"moved_bytes", lease.getMovedBytes()}});
   }
   return host;
 }

@@ -863,8 +863,14 @@ std::shared_ptr<const Lease> Broker::lease_of(const ClientFacts& client, const s
   return nullptr;
 }
 
-// The devices of a lease, unless those are all: then workers that are kept ready will do.
+// The devices of a lease, unless those are all: then workers that are kept ready will do. Under MPS the lease's percentage is that of the
+// multiprocessors that its kernels may be on.
 Profile Broker::profile(Environment environment, const Lease& lease) const {
+  if (!lease.mps.empty()) {
+    environment["CUDA_MPS_PIPE_DIRECTORY"] = lease.mps;
+    if (lease.compute_percent > 0 && lease.compute_percent < scheduler::percent_max)
+      environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = std::to_string(lease.compute_percent);
+  }
   const bool all = lease.devices.size() == workers_.facts()->getDevices().size();
   return {std::move(environment), all ? std::vector<unsigned>{} : lease.devices};
 }
@@ -943,6 +949,9 @@ void Broker::write_status(wire::Status::Builder status, const std::string& tenan
     to.setComputePercent(leases[i]->compute_percent);
     to.setPriority(leases[i]->priority);
     to.setSessions(static_cast<std::uint32_t>(leases[i]->sessions));
+    const std::uint64_t bandwidth = leases[i]->account->bandwidth();
+    to.setBandwidthBytes(bandwidth == MemoryAccount::no_limit ? 0 : bandwidth);
+    to.setMovedBytes(leases[i]->account->moved(leases[i]->id));
     if (const auto view = workers_.scheduling().view_of_lease(leases[i]->id)) {
       to.setSharePercent(view->share.percent);
       to.setWeight(view->share.weight);
@@ -1014,6 +1023,12 @@ std::string Broker::write_metrics() const {
       text.add("fargpu_session_compute_share_ratio", "gauge", "Part of a device that its lease may use at most, under the policy fixed.", labels, view->share.percent / 100.0);
       text.add("fargpu_session_turns_total", "counter", "Turns of its lease.", labels, static_cast<double>(view->turns));
     }
+    MemoryAccount& account = *lease.account;
+    text.add("fargpu_session_network_bytes_total", "counter", "Bytes that a session has sent and received over the network.", labels,
+             static_cast<double>(account.slot(worker.lease->slot()).moved));
+    if (account.bandwidth() != MemoryAccount::no_limit)
+      text.add("fargpu_session_network_limit_bytes_per_second", "gauge", "What the sessions of its lease may move together.", labels,
+               static_cast<double>(account.bandwidth()));
     MetricsText::Labels turn = labels;
     turn.emplace_back("reason", "turn");
     text.add("fargpu_throttle_seconds_total", "counter", "Seconds for which a session had work that had to wait.", turn, static_cast<double>(worker.waited_ns) / 1e9);

@@ -90,6 +90,7 @@ void Leases::divide(const std::string& name) {
   const Tenant* const tenant = tenants_.find(name);
   if (!account) return;
   account->set_host_max(tenant && tenant->host_bytes != 0 ? tenant->host_bytes : MemoryAccount::no_limit);
+  account->set_bandwidth(tenant && tenant->bandwidth != 0 ? tenant->bandwidth : MemoryAccount::no_limit);
   if (!tenant || tenant->memory_bytes == 0) {
     account->set_unreserved(MemoryAccount::no_limit);
     return;
@@ -292,6 +293,7 @@ std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish,
   lease->priority = wish.priority;
   lease->job = job;
   lease->kernel_seconds_max = tenant.kernel_seconds_max;
+  lease->mps = tenant.mps;
   lease->among_tenants = tenants_.configured();
   lease->account = account_of(tenant.name);
   leases_[lease->id] = lease;

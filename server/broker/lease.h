@@ -43,6 +43,7 @@ struct Lease {
   std::optional<JobKey> job;
   std::size_t sessions = 0;           ///< that run, and that were promised
   std::optional<std::uint64_t> kernel_seconds_max;  ///< the tenant's; none: the host's
+  std::string mps;                    ///< the tenant's
   bool among_tenants = false;         ///< the host has others
   std::shared_ptr<MemoryAccount> account;  ///< the tenant's
 };

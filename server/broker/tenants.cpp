@@ -30,12 +30,12 @@ class Reading {
 
   void check_keys() const {
     static const std::set<std::string_view> known{"memory", "compute", "weight", "sessions", "devices", "priority", "certificates", "users",
-                                                  "host_memory", "kernel_seconds_max", "administrator"};
+                                                  "host_memory", "bandwidth", "kernel_seconds_max", "mps", "administrator"};
     for (const auto& [key, value] : table_) {
       if (known.contains(key.str())) continue;
       throw SettingsError(file_ + ": tenant '" + name_ + "' has no setting '" + std::string(key.str()) +
-                          "'; there are memory, host_memory, compute, weight, sessions, devices, priority, kernel_seconds_max, administrator, "
-                          "certificates and users");
+                          "'; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, kernel_seconds_max, mps, "
+                          "administrator, certificates and users");
     }
   }
 
@@ -120,7 +120,15 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   tenant.name = name;
   tenant.memory_bytes = reading.bytes("memory");
   tenant.host_bytes = reading.bytes("host_memory");
+  tenant.bandwidth = reading.bytes("bandwidth");
+  constexpr std::uint64_t bandwidth_least = 1u << 20;  // less would be taken for a host that does not answer
+  if (reading.has("bandwidth") && tenant.bandwidth < bandwidth_least)
+    reading.complain("bandwidth", "bytes a second, at least \"1MiB\"; leave it out for no limit");
   if (reading.has("kernel_seconds_max")) tenant.kernel_seconds_max = reading.number("kernel_seconds_max", 0, 0, 86'400);
+  if (const auto folder = reading.text("mps", "a folder")) {
+    if (!folder->starts_with('/')) reading.complain("mps", "the folder of an MPS daemon's pipes, from the root on, such as \"/run/mps-lab\"");
+    tenant.mps = *folder;
+  }
   tenant.administrator = reading.yes("administrator");
   constexpr std::uint32_t percent_max = 100 * limits::devices_max;
   if (const auto text = reading.text("compute", "a share such as \"150%\"")) {

@@ -1,5 +1,6 @@
-// Never more than so many percent, also when others are idle. A bucket of time that fills at that rate: what a long kernel took too
-// much is debt, and is waited for.
+// Never more than so many percent, also when others are idle, and no less if there is work for it. A bucket of time that fills at that
+// rate: what a long kernel took too much is debt, and is waited for. Only work is charged: what a turn takes to begin would otherwise be
+// missing from the percentage in each of many turns.
 
 #include <algorithm>
 
@@ -20,6 +21,7 @@ class Fixed final : public Policy {
     account.tokens = burst(account);
     account.refilled = now;
   }
+  bool charges_whole_turns() const override { return false; }
   void charge(Account& account, Time used) override {
     if (limited(account)) account.tokens -= used;
   }
@@ -28,13 +30,13 @@ class Fixed final : public Policy {
     if (passed <= Time(0)) return;
     account.refilled = now;
     account.tokens += passed * account.share.percent / percent_max;
-    // Time not used is lost, but not to one that waits only because others have their turn.
-    const Time most = account.waiting ? saved_windows * burst(account) : burst(account);
+    // Time not used is lost, but not to one that had none only because others had their turn.
+    const Time most = account.active ? saved_windows * window(account) : burst(account);
     account.tokens = std::min(account.tokens, most);
   }
   Time ready(const Account& account, Time now) const override {
     if (!limited(account)) return now;
-    const Time enough = std::min(quantum_, burst(account)) / 2;
+    const Time enough = burst(account);  // few long turns: each costs a little at both ends
     if (account.tokens >= enough) return now;
     return now + (enough - account.tokens) * percent_max / account.share.percent + Time(1);
   }
@@ -48,7 +50,9 @@ class Fixed final : public Policy {
 
  private:
   static bool limited(const Account& account) { return account.share.percent < percent_max; }
-  Time burst(const Account& account) const { return window_ * account.share.percent / percent_max; }
+  Time window(const Account& account) const { return window_ * account.share.percent / percent_max; }
+  // No more than one turn, so that a second that begins with it is not far off.
+  Time burst(const Account& account) const { return std::min(quantum_, window(account)); }
 
   const Time quantum_;
   const Time window_;

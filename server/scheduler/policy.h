@@ -17,6 +17,7 @@ struct Account {
   Share share;
   Time waiting_since{0};    ///< while it wants a turn
   bool waiting = false;
+  bool active = false;      ///< it has work, given to the devices or not
   double virtual_time = 0;  ///< fair: time used, by weight
   unsigned company = 1;     ///< fair: leases of the same owner that have work, with this one
   double weight() const { return static_cast<double>(share.weight) / company; }
@@ -35,6 +36,8 @@ class Policy {
   /// It begins to want after it had nothing to do; `others` are the accounts of those that have.
   virtual void wakes(Account&, const std::vector<const Account*>& /*others*/, Time /*now*/) {}
   virtual void charge(Account&, Time /*used*/) {}
+  /// Whether a turn is paid for also while nothing was given to the devices yet.
+  virtual bool charges_whole_turns() const { return true; }
   /// Brings the account up to the present.
   virtual void refresh(Account&, Time /*now*/) {}
   /// When it may have a turn, as far as its own limit goes.

@@ -94,17 +94,14 @@ void Scheduler::report(LeaseId id, SessionId session, const Activity& activity, 
   // Written before it heard of its turn: what it says of having nothing to do it will say again.
   if (number < lease.told.number && lease.holds() && !activity.wants && !activity.busy) return;
   const bool was_active = lease.active();
-  const bool rests = was_active && !activity.wants && !activity.busy;
-  // What it used ended when it says, not when the word arrived.
-  if (rests) {
-    const Activity before = std::exchange(known, activity);
-    const bool last = !lease.active();
-    known = before;
-    if (last) settle(std::clamp(since, lease.accounted, now));
-    known = activity;
-  }
-  settle(now);
+  // What it used began and ended when it says, not when the word arrived.
+  const bool paid = pays(lease);
+  const Activity before = std::exchange(known, activity);
+  const bool changes = pays(lease) != paid;
+  known = before;
+  settle(changes ? std::clamp(since, lease.accounted, now) : now);
   known = activity;
+  settle(now);
   if (activity.wants && !lease.account.waiting) wake(lease, now);
   if (!lease.wants()) lease.account.waiting = false;
   if (!was_active && lease.busy() && lease.holds()) {
@@ -152,14 +149,19 @@ std::optional<Scheduler::View> Scheduler::view(LeaseId id) const {
   return view;
 }
 
+// Whether the time that passes is the lease's.
+bool Scheduler::pays(const Lease& lease) const {
+  return lease.busy() || (policy_->charges_whole_turns() && lease.holds() && lease.wants());
+}
+
 // Charges everybody up to now.
 void Scheduler::settle(Time now) {
   for (auto& [id, lease] : leases_) {
     const Time passed = std::max(Time(0), now - lease.accounted);
     lease.accounted = std::max(now, lease.accounted);
+    lease.account.active = lease.active();
     policy_->refresh(lease.account, now);
-    const bool at_work = lease.busy() || (lease.holds() && lease.wants());
-    if (at_work) {
+    if (pays(lease)) {
       if (policy_->takes_turns()) lease.account.company = company(lease);
       policy_->charge(lease.account, passed);
       lease.sums.charged += passed;

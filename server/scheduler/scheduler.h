@@ -44,7 +44,7 @@ class Scheduler {
     Turn turn;
     bool wants = false;
     bool busy = false;
-    Time charged{0};        ///< for turns, and what went on after their end
+    Time charged{0};        ///< for turns, and what went on after their end; under `fixed` for work alone
     Time waited{0};         ///< with work and without a turn
     std::uint64_t turns = 0;
     std::uint64_t overruns = 0;
@@ -52,8 +52,6 @@ class Scheduler {
   };
   std::optional<View> view(LeaseId lease) const;
 
-  static constexpr Time ahead_usual = std::chrono::milliseconds(2);
-  static constexpr Time ahead_shallow = std::chrono::microseconds(200);
   /// A lease whose work goes on, and that waits, has a turn after this at the latest, whatever it owes: the work may wait for that.
   static constexpr Time stuck_max = std::chrono::milliseconds(500);
 
@@ -71,6 +69,8 @@ class Scheduler {
     bool active() const { return wants() || busy(); }
     bool holds() const { return told.granted; }
   };
+
+  bool pays(const Lease& lease) const;
 
   void settle(Time now);
   void schedule(Time now);

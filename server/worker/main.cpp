@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "attach.h"
+#include "bandwidth.h"
 #include "driver_library.h"
 #include "facts.h"
 #include "sandbox.h"
@@ -162,6 +163,7 @@ int run(const Options& options) {
   AttachOptions attach;
   std::unique_ptr<Channel> channel;
   std::shared_ptr<MemoryAccount> account;
+  std::shared_ptr<Bandwidth> bandwidth;
   std::vector<std::byte> attach_message;
   bool session_is_encrypted = false;
   {
@@ -180,6 +182,7 @@ int run(const Options& options) {
     attach.session_id = message.getSession().getId();
     attach.memory_limits.assign(devices.size(), message.getSession().getMemoryBytes());
     attach.memory_place = Ledger::Place{account, message.getSession().getSlot()};
+    bandwidth = std::make_shared<Bandwidth>(AccountPlace{account, message.getSession().getSlot()});
     attach.image_folder = message.getSession().getImageFolder().cStr();
     attach.turns.work_max = std::chrono::seconds(message.getSession().getKernelSecondsMax());
     attach.scrub = message.getSession().getScrub();
@@ -199,6 +202,8 @@ int run(const Options& options) {
       }
     }
   }
+  // By a Unix socket come programs of this machine, whose bytes burden no network.
+  if (!channel->passes_descriptors()) channel = pace(std::move(channel), bandwidth, true);
   ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps between looks at the GPU would take 50 us longer
   attach.devices = devices;
   attach.printed = &printed;
@@ -249,12 +254,14 @@ int run(const Options& options) {
   static const bool encrypted = session_is_encrypted;
   static const std::vector<std::byte> lane_key = random_key(encrypted ? limits::lane_name_bytes + 32 : 32);
   attach.lane_key = lane_key;
-  static EncryptedLanes encrypted_lanes(lane_key, [](std::unique_ptr<Channel> lane) {
+  const auto give_lane = [bandwidth](std::unique_ptr<Channel> lane, bool known) {
+    if (!lane->passes_descriptors()) lane = pace(std::move(lane), bandwidth, false);
     const std::lock_guard lock(mutex);
-    take_lane(session, std::move(lane), true);
-  });
+    take_lane(session, std::move(lane), known);
+  };
+  static EncryptedLanes encrypted_lanes(lane_key, [give_lane](std::unique_ptr<Channel> lane) { give_lane(std::move(lane), true); });
   attach.exchange = &exchange;
-  std::thread([link = options.link] {
+  std::thread([link = options.link, give_lane] {
     while (const auto packet = receive_link(link)) {
       if (packet->message.empty()) return;  // the broker is gone
       Descriptor descriptor(packet->descriptor);
@@ -269,8 +276,7 @@ int run(const Options& options) {
           encrypted_lanes.asked(std::move(descriptor), asked);
           continue;
         }
-        const std::lock_guard lock(mutex);
-        take_lane(session, make_socket_channel(descriptor.release(), "the client's bulk lane"), asks_for_lane(asked, lane_key));
+        give_lane(make_socket_channel(descriptor.release(), "the client's bulk lane"), asks_for_lane(asked, lane_key));
         continue;
       }
       const std::lock_guard lock(mutex);

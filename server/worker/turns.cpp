@@ -21,7 +21,15 @@ constexpr Time unknown_duration = microseconds(500);
 constexpr Time linger = microseconds(500);
 /// Work of which nothing completes for so long may be waiting for other work of the session: one more piece is given.
 constexpr Time stall = milliseconds(20);
-constexpr std::size_t durations_max = 4096;
+constexpr std::size_t known_max = 4096;
+/// A piece that is longer than what may be given ahead is given when less than this is left of what runs: the GPU then goes on without
+/// a pause. Not where a lease of higher priority may come, which would wait for both.
+constexpr Time lead = scheduler::ahead_usual / 10;
+/// Work that took so many times as long as expected is of a kind that is not known after all.
+constexpr int surprise = 4;
+/// How long to sleep at least and at most while the GPU works and others wait for its end, and where a latency-critical program does.
+constexpr Time look_least = microseconds(20), look_most = microseconds(500), look_critical = microseconds(30);
+constexpr Time critical_for = milliseconds(100);  // what takes longer than that is in no hurry
 
 }  // namespace
 
@@ -35,8 +43,21 @@ void Turns::hear(const scheduler::Turn& turn) {
 }
 
 Time Turns::expected(Kind kind) const {
-  const auto known = durations_.find(kind);
-  return known == durations_.end() ? unknown_duration : known->second;
+  const auto found = known_.find(kind);
+  return found == known_.end() || found->second.seen == 0 ? unknown_duration : found->second.took;
+}
+
+// As many pieces at once as have been seen: what is taken for short wrongly costs the others one piece, not all that would have fitted.
+bool Turns::trusted(Kind kind) const {
+  const auto found = known_.find(kind);
+  return found == known_.end() || found->second.given < std::max(1u, found->second.seen);
+}
+
+// How long the work that was given will still take.
+Time Turns::left(Time at) const {
+  if (marks_.empty()) return Time(0);
+  const Mark& first = marks_.begin()->second;
+  return std::max(Time(0), ahead_ - std::clamp(at - std::max(last_fired_, first.given), Time(0), first.expected));
 }
 
 bool Turns::may_give(Kind kind) {
@@ -45,8 +66,9 @@ bool Turns::may_give(Kind kind) {
   const Time at = now();
   if (!in_turn(at)) return false;
   if (marks_.empty() || turn_.ahead == never) return true;
-  const Time ahead = ahead_ + expected(kind);
-  if (ahead <= turn_.ahead && (turn_.until == never || ahead <= turn_.until - at)) return true;
+  const Time before = left(at);
+  const bool shallow = before + expected(kind) <= turn_.ahead || (turn_.ahead >= scheduler::ahead_usual && before <= lead);
+  if (shallow && trusted(kind) && (turn_.until == never || before < turn_.until - at)) return true;
   if (at - last_progress_ < stall) return false;
   last_progress_ = at;
   return true;
@@ -75,6 +97,8 @@ void Turns::mark(StreamState& stream, Time at) {
   const std::uint64_t id = next_mark_++;
   if (marks_.empty()) last_progress_ = last_fired_ = at;
   const Mark& mark = marks_[id] = {&stream, stream.context->device, kind_, expected(kind_), at};
+  if (known_.size() >= known_max) std::erase_if(known_, [](const auto& entry) { return entry.second.given == 0; });
+  ++known_[kind_].given;
   ahead_ += mark.expected;
   ++stream.marks;
   stream.marked = at;
@@ -103,15 +127,24 @@ void Turns::measure(Time at) {
     const Mark mark = found->second;
     marks_.erase(found);
     ahead_ -= mark.expected;
-    if (!turn_.quiet) {
-      if (durations_.size() >= durations_max) durations_.clear();
-      const auto [known, fresh] = durations_.try_emplace(mark.kind, took);
-      if (!fresh) known->second = (3 * known->second + took) / 4;
-    }
+    Known& known = known_[mark.kind];
+    --known.given;
+    if (!turn_.quiet) learn(known, took);
     if (!mark.stream) continue;
     if (--mark.stream->marks == 0 && !mark.stream->unmarked) set_active(*mark.stream, false, at);
   }
   last_fired_ = last_progress_ = at;
+}
+
+void Turns::learn(Known& known, Time took) {
+  if (known.seen == 0 || (took > surprise * known.took && took > unknown_duration)) {
+    known.took = took;
+    known.seen = 1;
+    return;
+  }
+  // What took long once is soon forgotten.
+  known.took = took > known.took ? (3 * known.took + took) / 4 : (known.took + took) / 2;
+  ++known.seen;
 }
 
 void Turns::set_active(StreamState& stream, bool active, Time at) {
@@ -227,7 +260,20 @@ Time Turns::due() const {
   Time next = never;
   if (!unmarked_.empty()) next = mark_interval;
   if (!turn_.quiet && (must_tell_ || told_.wants || told_.busy)) next = std::min(next, linger);
+  if (!turn_.quiet && !marks_.empty()) next = std::min(next, next_look(now()));
   return next;
+}
+
+// When to ask the GPU again: often where the end of its work is expected, since from there on others have it, or the next piece follows.
+Time Turns::next_look(Time at) const {
+  const Mark& first = marks_.begin()->second;
+  const Time end = std::max(last_fired_, first.given) + first.expected;
+  const Time slack = first.expected / 32 + microseconds(50);
+  Time next = look_least;
+  if (at < end - slack) next = end - slack - at;
+  else if (at > end + slack) next = std::min((at - end) / 4, turn_.ahead == never && at < end + critical_for ? look_critical : look_most);
+  if (!waiting_.empty() && in_turn(at) && left(at) > lead) next = std::min(next, left(at) - lead);
+  return std::max(next, look_least);
 }
 
 std::vector<std::uint64_t> Turns::busy_ns() const {

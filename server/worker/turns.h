@@ -29,8 +29,8 @@ struct TurnOptions {
 };
 
 /// The work that the session gives is marked by events, one for each piece where turns end, and one now and then where they do not.
-/// From them follows how long work of a kind takes, so that no more is given than can be complete when the turn ends. All of it on the
-/// executor, but for hear().
+/// From them follows how long work of a kind takes, so that no more is given than begins before the turn ends, and the GPU is never
+/// without work within it. All of it on the executor, but for hear().
 class Turns {
  public:
   Turns(Session& session, TurnOptions options);
@@ -86,10 +86,21 @@ class Turns {
     Time used{0};
   };
 
+  /// What is known of a kind of work.
+  struct Known {
+    Time took{0};
+    unsigned seen = 0;   // how often, since it last took much longer than expected
+    unsigned given = 0;  // pieces that are not complete
+  };
+
   static Time now() { return std::chrono::steady_clock::now().time_since_epoch(); }
   bool counted() const { return static_cast<bool>(options_.tell) || options_.work_max.count() > 0; }
   bool in_turn(Time at) const { return turn_.granted && at < turn_.until; }
   Time expected(Kind kind) const;
+  bool trusted(Kind kind) const;
+  Time left(Time at) const;
+  Time next_look(Time at) const;
+  void learn(Known& known, Time took);
   void mark(StreamState& stream, Time at);
   void passed(std::uint64_t id);
   void measure(Time at);
@@ -119,7 +130,7 @@ class Turns {
   std::vector<std::uint64_t> fired_;  // since they were last measured
   Time last_fired_{0};
   Time last_progress_{0};
-  std::unordered_map<Kind, Time> durations_;
+  std::unordered_map<Kind, Known> known_;
   std::vector<StreamState*> unmarked_;  // that have work behind their last mark
   std::map<int, Device> devices_;
   unsigned active_streams_ = 0;

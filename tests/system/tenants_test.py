@@ -1,9 +1,12 @@
 """What stands between tenants of one host: who they are by their users, whose turn it is, what is left in memory, and what floods cost."""
 
 import os
+import signal
 import socket
 import tempfile
+import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
@@ -92,6 +95,36 @@ class Bounds(SystemTest):
         self.assertEqual(one.finish(), 0)
         wait_until(lambda: other.ask("pin a") == "SUCCESS", "what the first had")
 
+    def test_bandwidth_is_the_leases(self):
+        rate, size = 8 * MIB, 8 * MIB
+        with settings_file('[tenant.default]\nbandwidth = "8MiB"\n') as file:
+            host = self.broker("--metrics-listen", "127.0.0.1:0", config=file)
+            settings = Path(file)
+            # Two processes of a job, by their one connection each and by bulk lanes.
+            clients = [self.client(host, "init", "context", f"alloc a {size}", env={"FARGPU_JOB": "5b" * 16, "FARGPU_LANES": lanes}) for lanes in ("1", "3")]
+            begin = time.monotonic()
+            for client in clients:
+                client.begin("write a 5")
+            for client in clients:
+                self.assertEqual(client.answer(), "SUCCESS")
+            for client in clients:
+                self.assertEqual(client.ask("check a 5"), "SUCCESS same")  # and back again
+            # Both ways, of both; what was saved up is a tenth of a second's at most.
+            self.assertGreater(time.monotonic() - begin, 4 * size / rate - 0.2)
+            lease = host.status()["leases"][0]
+            self.assertEqual((lease["sessions"], lease["bandwidth_bytes"]), (2, rate))
+            self.assertGreaterEqual(lease["moved_bytes"], 4 * size)
+            with urllib.request.urlopen(f"http://127.0.0.1:{host.log('metrics')['port']}/metrics", timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+            moved = [float(line.split()[-1]) for line in lines if line.startswith("fargpu_session_network_bytes_total")]
+            self.assertEqual(len(moved), 2)
+            self.assertGreaterEqual(min(moved), 2 * size)
+            # Read again, it holds for those that run.
+            settings.write_text("[tenant.default]\n")
+            host.process.signal(signal.SIGHUP)
+            wait_until(lambda: host.status()["leases"][0]["bandwidth_bytes"] == 0, "no limit")
+            self.assertEqual(clients[0].ask("write a 6"), "SUCCESS")
+
     def test_kernels_have_their_tenants_time(self):
         with settings_file("[tenant.default]\nkernel_seconds_max = 1\n") as file:
             host = self.broker("--kernel-seconds-max", "1000", config=file)
@@ -101,6 +134,19 @@ class Bounds(SystemTest):
         self.assertIn("kernel_seconds_max", host.log("session ended", seconds=20)["reason"])
         self.assertEqual(hung.answer(), "DEVICE_UNAVAILABLE")
         self.assert_lives(bystander)
+
+    def test_programs_of_a_tenant_share_devices_by_its_mps_daemon(self):
+        with settings_file('[tenant.default]\nmps = "/run/mps-of-mine"\n') as file:
+            host = self.broker(config=file)
+        for share, percentage in ((None, None), ("40%", b"40"), ("100%", None)):
+            client = self.client(host, "init", env={"FARGPU_COMPUTE": share} if share else {})
+            worker = host.log("session started", pid=client.pid)["worker"]
+            environment = dict(variable.split(b"=", 1) for variable in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0") if variable)
+            self.assertEqual(environment[b"CUDA_MPS_PIPE_DIRECTORY"], b"/run/mps-of-mine")
+            self.assertEqual(environment.get(b"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), percentage)
+            self.assertEqual(client.finish(), 0)
+        with settings_file('[tenant.default]\nmps = "run"\n') as file:
+            self.start([paths.FARGPUD, "--config", file]).err.find(lambda line: "mps of tenant 'default' is" in line and "from the root on" in line)
 
     def test_a_large_lease_that_waits_is_not_overtaken(self):
         host = self.broker(env={"FARGPU_FAKE_DEVICES": 1})

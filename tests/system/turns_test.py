@@ -104,6 +104,19 @@ class Shares(Turns):
                 self.assertGreater(outcome["share"], 0.10)
                 self.assertGreater(int(self.ended(host, process)["waited_ms"]), 1000)
 
+    def test_a_quota_is_used_as_well_as_kept(self):
+        host = self.host("--policy", "fixed")
+        for kernel_us in (1000, 20000):
+            with self.subTest(kernel_us):
+                outcome = self.outcome(self.tenant(host, "spend", 3, kernel_us, FARGPU_COMPUTE="50%"))
+                self.assertLess(outcome["share"], 0.53)  # and a kernel that had begun
+                self.assertGreater(outcome["share"], 0.35)
+
+    def test_what_was_short_once_is_not_given_many_times_ahead(self):
+        # The first kernel of the program takes a microsecond, and those that look like it 20 ms. Two may be begun in the first two tenths.
+        outcome = self.outcome(self.tenant(self.host("--policy", "fixed"), "spend", 1, 20000, FARGPU_COMPUTE="10%"))
+        self.assertLess(sum(outcome["series"][:2]), 0.65)
+
     def test_a_quota_of_a_running_lease(self):
         host = self.host("--policy", "fixed")
         process = self.tenant(host, "spend", 4, 5000)

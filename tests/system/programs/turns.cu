@@ -1,5 +1,6 @@
-// A tenant of a GPU: kernels of a given time, one behind the other or in requests with pauses between, for so many seconds; at the end a
-// line of JSON says what it got. `ranks` does something else: kernels on two devices that wait for each other.
+// A tenant of a GPU: kernels of a given time, graphs of them, or copies on the device, one behind the other or in requests with pauses
+// between, for so many seconds; at the end a line of JSON says what it got. With `together` in front it begins when it is told a line, so that
+// several begin at once. `ranks` does something else: kernels on two devices that wait for each other.
 
 #include <cuda_runtime.h>
 
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -41,32 +43,38 @@ using Clock = std::chrono::steady_clock;
 static double seconds_since(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
 static int usage() {
-  std::fprintf(stderr, "turns spend SECONDS KERNEL_US [BATCH PAUSE_MS] | turns ranks ROUNDS | turns for-ever\n");
+  std::fprintf(stderr, "turns [together] spend|graphs SECONDS PIECE_US [BATCH PAUSE_MS] | turns [together] copies SECONDS MIB | turns ranks ROUNDS | turns for-ever\n");
   return 2;
 }
 
-static int spend_time(double seconds, long kernel_us, int batch, int pause_ms) {
-  constexpr int ahead = 16;  // launches that the program does not wait for
-  cudaEvent_t events[ahead];
-  for (cudaEvent_t& event : events) CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  spend<<<1, 1>>>(1000);
+/// Ready: what follows is counted.
+static void begin_counting(bool together) {
   CHECK(cudaDeviceSynchronize());
   std::puts("ready");
   std::fflush(stdout);
+  if (together && std::getchar() == EOF) std::exit(1);  // whoever was to tell has gone
+}
+
+/// `give` gives a piece of work, which is taken for `piece_us`.
+static int work(bool together, double seconds, long piece_us, int batch, int pause_ms, const std::function<void()>& give) {
+  constexpr int ahead = 16;  // pieces that the program does not wait for
+  cudaEvent_t events[ahead];
+  for (cudaEvent_t& event : events) CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  begin_counting(together);
   const auto begin = Clock::now();
   long done = 0;
   std::vector<double> latencies;
   std::vector<long> series;  // kernels done in each tenth of a second
-  const auto count = [&](int kernels) {
-    done += kernels;
+  const auto count = [&](int pieces) {
+    done += pieces;
     const auto tenth = static_cast<size_t>(10 * seconds_since(begin));
     if (series.size() <= tenth) series.resize(tenth + 1);
-    series[tenth] += kernels;
+    series[tenth] += pieces;
   };
   if (batch > 0) {
     while (seconds_since(begin) < seconds) {
       const auto asked = Clock::now();
-      for (int i = 0; i < batch; ++i) spend<<<1, 1>>>(kernel_us * 1000);
+      for (int i = 0; i < batch; ++i) give();
       CHECK(cudaDeviceSynchronize());
       latencies.push_back(1000 * seconds_since(asked));
       count(batch);
@@ -79,7 +87,7 @@ static int spend_time(double seconds, long kernel_us, int batch, int pause_ms) {
         CHECK(cudaEventSynchronize(events[given % ahead]));
         count(1);
       }
-      spend<<<1, 1>>>(kernel_us * 1000);
+      give();
       CHECK(cudaEventRecord(events[given++ % ahead]));
     }
   }
@@ -88,10 +96,38 @@ static int spend_time(double seconds, long kernel_us, int batch, int pause_ms) {
   std::sort(latencies.begin(), latencies.end());
   const auto part = [&](double p) { return latencies.empty() ? 0.0 : latencies[static_cast<size_t>(p * (latencies.size() - 1))]; };
   std::printf("{\"kernels\": %ld, \"seconds\": %.4f, \"share\": %.4f, \"requests\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, \"series\": [", done,
-              took, done * kernel_us / 1e6 / took, latencies.size(), part(0.5), part(0.99), part(1));
-  for (size_t i = 0; i < series.size(); ++i) std::printf("%s%.4f", i ? ", " : "", series[i] * kernel_us / 1e5);
+              took, done * piece_us / 1e6 / took, latencies.size(), part(0.5), part(0.99), part(1));
+  for (size_t i = 0; i < series.size(); ++i) std::printf("%s%.4f", i ? ", " : "", series[i] * piece_us / 1e5);
   std::puts("]}");
   return 0;
+}
+
+static int kernels(bool together, double seconds, long us, int batch, int pause_ms) {
+  spend<<<1, 1>>>(1000);
+  return work(together, seconds, us, batch, pause_ms, [us] { spend<<<1, 1>>>(us * 1000); });
+}
+
+/// Graphs of ten kernels behind each other.
+static int graphs(bool together, double seconds, long us, int batch, int pause_ms) {
+  constexpr int parts = 10;
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t whole;
+  CHECK(cudaStreamCreate(&stream));
+  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < parts; ++i) spend<<<1, 1, 0, stream>>>(us * 1000 / parts);
+  CHECK(cudaStreamEndCapture(stream, &graph));
+  CHECK(cudaGraphInstantiate(&whole, graph, 0));
+  return work(together, seconds, us, batch, pause_ms, [whole] { CHECK(cudaGraphLaunch(whole, nullptr)); });
+}
+
+/// Copies of so much memory on the device, which are taken for a millisecond.
+static int copies(bool together, double seconds, size_t bytes) {
+  char *from, *to;
+  CHECK(cudaMalloc(&from, bytes));
+  CHECK(cudaMalloc(&to, bytes));
+  CHECK(cudaMemset(from, 1, bytes));
+  return work(together, seconds, 1000, 0, 0, [=] { CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice)); });
 }
 
 static int ranks(int rounds) {
@@ -126,8 +162,12 @@ static int ranks(int rounds) {
 }
 
 int main(int argc, char** argv) {
-  if (argc >= 4 && !std::strcmp(argv[1], "spend"))
-    return spend_time(std::atof(argv[2]), std::atol(argv[3]), argc > 4 ? std::atoi(argv[4]) : 0, argc > 5 ? std::atoi(argv[5]) : 0);
+  const bool together = argc > 1 && !std::strcmp(argv[1], "together");
+  if (together) --argc, ++argv;
+  for (const auto& [name, load] : {std::pair("spend", kernels), std::pair("graphs", graphs)})
+    if (argc >= 4 && !std::strcmp(argv[1], name))
+      return load(together, std::atof(argv[2]), std::atol(argv[3]), argc > 4 ? std::atoi(argv[4]) : 0, argc > 5 ? std::atoi(argv[5]) : 0);
+  if (argc == 4 && !std::strcmp(argv[1], "copies")) return copies(together, std::atof(argv[2]), size_t(std::atol(argv[3])) << 20);
   if (argc == 3 && !std::strcmp(argv[1], "ranks")) return ranks(std::atoi(argv[2]));
   if (argc == 2 && !std::strcmp(argv[1], "for-ever")) {
     spend<<<1, 1>>>(1000);

@@ -1,0 +1,157 @@
+// A tenant of a GPU for what is no matter of time: memory to its limit, sessions that only exist, faults. `group_sharing.py` says what it does
+// by its arguments; it says `ready` when that is under way, and a line of JSON with what it found.
+//
+//   tenant sit MIB          holds so much memory, then checks it at each line on stdin, until that ends
+//   tenant fill MIB         takes memory by every kind of call until there is no more, of so much that it may have
+//   tenant illegal          at a line on stdin, a kernel writes where nothing is
+//   tenant hang             at a line on stdin, a kernel that does not end
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define CHECK(call)                                                      \
+  do {                                                                   \
+    const cudaError_t status = (call);                                   \
+    if (status != cudaSuccess) {                                         \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorName(status)); \
+      std::exit(1);                                                      \
+    }                                                                    \
+  } while (0)
+
+namespace {
+
+__global__ void fill(unsigned* words, size_t count, unsigned seed) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) words[i] = unsigned(i) * 2654435761u + seed;
+}
+
+__global__ void compare(const unsigned* words, size_t count, unsigned seed, unsigned* wrong) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x)
+    if (words[i] != unsigned(i) * 2654435761u + seed) atomicAdd(wrong, 1u);
+}
+
+__global__ void take_from_heap(unsigned* pages, size_t bytes) {
+  void* const piece = malloc(bytes);
+  if (piece) atomicAdd(pages, 1u);
+}
+
+__global__ void write_to(int* nowhere) { *nowhere = 1; }
+
+__global__ void spin(volatile int* for_ever) {
+  while (*for_ever == 0) __nanosleep(20000);
+}
+
+void ready() {
+  CHECK(cudaDeviceSynchronize());
+  std::puts("ready");
+  std::fflush(stdout);
+}
+
+bool told() {
+  char line[64];
+  return std::fgets(line, sizeof line, stdin) != nullptr;
+}
+
+int sit(size_t bytes) {
+  const unsigned seed = unsigned(std::chrono::steady_clock::now().time_since_epoch().count());
+  const size_t count = bytes / sizeof(unsigned);
+  unsigned *words, *wrong, found = 0;
+  CHECK(cudaMalloc(&words, bytes));
+  CHECK(cudaMallocManaged(&wrong, sizeof *wrong));
+  fill<<<64, 256>>>(words, count, seed);
+  CHECK(cudaGetLastError());
+  ready();
+  while (told()) {
+    CHECK(cudaMemset(wrong, 0, sizeof *wrong));
+    compare<<<64, 256>>>(words, count, seed, wrong);
+    CHECK(cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost));
+    std::printf("{\"wrong\": %u}\n", found);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+/// Bytes that the driver gave by calls of each kind in turn, smaller and smaller ones, until none of them gives any; then as much as may be
+/// had again, for the heap of kernels, which the driver takes by itself.
+int fill_up(size_t may) {
+  CHECK(cudaFree(nullptr));
+  size_t free_before = 0, total = 0;
+  CHECK(cudaMemGetInfo(&free_before, &total));
+  unsigned* pages;
+  CHECK(cudaMalloc(&pages, sizeof *pages));
+  CHECK(cudaMemset(pages, 0, sizeof *pages));
+  size_t got = sizeof *pages;
+  void* create = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  CHECK(cudaGetDriverEntryPointByVersion("cuMemCreate", &create, CUDA_VERSION, cudaEnableDefault, &found));
+  const auto by_driver = [create = reinterpret_cast<decltype(&cuMemCreate)>(create)](size_t bytes) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUmemGenericAllocationHandle handle;
+    return bytes % (2u << 20) == 0 && create(&handle, bytes, &properties, 0) == CUDA_SUCCESS ? bytes : 0;
+  };
+  const std::vector<std::function<size_t(size_t)>> kinds{
+      [](size_t bytes) { void* p; return cudaMalloc(&p, bytes) == cudaSuccess ? bytes : 0; },
+      [](size_t bytes) { void* p; return cudaMallocAsync(&p, bytes, cudaStream_t(nullptr)) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess ? bytes : 0; },
+      [](size_t bytes) { void* p; return cudaMallocManaged(&p, bytes) == cudaSuccess ? bytes : 0; },
+      [](size_t bytes) { void* p; size_t pitch; return cudaMallocPitch(&p, &pitch, 1u << 16, bytes >> 16) == cudaSuccess ? pitch * (bytes >> 16) : 0; },
+      [](size_t bytes) {
+        const cudaChannelFormatDesc word = cudaCreateChannelDesc<unsigned>();
+        cudaArray_t array;
+        return bytes >= (1u << 18) && cudaMallocArray(&array, &word, 1u << 14, bytes >> 16) == cudaSuccess ? bytes : 0;
+      },
+      by_driver};
+  for (size_t bytes = may * 2; bytes >= (1u << 16); bytes /= 2) {
+    for (bool any = true; any;) {
+      any = false;
+      for (const auto& kind : kinds) {
+        const size_t more = kind(bytes);
+        cudaGetLastError();  // that there was no more is no error that counts
+        got += more;
+        any = any || more > 0;
+      }
+      if (got > 4 * may) break;  // there is no limit
+    }
+  }
+  size_t left = 0;
+  CHECK(cudaMemGetInfo(&left, &total));
+  if (cudaDeviceSetLimit(cudaLimitMallocHeapSize, may) == cudaSuccess) take_from_heap<<<1, 32>>>(pages, may / 64);
+  cudaDeviceSynchronize();
+  cudaGetLastError();
+  std::puts("ready");
+  std::printf("{\"got\": %zu, \"free_before\": %zu, \"free\": %zu, \"total\": %zu}\n", got, free_before, left, total);
+  std::fflush(stdout);
+  while (told()) {
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 3 && !std::strcmp(argv[1], "sit")) return sit(size_t(std::atol(argv[2])) << 20);
+  if (argc == 3 && !std::strcmp(argv[1], "fill")) return fill_up(size_t(std::atol(argv[2])) << 20);
+  const bool illegal = argc == 2 && !std::strcmp(argv[1], "illegal"), hang = argc == 2 && !std::strcmp(argv[1], "hang");
+  if (!illegal && !hang) {
+    std::fprintf(stderr, "tenant sit MIB | tenant fill MIB | tenant illegal | tenant hang\n");
+    return 2;
+  }
+  int* zero;
+  CHECK(cudaMalloc(&zero, 4096));
+  CHECK(cudaMemset(zero, 0, 4096));
+  ready();
+  if (!told()) return 0;
+  if (illegal) write_to<<<1, 1>>>(reinterpret_cast<int*>(16));
+  else spin<<<1, 1>>>(zero);
+  const cudaError_t status = cudaDeviceSynchronize();
+  std::printf("{\"status\": \"%s\"}\n", cudaGetErrorName(status));
+  std::fflush(stdout);
+  return 0;
+}
