@@ -98,6 +98,8 @@ std::unique_ptr<Channel> accept_session(int descriptor, const std::string& peer,
   return accept_tls(descriptor, peer, make_server_context(std::move(service)), limits::connect_timeout);
 }
 
+bool said_ready = false;  // to the broker, to which it is a session's end then that nothing goes on here
+
 int run(const Options& options) {
   // The driver itself offers no other devices than these: nothing a client sends can name one, wherever a device number may stand.
   if (!options.devices.empty()) ::setenv("CUDA_VISIBLE_DEVICES", options.devices.c_str(), 1);
@@ -134,6 +136,7 @@ int run(const Options& options) {
         write_facts(driver, devices, message.initReady().initFacts());
       }))
     return 1;
+  said_ready = true;
 
   PrintedByKernels printed;
   // The session, or the word to end.
@@ -225,20 +228,23 @@ int run(const Options& options) {
   static const std::vector<std::byte> lane_key = random_key();
   attach.lane_key = lane_key;
   attach.exchange = &exchange;
-  std::thread([link = options.link] {
-    while (const auto packet = receive_link(link)) {
-      if (packet->message.empty()) return;  // the broker is gone
+  // False when the broker is gone.
+  const auto hear = [link = options.link] {
+    try {
+      const auto packet = receive_link(link);
+      if (!packet) return true;
+      if (packet->message.empty()) return false;
       Descriptor descriptor(packet->descriptor);
       MessageReader reader(packet->message);
       const auto message = reader.root<wire::WorkerMessage>();
       if (message.isFetched()) exchange.heard(message.getFetched(), std::move(descriptor));
       if (message.isLane()) {
         const auto first = message.getLane();
-        if (descriptor.number() < 0) continue;
+        if (descriptor.number() < 0) return true;
         const std::lock_guard lock(mutex);
         take_lane(session, make_socket_channel(descriptor.release(), "the client's bulk lane"),
                   {reinterpret_cast<const std::byte*>(first.begin()), first.size()}, lane_key);
-        continue;
+        return true;
       }
       const std::lock_guard lock(mutex);
       if (message.isTurn()) {
@@ -247,15 +253,40 @@ int run(const Options& options) {
                                .ahead = scheduler::Time(told.getAheadNs()), .number = told.getNumber()};
         if (session) session->hear_turn(*turn);
       }
-      if (!message.isStop()) continue;
+      if (!message.isStop()) return true;
       stop_why = message.getStop().cStr();
       if (session) session->stop(stop_why);
+      return true;
+    } catch (const std::exception&) {  // without that word, a turn perhaps, the session could wait for ever
+      const std::lock_guard lock(mutex);
+      stop_why = "out of memory";
+      if (session) session->stop(stop_why);
+      return true;
     }
-  }).detach();
+  };
+  // The first word is right behind the session: whether it may give work. Who begins without it asks for what he has.
+  if (hear()) {
+    std::thread([hear] {
+      while (hear()) {
+      }
+    }).detach();
+  }
 
   const std::string why = serve_session(*channel, attach_message, driver, attach);
   send_link(options.link, [&](wire::WorkerMessage::Builder message) { message.setEnded(why); });
   return 0;
+}
+
+// Whatever is thrown, for the want of memory most likely, before there is a session that could end by it.
+int run_to_an_end(const Options& options) {
+  try {
+    return run(options);
+  } catch (const std::exception& error) {
+    const std::string why = std::string("no session: ") + error.what();
+    if (!said_ready) return fail(options.link, why);
+    send_link(options.link, [&](wire::WorkerMessage::Builder message) { message.setEnded(why); });
+    return 0;
+  }
 }
 
 }  // namespace
@@ -281,7 +312,7 @@ int main(int argc, char** argv) {
   app.add_option("--launch-threads", options.launch_threads, "Threads that give kernels to the driver while many come; a quarter of the processors at most");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);
-  const int status = run(options);
+  const int status = run_to_an_end(options);
   // Tearing the driver down takes long and is the kernel's business anyway.
   std::_Exit(status);
 }
