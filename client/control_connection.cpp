@@ -76,6 +76,23 @@ void check_failure(wire::Failure::Reader failure, const std::string& host) {
     throw DialError(result_of(failure.getReason()), host + ": " + printable(failure.getText().cStr(), 512), failure.getReason());
 }
 
+DialError none_usable(const std::vector<DialError>& errors) {
+  if (errors.size() == 1) return errors.front();
+  std::string text = "none of the " + std::to_string(errors.size()) + " hosts in FARGPU_POOL can be used";
+  bool hint = false;
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    std::string_view one = errors[i].what();
+    if (one.ends_with(doctor_hint)) {
+      one.remove_suffix(doctor_hint.size());
+      hint = true;
+    }
+    text += (i == 0 ? ": (" : "; (") + std::to_string(i + 1) + ") ";
+    text += one;
+  }
+  if (hint) text += doctor_hint;
+  return DialError(errors.front().result, text, errors.front().reason);
+}
+
 std::string pool_text(const PoolHost& host) {
   const char* const scheme = host.transport == PoolHost::Transport::tls   ? "tls://"
                              : host.transport == PoolHost::Transport::tcp ? "tcp://"
@@ -151,7 +168,8 @@ DialError tls_failure(const PoolHost& host, const std::string& why) {
   const std::string address = address_text(host);
   return DialError(CUDA_ERROR_NOT_PERMITTED,
                    address + ": no TLS: " + why + "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, FARGPU_PSK_FILE right, and does its fargpud listen " +
-                       "with TLS? If it serves without, write tcp://" + address,
+                       "with TLS? If it serves without, write tcp://" + address + ". A host that has shut out this address, for a minute after many "
+                       "connections that came to nothing, says no more than that either",
                    wire::Failure::Reason::DENIED);
 }
 

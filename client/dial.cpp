@@ -85,23 +85,6 @@ void require_transport(const Config& config, const ControlConnection& broker) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=tcp, but " + broker.name() + " is no TCP address; unset one of them");
 }
 
-// Why none of the pool's hosts can be used: of each what was wrong, in the order in which they were asked. The first decides the result.
-DialError together(const std::vector<DialError>& errors) {
-  if (errors.size() == 1) return errors.front();
-  std::string text = fmt::format("none of the {} hosts in FARGPU_POOL can be used", errors.size());
-  bool hint = false;
-  for (std::size_t i = 0; i < errors.size(); ++i) {
-    std::string_view one = errors[i].what();
-    if (one.ends_with(doctor_hint)) {
-      one.remove_suffix(doctor_hint.size());
-      hint = true;
-    }
-    text += fmt::format("{} ({}) {}", i == 0 ? ":" : ";", i + 1, one);
-  }
-  if (hint) text += doctor_hint;
-  return DialError(errors.front().result, text, errors.front().reason);
-}
-
 }  // namespace
 
 std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
@@ -176,6 +159,12 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   }
   auto session = std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
   offered.keep(session->terms());
+  try {
+    session->start();
+  } catch (...) {
+    session.release()->lose("its threads cannot be started");  // one of them may run
+    throw;
+  }
   return session;
 }
 
@@ -207,11 +196,13 @@ std::unique_ptr<Session> dial(const Config& config) {
     } catch (const DialError& error) {
       log::info("{}", error.what());
       errors.push_back(error);
+    } catch (const kj::Exception& error) {  // whose what() is more than a line
+      errors.emplace_back(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.getDescription().cStr());
     } catch (const std::exception& error) {
       errors.emplace_back(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what());
     }
   }
-  throw together(errors);
+  throw none_usable(errors);
 }
 
 }  // namespace fargpu::client

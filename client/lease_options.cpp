@@ -11,6 +11,8 @@
 namespace fargpu::client {
 namespace {
 
+constexpr std::uint64_t least_bytes = 1u << 20;  // less is a number without its unit
+
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
   return value ? value : "";
@@ -43,7 +45,8 @@ LeaseOptions read_lease_options(std::string& error) {
   }
   if (const std::string memory = variable("FARGPU_MEM"); !memory.empty()) {
     const auto bytes = parse_bytes(memory);
-    if (!bytes || *bytes == 0) complain("FARGPU_MEM", memory, "give an amount of memory, for example 8GiB");
+    if (!bytes || *bytes < least_bytes)
+      complain("FARGPU_MEM", memory, "give an amount of memory with its unit, at least 1MiB, for example 8GiB");
     else options.memory_bytes = *bytes;
   }
   if (const std::string compute = variable("FARGPU_COMPUTE"); !compute.empty()) {

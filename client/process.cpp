@@ -81,11 +81,15 @@ void Process::give_up() {
 }
 
 void Process::lose_session(Session& session, const std::string& why) noexcept {
+  std::string cause;
   try {
-    const std::string cause = session.lose(why);
-    if (&session != this->session()) return;  // given up before
-    Life expected = Life::ready;
-    if (!life_.compare_exchange_strong(expected, Life::lost)) return;
+    cause = session.lose(why);
+  } catch (...) {  // for the want of memory: it is lost all the same
+  }
+  if (&session != this->session()) return;  // given up before
+  Life expected = Life::ready;
+  if (!life_.compare_exchange_strong(expected, Life::lost)) return;
+  try {
     trace::note("the session is lost: " + cause);
     log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again",
                cause);

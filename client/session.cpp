@@ -43,6 +43,9 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
     contexts_.publish(handle);
     primaries_.push_back(context);
   }
+}
+
+void Session::start() {
   start_thread("fargpu-service", [this] { serve(); });
   vigil_.start();
 }
@@ -499,6 +502,19 @@ void Session::tell_worker(Fill&& fill, std::span<const std::byte> bulk) {
 
 // --- the service thread --------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// On threads of ours, where nothing may be thrown. Even a reason may want memory that there is not: then one does that needs none.
+void lose_for(Session& session, const char* why, const char* detail = "") noexcept {
+  try {
+    process().lose_session(session, std::string(why) + detail);
+  } catch (const std::exception&) {
+    process().lose_session(session, "out of memory");
+  }
+}
+
+}  // namespace
+
 void Session::wake_service() {
   if (service_asleep_.load(std::memory_order_seq_cst)) service_waker_.signal();
 }
@@ -529,9 +545,9 @@ void Session::serve() {
       busy_until = Clock::now() + quiet;
     }
   } catch (const kj::Exception& error) {
-    process().lose_session(*this, std::string("malformed message: ") + error.getDescription().cStr());
+    lose_for(*this, "malformed message: ", error.getDescription().cStr());
   } catch (const std::exception& error) {
-    process().lose_session(*this, error.what());
+    lose_for(*this, error.what());
   }
 }
 
@@ -540,7 +556,7 @@ bool Session::beat() {
     if (!commands_.beat()) return false;
     commands_.flush_older_than(CommandStream::Clock::duration::zero());
   } catch (const std::exception& error) {
-    process().lose_session(*this, error.what());
+    lose_for(*this, error.what());
   }
   return true;
 }
@@ -553,7 +569,11 @@ std::string Session::excuse() const {
 }
 
 void Session::lose_silent() {
-  process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
+  try {
+    process().lose_session(*this, fmt::format("{} has not answered for {} s", terms_.host, terms_.silence.count() / 1000));
+  } catch (const std::exception& error) {
+    lose_for(*this, error.what());
+  }
 }
 
 void Session::leave() noexcept {

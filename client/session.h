@@ -63,6 +63,8 @@ struct Terms {
 class Session final : PushHandler {
  public:
   Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nanoseconds spin);
+  /// Starts its threads, which use it for as long as they run: from here on it may not be deleted, even if this throws.
+  void start();
 
   const Facts& facts() const { return terms_.facts; }
   const Terms& terms() const { return terms_; }

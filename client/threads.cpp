@@ -10,6 +10,7 @@
 namespace fargpu::client {
 
 void start_thread(const char* name, std::function<void()> body) {
+  auto argument = std::make_unique<std::function<void()>>(std::move(body));  // which may throw, before anything is changed
   sigset_t blocked, before;
   sigfillset(&blocked);
   // What a thread does to itself ends the process at once if it is blocked; host functions of the program run here.
@@ -18,7 +19,6 @@ void start_thread(const char* name, std::function<void()> body) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  auto argument = std::make_unique<std::function<void()>>(std::move(body));
   pthread_t thread;
   const int error = pthread_create(
       &thread, &attributes,

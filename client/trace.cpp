@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -66,7 +67,8 @@ class File {
     pid_ = ::getpid();
     std::string path = wanted_path();
     const auto take = [&] {
-      descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+      // Without waiting for a reader, should it be a pipe.
+      descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
       return descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
     };
     if (!take() && descriptor_ >= 0) {  // another process of this job is at it
@@ -74,11 +76,12 @@ class File {
       path += "." + std::to_string(pid_);
       take();
     }
-    if (descriptor_ < 0 || ::ftruncate(descriptor_, 0) != 0) {
-      log::write(log::Level::warn, "FARGPU_TRACE '" + path + "' cannot be written; there will be no trace");
-      return false;
-    }
-    return true;
+    struct stat status {};
+    if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode) && ::ftruncate(descriptor_, 0) == 0) return true;
+    log::write(log::Level::warn, "FARGPU_TRACE '" + path + "' " + (descriptor_ >= 0 && !S_ISREG(status.st_mode) ? "is no file" : "cannot be written") +
+                                     "; there will be no trace");
+    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+    return false;
   }
 
   void write() {

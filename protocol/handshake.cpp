@@ -1,6 +1,7 @@
 #include "handshake.h"
 
 #include <array>
+#include <optional>
 
 #include "frame.h"
 #include "message.h"
@@ -24,9 +25,18 @@ void receive_exactly(Channel& channel, std::span<std::byte> into, Clock::time_po
 }  // namespace
 
 void send_control(Channel& channel, std::uint32_t sequence, const std::function<void(wire::Control::Builder)>& fill) {
-  MessageWriter writer;
-  fill(writer.root<wire::Control>());
-  const auto message = writer.finish();
+  // Room for all that a host tells of itself, on the heap: MessageWriter's builder, which has its first segment elsewhere, looks in the end
+  // at further ones, and crashes where it did not get those for the want of memory.
+  constexpr unsigned words = 8192;
+  capnp::MallocMessageBuilder builder(words);
+  fill(builder.getRoot<wire::Control>());
+  std::optional<capnp::MallocMessageBuilder> larger;
+  if (builder.getSegmentsForOutput().size() > 1) {
+    larger.emplace(static_cast<unsigned>(builder.sizeInWords()) + 1, capnp::AllocationStrategy::FIXED_SIZE);
+    larger->setRoot(builder.getRoot<wire::Control>().asReader());
+  }
+  const auto segment = (larger ? *larger : builder).getSegmentsForOutput()[0].asBytes();
+  const auto message = std::as_bytes(std::span(segment.begin(), segment.size()));
   FrameHeader header;
   header.kind = FrameKind::control;
   header.message_bytes = static_cast<std::uint32_t>(message.size());

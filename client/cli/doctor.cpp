@@ -62,6 +62,18 @@ void check_memory(Report& report) {
   else report.good("address space for device memory");
 }
 
+/// What mends that a host is not reached, or does not let this client in.
+std::string repair_of(const DialError& error) {
+  if (error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) return "install the same version of fargpu on both machines";
+  switch (error.reason) {
+    case wire::Failure::Reason::NONE: return "start fargpud there, open the port in its firewall, or correct FARGPU_POOL";
+    case wire::Failure::Reason::NO_CAPACITY:
+    case wire::Failure::Reason::DRAINING: return "try again later";
+    case wire::Failure::Reason::DENIED: return "set what says who you are (FARGPU_TOKEN_FILE, FARGPU_CERT and FARGPU_KEY, FARGPU_PSK_FILE), or ask who looks after that host";
+    default: return "look at the log of fargpud there";
+  }
+}
+
 void check_host(Report& report, const PoolHost& host) {
   std::unique_ptr<ControlConnection> broker;
   try {
@@ -69,9 +81,7 @@ void check_host(Report& report, const PoolHost& host) {
   } catch (const DialError& error) {
     std::string_view what = error.what();
     if (what.ends_with(doctor_hint)) what.remove_suffix(doctor_hint.size());
-    report.bad(std::string(what), error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
-                                 ? "install the same version of fargpu on both machines"
-                                 : "start fargpud there, open the port in its firewall, or correct FARGPU_POOL");
+    report.bad(std::string(what), repair_of(error));
     return;
   }
   report.good(fmt::format("{} answers, fargpud {}", broker->name(), broker->broker_version()));

@@ -21,11 +21,6 @@ void prepend(const char* variable, const std::string& folder) {
   ::setenv(variable, (before && *before ? folder + ":" + before : folder).c_str(), 1);
 }
 
-struct Refusal {
-  int code = 0;  ///< 0 for none
-  std::string text;
-};
-
 int exit_code_of(const DialError& error) {
   switch (error.reason) {
     case wire::Failure::Reason::NO_CAPACITY:
@@ -36,41 +31,34 @@ int exit_code_of(const DialError& error) {
   }
 }
 
-/// Gets the job's lease at a host, which lasts as long as the programs of the job; or why not.
-Refusal take_lease(const PoolHost& host) {
-  try {
-    ControlConnection broker(host);
-    Refusal refusal;
-    broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-               [&](wire::Control::Reader control) {
-                 const auto failure = control.getStatus().getFailure();
-                 if (failure.getReason() != wire::Failure::Reason::NONE)
-                   refusal = {exit_own_error, broker.name() + ": " + printable(failure.getText().cStr(), 512)};
-               });
-    if (refusal.code != 0) return refusal;
-    broker.ask_for_lease(/*hold=*/true, [](wire::LeaseAnswer::Reader) {});
-    broker.bequeath();
-    return {};
-  } catch (const DialError& error) {
-    return {exit_code_of(error), error.what()};
-  }
+/// Gets the job's lease at a host, which lasts as long as the programs of the job. Throws DialError.
+void take_lease(const PoolHost& host) {
+  ControlConnection broker(host);
+  broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+             [&](wire::Control::Reader control) { check_failure(control.getStatus().getFailure(), broker.name()); });
+  broker.ask_for_lease(/*hold=*/true, [](wire::LeaseAnswer::Reader) {});
+  broker.bequeath();
 }
 
-/// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code with one line said. Of several refusals
-/// the one counts that waiting mends, then one that is meant. The programs go to the host that gave it, and to no other.
+/// Gets the job's lease from the pool before a program is started for nothing: 0, or the exit code with one line that says of each host what
+/// was wrong. Of several codes the one counts that waiting mends, then one that is meant. The programs go to the host that gave the lease,
+/// and to no other.
 int take_lease(const std::vector<PoolHost>& hosts) {
-  Refusal worst;
+  const auto rank = [](int code) { return code == exit_no_capacity ? 2 : code == exit_denied ? 1 : 0; };
+  std::vector<DialError> errors;
+  int worst = exit_own_error;
   for (const PoolHost& host : hosts) {
-    Refusal refusal = take_lease(host);
-    if (refusal.code == 0) {
+    try {
+      take_lease(host);
       ::setenv("FARGPU_POOL", pool_text(host).c_str(), 1);
       return 0;
+    } catch (const DialError& error) {
+      errors.push_back(error);
+      if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;
     }
-    const auto rank = [](int code) { return code == exit_no_capacity ? 3 : code == exit_denied ? 2 : code == exit_own_error ? 1 : 0; };
-    if (rank(refusal.code) > rank(worst.code)) worst = std::move(refusal);
   }
-  std::cerr << "fargpu: " << worst.text << "\n";
-  return worst.code;
+  std::cerr << "fargpu: " << none_usable(errors).what() << "\n";
+  return worst;
 }
 
 // A name for the job, which nobody can guess.

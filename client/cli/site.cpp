@@ -29,12 +29,13 @@ int create_token(const TokenOptions& options) {
   if (options.ttl != "never") life = duration("--ttl", options.ttl);
   const std::string token = site::create_token(options.file, options.name, options.tenant, life);
   std::cout << token << "\n";
-  std::cerr << "fargpu: this is shown once; keep it in a file that only its user can read, and name that in FARGPU_TOKEN_FILE\n";
+  std::cerr << "fargpu: this is shown once; keep it in a file that only its user can read, and name that in FARGPU_TOKEN_FILE\n"
+            << "fargpu: it counts at hosts whose settings have [tenant." << options.tenant << "] and token_file = \"" << options.file << "\"\n";
   return 0;
 }
 
 int list_tokens(const TokenOptions& options) {
-  const auto now = std::chrono::system_clock::now();
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
   std::cout << fmt::format("{:<24} {:<24} {}\n", "name", "tenant", "expires");
   for (const site::TokenEntry& entry : site::read_tokens(options.file)) {
     std::cout << fmt::format("{:<24} {:<24} {}{}\n", entry.name, entry.tenant, site::time_text(entry.expires),

@@ -49,7 +49,7 @@ Host read(wire::Status::Reader status) {
 
 Host ask_host() {
   require_pool(config());
-  std::unique_ptr<DialError> first;
+  std::vector<DialError> errors;
   for (const PoolHost& pool_host : config().hosts) {
     try {
       ControlConnection broker(pool_host);
@@ -59,10 +59,10 @@ Host ask_host() {
       host.address = address_text(pool_host);
       return host;
     } catch (const DialError& error) {
-      if (!first) first = std::make_unique<DialError>(error);
+      errors.push_back(error);
     }
   }
-  throw *first;
+  throw none_usable(errors);
 }
 
 }  // namespace fargpu::client::nvml

@@ -26,6 +26,10 @@ constexpr std::size_t callers_wanted = 1024;
 constexpr auto accept_pause = std::chrono::milliseconds(100);
 constexpr auto control_idle_max = std::chrono::seconds(60);
 constexpr auto memory_interval = std::chrono::seconds(1);
+// Sessions that have ended give their memory back by the end of their processes, which the driver may take its time for. Who asks meanwhile
+// is not refused for the want of it before this; and never before a program's end, which its starter sees first, can have been heard of here.
+constexpr auto giving_back_max = std::chrono::seconds(3);
+constexpr auto end_heard_within = std::chrono::milliseconds(100);
 constexpr auto stop_patience = std::chrono::seconds(5);
 constexpr unsigned environment_max = 64;
 
@@ -66,6 +70,32 @@ std::optional<ucred> user_of(const asio::local::stream_protocol::socket& socket)
 std::string source_of(const asio::local::stream_protocol::socket& socket) {
   const auto user = user_of(socket);
   return user ? "user " + std::to_string(user->uid) : "nobody";
+}
+
+// The loopback's own address is everybody's on this machine, and that of all who come through a tunnel which ends here: any one of them could
+// shut out the others by it, and what his floods cost without that is little. (Another one, such as 127.0.0.2, somebody took on purpose.)
+bool everybodys(const std::string& source) { return source == "127.0.0.1" || source == "::1" || source == "::ffff:127.0.0.1"; }
+
+// The answer to the hello that is not read any more, as far as it goes without waiting.
+template <class AnySocket>
+void say_shut_out(AnySocket& socket) {
+  MessageWriter writer;
+  auto answer = writer.root<wire::Control>().initHelloAnswer();
+  answer.setProtocolVersion(wire::PROTOCOL_VERSION);
+  auto failure = answer.initFailure();
+  failure.setReason(wire::Failure::Reason::NO_CAPACITY);
+  failure.setText("this host has shut out your address for up to a minute, because too many connections from there came to nothing "
+                  "(refusals_per_address_max); its log says which. Try again then");
+  const auto message = writer.finish();
+  FrameHeader header;
+  header.kind = FrameKind::control;
+  header.message_bytes = static_cast<std::uint32_t>(message.size());
+  header.sequence = 1;
+  iovec parts[] = {{&header, sizeof(header)}, {const_cast<std::byte*>(message.data()), message.size()}};
+  msghdr whole{};
+  whole.msg_iov = parts;
+  whole.msg_iovlen = std::size(parts);
+  ::sendmsg(socket.native_handle(), &whole, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 // As many descriptors as the system allows, up to what can be of use. Returns how many callers there may be at once, so that
@@ -401,8 +431,15 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
     if (!counted_) co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY, "too many clients wait for this host; try later");
     deadline_.cancel();
     std::shared_ptr<Waiter> place;  // in the queue
+    const auto begin = std::chrono::steady_clock::now();
+    // Who asks for nothing in particular counts on what is there: it is not much less for what is being given back.
+    const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
+    while (first && wish.memory_bytes == 0 && broker_.much_is_given_back(client_.tenant) && std::chrono::steady_clock::now() < begin + giving_back_max)
+      if (!co_await wait_for_change(begin + giving_back_max)) co_return false;
     while (const auto refusal = try_lease(wish, job, hold, place.get(), lease, session)) {
-      if (!refusal->may_change || std::chrono::steady_clock::now() >= deadline) {
+      const bool soon = broker_.workers_.giving_back([](const Lease&, unsigned) { return std::uint64_t{0}; });
+      const auto until = std::max(deadline, begin + (soon ? std::chrono::milliseconds(giving_back_max) : end_heard_within));
+      if (!refusal->may_change || std::chrono::steady_clock::now() >= until) {
         const auto reason = broker_.draining_     ? wire::Failure::Reason::DRAINING
                             : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
                                                   : wire::Failure::Reason::DENIED;
@@ -412,7 +449,7 @@ class Broker::Connection : public std::enable_shared_from_this<Connection> {
       if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); !place && tenant)
         place = broker_.leases_.wait(*tenant, wish);
       if (place) place->lack = refusal->lack;
-      if (!co_await wait_for_change(deadline)) co_return false;
+      if (!co_await wait_for_change(until)) co_return false;
     }
     place.reset();
     if (hold) {
@@ -586,7 +623,9 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
   workers_.on_facts = [this] {
     std::vector<std::uint64_t> memory_bytes;
     for (const auto device : workers_.facts()->getDevices()) memory_bytes.push_back(device.getMemoryBytes());
+    const bool news = !leases_.knows_devices();
     leases_.set_devices(std::move(memory_bytes));
+    if (news) warn_of_tenants();
   };
   workers_.on_end = [this] {
     if (draining_ && workers_.all().empty()) finish_drain("every session has ended");
@@ -617,6 +656,25 @@ void Broker::take_identity(std::unique_ptr<Identity> identity) {
   identity_ = std::move(identity);
 }
 
+// What was written for nobody. A device may come back and a tenant be added: it is no reason not to serve the others.
+void Broker::warn_of_tenants() {
+  const auto have = workers_.facts()->getDevices().size();
+  for (const auto& [name, tenant] : leases_.tenants().all()) {
+    for (const unsigned device : tenant.devices) {
+      if (device < have) continue;
+      EventLog::warn("no such device", {{"tenant", name}, {"device", device}, {"devices", have},
+                                        {"meaning", "devices of a tenant are places among those offered, from 0; without one it is refused"}});
+    }
+  }
+  try {
+    for (const site::TokenEntry& stray : identity_->strays(leases_.tenants()))
+      EventLog::warn("token of no tenant", {{"token", stray.name}, {"tenant", stray.tenant},
+                                            {"meaning", "whoever shows it is refused until the settings have [tenant." + stray.tenant + "]"}});
+  } catch (const site::TokenError& error) {
+    EventLog::error("no tokens", {{"reason", error.what()}});
+  }
+}
+
 void Broker::reload() {
   try {
     Tenants tenants = Tenants::read(settings_.file);
@@ -625,6 +683,7 @@ void Broker::reload() {
     take_identity(std::move(identity));
     leases_.set_tenants(std::move(tenants));
     EventLog::info("reloaded", {{"file", settings_.file}});
+    if (leases_.knows_devices()) warn_of_tenants();
   } catch (const SettingsError& error) {
     EventLog::error("not reloaded", {{"reason", error.what()}, {"meaning", "everything stays as it was"}});
   }
@@ -722,7 +781,9 @@ void Broker::accept(Acceptor& acceptor, Transport transport) {
       });
       return;
     }
-    if (const std::string source = source_of(socket); !offences_.shut_out(source, Offences::Clock::now())) {
+    if (const std::string source = source_of(socket); !everybodys(source) && offences_.shut_out(source, Offences::Clock::now())) {
+      if (transport == Transport::plain) say_shut_out(socket);
+    } else {
       if (callers_.size() >= callers_max_) make_room();
       make_room(source);
       std::make_shared<Connection>(*this, std::move(socket), transport)->start();
@@ -737,7 +798,10 @@ void Broker::make_room() {
 
 void Broker::offended(const char* event, const std::string& peer, const std::string& source, const std::string& reason) {
   const Offences::Told told = offences_.add(source, Offences::Clock::now());
-  if (told == Offences::Told::shut_out) {
+  if (told == Offences::Told::shut_out && everybodys(source)) {
+    EventLog::warn("source not shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason},
+                                           {"meaning", "it is everybody's on this machine; find out who does this"}});
+  } else if (told == Offences::Told::shut_out) {
     EventLog::warn("source shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason}});
   } else if (told == Offences::Told::not_any_more) {
     EventLog::debug(event, {{"peer", peer}, {"reason", reason}});
@@ -752,6 +816,16 @@ void Broker::make_room(const std::string& source) {
   const auto from_there = [&](const Connection* caller) { return caller->source() == source; };
   if (static_cast<std::uint64_t>(std::count_if(callers_.begin(), callers_.end(), from_there)) < settings_.callers_per_address_max) return;
   (*std::find_if(callers_.begin(), callers_.end(), from_there))->cut("too many connections from one address");
+}
+
+bool Broker::much_is_given_back(const std::string& tenant) const {
+  const Tenant* const asking = leases_.tenants().find(tenant);
+  const auto facts = workers_.facts();
+  return facts && workers_.giving_back([&](const Lease& lease, unsigned device) {
+    std::uint64_t all = facts->getDevices()[device].getMemoryBytes();
+    if (asking && asking->memory_bytes != 0 && lease.tenant == tenant) all = std::min(all, asking->memory_bytes);
+    return std::max<std::uint64_t>(1, all / 4);
+  });
 }
 
 Broker::Ticket Broker::issue(Worker& worker, const ClientFacts& client, Transport transport) {

@@ -51,6 +51,7 @@ class Broker {
     std::unique_ptr<asio::steady_timer> expiry;
   };
 
+  void warn_of_tenants();
   void listen_by_tcp(const ListenAddress& address);
   /// `name`: a path, or of the abstract namespace with a zero byte first.
   void listen_on_socket(const std::string& name);
@@ -63,6 +64,8 @@ class Broker {
   void make_room(const std::string& source);
   /// Somebody came to nothing: says so in the log, if that is not full of him already.
   void offended(const char* event, const std::string& peer, const std::string& source, const std::string& reason);
+  /// Whether sessions that have ended still hold a quarter or more of what a tenant could have of a device.
+  bool much_is_given_back(const std::string& tenant) const;
   Ticket issue(Worker& worker, const ClientFacts& client, Transport transport);
   /// The reservation of a ticket is not wanted any more.
   void withdraw(const Ticket& ticket);

@@ -35,7 +35,14 @@ Keys read_keys(const std::string& path) {
 
 }  // namespace
 
-Identity::Identity(const Settings& settings) : tokens_(settings.token_file) {
+Identity::Identity(const Settings& settings) : token_file_(settings.token_file), tokens_(settings.token_file) {
+  if (!settings.token_file.empty()) {
+    try {
+      site::read_tokens(settings.token_file);
+    } catch (const site::TokenError& error) {
+      throw SettingsError(fmt::format("token_file: {}; `fargpu token create --file {}` makes one", error.what(), settings.token_file));
+    }
+  }
   if (settings.tls_certificate.empty() != settings.tls_key.empty())
     throw SettingsError("tls_certificate and tls_key belong together; one of them is not set");
   if (settings.tls_certificate.empty() && settings.psk_file.empty()) return;
@@ -54,6 +61,13 @@ Identity::Identity(const Settings& settings) : tokens_(settings.token_file) {
   } catch (const TlsError& error) {
     throw SettingsError(error.what());
   }
+}
+
+std::vector<site::TokenEntry> Identity::strays(const Tenants& tenants) const {
+  if (token_file_.empty()) return {};
+  std::vector<site::TokenEntry> entries = site::read_tokens(token_file_);
+  std::erase_if(entries, [&](const site::TokenEntry& entry) { return tenants.find(entry.tenant) != nullptr; });
+  return entries;
 }
 
 Judgement Identity::judge(const Shown& shown, const Tenants& tenants) {

@@ -35,10 +35,13 @@ class Identity {
 
   /// For connections that speak TLS; null if the settings name neither a certificate nor keys.
   const TlsContext& context() const { return context_; }
+  /// Tokens that stand for no tenant of these. Throws TokenError.
+  std::vector<site::TokenEntry> strays(const Tenants& tenants) const;
   Judgement judge(const Shown& shown, const Tenants& tenants);
 
  private:
   TlsContext context_;
+  const std::string token_file_;
   site::TokenBook tokens_;
 };
 

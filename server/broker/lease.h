@@ -95,6 +95,7 @@ class Leases {
 
   /// The host's devices and their memory. Until they are known nothing is granted.
   void set_devices(std::vector<std::uint64_t> memory_bytes) { capacity_ = std::move(memory_bytes); }
+  bool knows_devices() const { return !capacity_.empty(); }
   /// Tenants may change at any time. What was granted stays.
   void set_tenants(Tenants tenants);
   const Tenants& tenants() const { return tenants_; }

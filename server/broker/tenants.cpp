@@ -1,5 +1,6 @@
 #include "tenants.h"
 
+#include <fmt/format.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@ namespace fargpu::server {
 namespace {
 
 constexpr const char* default_name = "default";
+constexpr std::uint64_t least_bytes = 1u << 20;  // that anybody means
 
 /// One table [tenant.NAME], with words for what is wrong in it.
 class Reading {
@@ -56,6 +58,8 @@ class Reading {
     if (!said) return 0;
     const auto bytes = parse_bytes(*said);
     if (!bytes) complain(key, wanted);
+    // A number without a unit, most likely.
+    if (*bytes < least_bytes) complain(key, fmt::format("{}, with its unit: this is {} byte(s), which is less than 1 MiB", wanted, *bytes));
     return *bytes;
   }
 

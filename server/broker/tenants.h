@@ -42,6 +42,7 @@ class Tenants {
 
   /// Whether the file names any: then nobody is served who is none of them.
   bool configured() const { return configured_; }
+  const std::map<std::string, Tenant>& all() const { return tenants_; }
   const Tenant* find(const std::string& name) const;
   const Tenant* of_certificate(const std::string& common_name) const;
   const Tenant* of_user(std::uint32_t user) const;

@@ -215,6 +215,7 @@ void Workers::fail(Worker& worker, const std::string& why) {
   ++faults_;
   EventLog::error("worker failed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
   const bool never_ready = worker.state == Worker::State::starting;
+  if (worker.state == Worker::State::session) end_session(worker, why);
   worker.state = Worker::State::ending;
   worker.start_deadline->cancel();
   if (never_ready && worker.profile.standard()) rest(why);
@@ -278,20 +279,25 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       return;
     case wire::WorkerMessage::ENDED:
       require(Worker::State::session);
-      worker.state = Worker::State::ending;
-      shares_.remove_all(worker.process);
-      EventLog::info("session ended", {{"session", worker.session},
-                                       {"worker", worker.process},
-                                       {"calls", worker.calls},
-                                       {"busy_ms", std::accumulate(worker.busy_ns.begin(), worker.busy_ns.end(), std::uint64_t{0}) / 1'000'000},
-                                       {"waited_ms", worker.waited_ns / 1'000'000},
-                                       {"turn_words", scheduling_.words(worker.session)},
-                                       {"reason", printable(message.getEnded().cStr(), 512)}});
-      scheduling_.end(worker.session);
+      end_session(worker, printable(message.getEnded().cStr(), 512));
       return;
     default:
       throw ProtocolError("the worker says what only the broker may");
   }
+}
+
+// What it had of the device is there until its process has ended.
+void Workers::end_session(Worker& worker, const std::string& reason) {
+  worker.state = Worker::State::ending;
+  shares_.remove_all(worker.process);
+  EventLog::info("session ended", {{"session", worker.session},
+                                   {"worker", worker.process},
+                                   {"calls", worker.calls},
+                                   {"busy_ms", std::accumulate(worker.busy_ns.begin(), worker.busy_ns.end(), std::uint64_t{0}) / 1'000'000},
+                                   {"waited_ms", worker.waited_ns / 1'000'000},
+                                   {"turn_words", scheduling_.words(worker.session)},
+                                   {"reason", reason}});
+  scheduling_.end(worker.session);
 }
 
 void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
@@ -394,6 +400,18 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   return true;
 }
 
+bool Workers::giving_back(const std::function<std::uint64_t(const Lease& lease, unsigned device)>& least) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    if (worker.state != Worker::State::ending || !worker.lease) return false;
+    const Lease& lease = worker.lease->lease();
+    for (std::size_t d = 0; d < lease.devices.size(); ++d) {
+      const std::uint64_t held = std::max<std::uint64_t>(lease.memory_bytes, lease.account->slot(worker.lease->slot()).charged[d]);
+      if (held >= least(lease, lease.devices[d])) return true;
+    }
+    return false;
+  });
+}
+
 bool Workers::has_session(std::uint64_t id) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.state == Worker::State::session && w.session == id; });
 }
@@ -469,14 +487,15 @@ void Workers::reap() {
       auto packet = receive_link(found->link->native_handle());
       if (!packet || packet->message.empty() || !take(*found, std::move(*packet))) break;
     }
-    shares_.remove_all(process);
-    scheduling_.end(found->session);
     if (found->state == Worker::State::starting) {
       fail(*found, "the worker ended before it was ready (" + end_of(status) + ")");
     } else if (found->state != Worker::State::ending) {
       ++faults_;
       EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});
+      if (found->state == Worker::State::session) end_session(*found, "its worker died (" + end_of(status) + ")");
     }
+    shares_.remove_all(process);
+    scheduling_.end(found->session);
     workers_.erase(found);
     if (on_end) on_end();
   }

@@ -111,6 +111,8 @@ class Workers {
   std::size_t sessions() const;
   /// Sessions, and workers promised to somebody.
   std::size_t taken() const;
+  /// Whether a session is over whose process is not gone yet, and with it what it had of a device: at least so much.
+  bool giving_back(const std::function<std::uint64_t(const Lease& lease, unsigned device)>& least) const;
   /// Facts of all devices as the last worker with all of them told them; null before the first.
   std::optional<wire::HostFacts::Reader> facts() const;
   /// Why the last worker with the standard environment could not start; empty if it could.
@@ -139,6 +141,7 @@ class Workers {
   void fail(Worker& worker, const std::string& why);
   void rest(const std::string& why);
   void on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor);
+  void end_session(Worker& worker, const std::string& reason);
   void answer(Worker& worker, wire::Fetch::Reader fetch);
 
   asio::io_context& io_;

@@ -149,7 +149,7 @@ TokenEntry::Hash hash_token(const std::string& token) {
 
 std::string time_text(const std::optional<std::chrono::sys_seconds>& time) {
   if (!time) return "never";
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(*time);
+  const std::time_t seconds = time->time_since_epoch().count();
   std::tm parts{};
   ::gmtime_r(&seconds, &parts);
   char text[32];
@@ -174,7 +174,9 @@ std::optional<TokenBook::Found> TokenBook::find(const std::string& token) {
   for (const TokenEntry& entry : entries_)
     if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = &entry;
   if (!found) return std::nullopt;
-  return Found{found->tenant, found->name, found->expires && *found->expires <= std::chrono::system_clock::now()};
+  // In whole seconds: the clock's own unit has no room for what people write into such files.
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  return Found{found->tenant, found->name, found->expires && *found->expires <= now};
 }
 
 }  // namespace fargpu::site

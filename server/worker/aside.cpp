@@ -21,12 +21,13 @@ void Aside::run(Work work, Done done) {
 }
 
 bool Aside::collect() {
-  std::vector<Done> finished;
+  Jobs finished;
   {
     const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
     finished.swap(finished_);
   }
-  for (const Done& done : finished) {
+  for (const auto& [work, done] : finished) {
     --under_way_;
     done();
   }
@@ -39,14 +40,20 @@ void Aside::loop() {
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
     if (stopping_) return;
-    auto [work, done] = std::move(waiting_.front());
-    waiting_.pop_front();
+    Jobs job;
+    job.splice(job.begin(), waiting_, waiting_.begin());
     ++busy_;
     lock.unlock();
-    work();
+    std::exception_ptr failure;
+    try {
+      job.front().first();
+    } catch (...) {
+      failure = std::current_exception();
+    }
     lock.lock();
     --busy_;
-    finished_.push_back(std::move(done));
+    if (failure) failure_ = failure;
+    finished_.splice(finished_.end(), job);
     waker_.signal();
   }
 }

@@ -3,8 +3,9 @@
 // thread that made them.
 
 #include <condition_variable>
-#include <deque>
+#include <exception>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,7 +24,7 @@ class Aside {
   ~Aside();
 
   void run(Work work, Done done);
-  /// Runs what is done. Returns whether anything was.
+  /// Runs what is done. Returns whether anything was. Throws what work threw: for the want of memory, most likely, and the session's end.
   bool collect();
   bool idle() const { return under_way_ == 0; }
 
@@ -35,8 +36,11 @@ class Aside {
   const std::function<void()> prepare_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::pair<Work, Done>> waiting_;
-  std::vector<Done> finished_;
+  // Lists, so that a piece of work goes from one to the next without memory, which the pool's threads could not do without.
+  using Jobs = std::list<std::pair<Work, Done>>;
+  Jobs waiting_;
+  Jobs finished_;
+  std::exception_ptr failure_;  // what came out of work that should have kept it
   std::vector<std::thread> threads_;
   std::size_t busy_ = 0;
   bool stopping_ = false;

@@ -171,6 +171,8 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
         why = std::string("protocol error: ") + error.getDescription().cStr();
       } catch (const ProtocolError& error) {
         why = std::string("protocol error: ") + error.what();
+      } catch (const std::exception& error) {  // for the want of memory, most likely
+        why = std::string("the worker cannot go on: ") + error.what();
       }
       if (options.running) options.running(nullptr);
       channel.close();

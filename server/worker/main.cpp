@@ -120,6 +120,7 @@ class EncryptedLanes {
   const std::function<void(std::unique_ptr<Channel>)> give_;
   std::atomic<unsigned> under_way_{0};
 };
+bool said_ready = false;  // to the broker, to which it is a session's end then that nothing goes on here
 
 int run(const Options& options) {
   // The driver itself offers no other devices than these: nothing a client sends can name one, wherever a device number may stand.
@@ -157,6 +158,7 @@ int run(const Options& options) {
         write_facts(driver, devices, message.initReady().initFacts());
       }))
     return 1;
+  said_ready = true;
 
   PrintedByKernels printed;
   // The session, or the word to end.
@@ -261,23 +263,23 @@ int run(const Options& options) {
   };
   static EncryptedLanes encrypted_lanes(lane_key, [give_lane](std::unique_ptr<Channel> lane) { give_lane(std::move(lane), true); });
   attach.exchange = &exchange;
-  std::thread([link = options.link, give_lane] {
-    while (const auto packet = receive_link(link)) {
-      if (packet->message.empty()) return;  // the broker is gone
+  // False when the broker is gone.
+  const auto hear = [link = options.link, give_lane] {
+    try {
+      const auto packet = receive_link(link);
+      if (!packet) return true;
+      if (packet->message.empty()) return false;
       Descriptor descriptor(packet->descriptor);
       MessageReader reader(packet->message);
       const auto message = reader.root<wire::WorkerMessage>();
       if (message.isFetched()) exchange.heard(message.getFetched(), std::move(descriptor));
       if (message.isLane()) {
         const auto first = message.getLane();
-        if (descriptor.number() < 0) continue;
+        if (descriptor.number() < 0) return true;
         const std::span<const std::byte> asked(reinterpret_cast<const std::byte*>(first.begin()), first.size());
-        if (encrypted) {
-          encrypted_lanes.asked(std::move(descriptor), asked);
-          continue;
-        }
-        give_lane(make_socket_channel(descriptor.release(), "the client's bulk lane"), asks_for_lane(asked, lane_key));
-        continue;
+        if (encrypted) encrypted_lanes.asked(std::move(descriptor), asked);
+        else give_lane(make_socket_channel(descriptor.release(), "the client's bulk lane"), asks_for_lane(asked, lane_key));
+        return true;
       }
       const std::lock_guard lock(mutex);
       if (message.isTurn()) {
@@ -286,15 +288,40 @@ int run(const Options& options) {
                                .ahead = scheduler::Time(told.getAheadNs()), .number = told.getNumber()};
         if (session) session->hear_turn(*turn);
       }
-      if (!message.isStop()) continue;
+      if (!message.isStop()) return true;
       stop_why = message.getStop().cStr();
       if (session) session->stop(stop_why);
+      return true;
+    } catch (const std::exception&) {  // without that word, a turn perhaps, the session could wait for ever
+      const std::lock_guard lock(mutex);
+      stop_why = "out of memory";
+      if (session) session->stop(stop_why);
+      return true;
     }
-  }).detach();
+  };
+  // The first word is right behind the session: whether it may give work. Who begins without it asks for what he has.
+  if (hear()) {
+    std::thread([hear] {
+      while (hear()) {
+      }
+    }).detach();
+  }
 
   const std::string why = serve_session(*channel, attach_message, driver, attach);
   send_link(options.link, [&](wire::WorkerMessage::Builder message) { message.setEnded(why); });
   return 0;
+}
+
+// Whatever is thrown, for the want of memory most likely, before there is a session that could end by it.
+int run_to_an_end(const Options& options) {
+  try {
+    return run(options);
+  } catch (const std::exception& error) {
+    const std::string why = std::string("no session: ") + error.what();
+    if (!said_ready) return fail(options.link, why);
+    send_link(options.link, [&](wire::WorkerMessage::Builder message) { message.setEnded(why); });
+    return 0;
+  }
 }
 
 }  // namespace
@@ -320,7 +347,7 @@ int main(int argc, char** argv) {
   app.add_option("--launch-threads", options.launch_threads, "Threads that give kernels to the driver while many come; a quarter of the processors at most");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);
-  const int status = run(options);
+  const int status = run_to_an_end(options);
   // Tearing the driver down takes long and is the kernel's business anyway.
   std::_Exit(status);
 }

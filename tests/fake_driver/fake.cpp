@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 #include "faults.h"
 
 #include <stdexcept>
@@ -10,11 +12,17 @@ namespace fargpu::fake {
 
 namespace {
 
+// Where the build put it, or where it was carried to.
+const char* path() {
+  const char* const elsewhere = std::getenv("FARGPU_FAKE_DRIVER");
+  return elsewhere ? elsewhere : FARGPU_FAKE_PATH;
+}
+
 // The library's own function of this name; it is loaded when the driver is.
 template <class Function>
 Function* own(const char* name) {
   FakeDriver::instance();
-  void* const library = ::dlopen(FARGPU_FAKE_PATH, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  void* const library = ::dlopen(path(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (!library) throw std::runtime_error(::dlerror());
   return reinterpret_cast<Function*>(::dlsym(library, name));
 }
@@ -42,7 +50,7 @@ FakeDriver& FakeDriver::instance() {
 }
 
 FakeDriver::FakeDriver() {
-  void* const library = ::dlopen(FARGPU_FAKE_PATH, RTLD_NOW | RTLD_LOCAL);
+  void* const library = ::dlopen(path(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(::dlerror());
   table_.fill([&](const char* name) { return ::dlsym(library, name); });
   const auto get = reinterpret_cast<const Controls* (*)()>(::dlsym(library, "fargpu_fake_controls"));

@@ -156,7 +156,7 @@ std::vector<Input> seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace fargpu;
-  static fake::FakeDriver& driver = [] -> fake::FakeDriver& {
+  static fake::FakeDriver& driver = []() -> fake::FakeDriver& {
     fake::FakeDriver& loaded = fake::FakeDriver::instance();
     reserve_windows(loaded.table());
     return loaded;

@@ -28,8 +28,11 @@ namespace {
 // --- where the target has been: pairs of places, one behind the other, and roughly how often
 
 constexpr std::size_t places = 1u << 16;
-alignas(8) std::array<std::uint8_t, places> visited;
+std::array<std::uint8_t, places> visited;
 std::array<std::uint8_t, places> known;
+// Which of them were visited, so that nobody has to look at all after each input.
+std::array<std::uint16_t, places> touched;
+std::size_t touched_count;
 thread_local std::uintptr_t last_place;
 
 // How often, in powers of two.
@@ -41,18 +44,14 @@ std::uint8_t class_of(std::uint8_t count) {
 
 bool something_new() {
   bool found = false;
-  for (std::size_t eight = 0; eight < places; eight += 8) {
-    std::uint64_t any;
-    std::memcpy(&any, visited.data() + eight, sizeof(any));
-    if (any == 0) continue;
-    for (std::size_t i = eight; i < eight + 8; ++i) {
-      if (visited[i] == 0) continue;
-      const std::uint8_t bit = class_of(visited[i]);
-      found = found || !(known[i] & bit);
-      known[i] |= bit;
-      visited[i] = 0;
-    }
+  for (std::size_t n = 0; n < touched_count; ++n) {
+    const std::size_t i = touched[n];
+    const std::uint8_t bit = class_of(visited[i]);
+    found = found || !(known[i] & bit);
+    known[i] |= bit;
+    visited[i] = 0;
   }
+  touched_count = 0;
   return found;
 }
 
@@ -61,7 +60,9 @@ bool something_new() {
 // Called by instrumented code at the beginning of every block.
 extern "C" void __sanitizer_cov_trace_pc() {
   const auto here = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
-  std::uint8_t& count = visited[(here ^ last_place) % places];
+  const std::size_t place = (here ^ last_place) % places;
+  std::uint8_t& count = visited[place];
+  if (count == 0 && touched_count < places) touched[touched_count++] = static_cast<std::uint16_t>(place);
   if (count < 255) ++count;
   last_place = (here >> 1) * 0x9e3779b1u;
 }

@@ -17,7 +17,6 @@ PROBES = paths.BUILD / "tests" / "probes" / "probes"
 # Where the answers differ: what is answered directly, what through fargpu, and why that is meant.
 SHARING = "the software GPU shares memory by file descriptors only"
 DIFFERENT = {
-    "async_free_twice": ("CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE", "the software GPU frees when the stream gets there"),
     "ipc_of_foreign": ("CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE", SHARING),
     "ipc_open_own": ("cannot be probed: cuIpcGetMemHandle(&h, memory()) gives CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_CONTEXT", SHARING),
     "ipc_open_nonsense": ("CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE", SHARING),

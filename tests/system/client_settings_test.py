@@ -248,6 +248,16 @@ class Traces(SystemTest):
         self.assertEqual(client.finish(), 0)
         self.assertEqual(client.errors().count("cannot be written"), 1)
 
+    def test_what_is_no_file(self):
+        """Nothing is waited for, and one line says why there is no trace."""
+        os.mkfifo(self.folder / "pipe")
+        for path, words in ((self.folder / "pipe", "cannot be written"), ("/dev/full", "is no file"), (self.folder, "cannot be written")):
+            with self.subTest(path=path):
+                _, client = self.traced("init", "context", path=path)
+                self.assertEqual(client.finish(), 0)
+                self.assertEqual(client.errors().count("\n"), 0, client.errors())
+                self.assertIn(f"FARGPU_TRACE '{path}' {words}; there will be no trace", client.errors())
+
 
 if __name__ == "__main__":
     unittest.main()

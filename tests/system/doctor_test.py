@@ -4,6 +4,7 @@ import socket
 import unittest
 
 from rig import SystemTest, fake_broker, fargpu, paths
+from rig.broker import settings_file
 from rig.wire import deaf_host, listener
 
 
@@ -75,6 +76,17 @@ class Doctor(SystemTest):
         failure = '(reason = versionMismatch, text = "this host speaks protocol 2, the client 1; install the same fargpu on both")'
         with fake_broker(hello=f"(helloAnswer = (protocolVersion = 2, failure = {failure}))") as pool:
             self.findings(pool, "this host speaks protocol 2", "install the same version of fargpu on both machines")
+
+    def test_shut_out(self):
+        failure = '(reason = noCapacity, text = "this host has shut out your address for up to a minute")'
+        with fake_broker(hello=f"(helloAnswer = (protocolVersion = 1, failure = {failure}))") as pool:
+            report = self.findings(pool, "has shut out your address", "try again later")
+            self.assertNotIn("firewall", report)
+
+    def test_not_let_in(self):
+        with settings_file("[tenant.lab]\n") as file:
+            report = self.findings(self.broker(config=file).pool, "clients that say who they are", "ask who looks after that host")
+            self.assertNotIn("firewall", report)
 
     def test_older_driver(self):
         host = self.broker(env={"FARGPU_FAKE_VERSION": 12080})

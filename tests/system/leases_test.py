@@ -1,8 +1,10 @@
 """Leases: what clients ask for, who gets it now, and what they then see."""
 
+import os
 import tempfile
 import time
 import unittest
+from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
 from rig.broker import settings_file
@@ -224,6 +226,60 @@ class Leases(SystemTest):
             done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", file])
             self.assertEqual(done.wait(), 2)
             self.assertIn("memory of tenant 'lab' is the text", done.err.text())
+
+    def test_settings_that_nobody_means(self):
+        for tenant, words in (("memory = 5", "memory of tenant 'lab' is the number 5; give an amount such as \"40GiB\", with its unit: this is 5 byte"),
+                              ("host_memory = \"4k\"", "host_memory of tenant 'lab' is the text \"4k\"; give an amount such as \"40GiB\", with its unit")):
+            with self.subTest(tenant), settings_file(f"[tenant.lab]\n{tenant}\n") as file:
+                done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", file])
+                self.assertEqual(done.wait(), 2)
+                self.assertIn(words, done.err.text())
+        done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", os.devnull, "--token-file", "/nowhere/tokens"])
+        self.assertEqual(done.wait(), 2)
+        self.assertIn("token_file: cannot read /nowhere/tokens", done.err.text())
+        self.assertIn("`fargpu token create --file /nowhere/tokens` makes one", done.err.text())
+        asked = fargpu("run", "-m", "8", "--", "true", pool="127.0.0.1:1")
+        self.assertEqual(asked.code, 125)
+        self.assertIn("FARGPU_MEM is '8'; give an amount of memory with its unit", asked.err)
+
+    def test_devices_and_tokens_for_nobody_are_warned_of(self):
+        with tempfile.TemporaryDirectory() as folder, settings_file("[tenant.lab]\ndevices = [1, 7]\n") as file:
+            tokens = Path(folder, "tokens")
+            made = fargpu("token", "create", "--file", tokens, "--name", "t", "--tenant", "typo", "--ttl", "1h")
+            self.assertIn(f'settings have [tenant.typo] and token_file = "{tokens}"', made.err)
+            host = self.broker("--token-file", tokens, config=file)
+            self.assertEqual(host.log("no such device")["device"], "7")
+            self.assertEqual(host.log("token of no tenant")["tenant"], "typo")
+            self.assertEqual(len(host.logged("no such device")), 1)
+
+    # --- memory of sessions that have just ended ------------------------------------------------------------------------------------
+
+    def slow_host(self, seconds):
+        """A broker whose workers' processes are there for so long after their sessions."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        script = Path(folder.name, "worker")
+        script.write_text(f'#!/bin/sh\n{paths.FARGPUD.parent}/fargpu-worker "$@"\nexec sleep {seconds}\n', encoding="utf-8")
+        script.chmod(0o755)
+        return self.broker("--worker", script)
+
+    def test_memory_that_is_being_given_back_is_waited_for(self):
+        host = self.slow_host(0.7)
+        for _ in range(2):
+            client = self.client(host, "init", env=asking(gpus=2, mem="900MiB"))
+            self.assertEqual(client.finish(), 0)
+        # Who asks for nothing in particular finds what was there.
+        client = self.client(host, "init", "context", f"alloc a {900 * MIB}")
+        self.assertEqual(client.finish(), 0)
+        self.client(host, "init", "context", f"alloc a {900 * MIB}")
+
+    def test_but_not_for_long(self):
+        host = self.slow_host(60)
+        client = self.client(host, "init", env=asking(gpus=2, mem="900MiB"))
+        self.assertEqual(client.finish(), 0)
+        late = self.client(host, env=asking(gpus=2, mem="900MiB"))
+        self.assertEqual(late.ask("init"), "SYSTEM_NOT_READY")
+        late.says("try later or wait with --wait")
 
 
 if __name__ == "__main__":

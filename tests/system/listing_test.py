@@ -62,6 +62,19 @@ class Listing(SystemTest):
         self.assertIn("127.0.0.1:1  ! cannot connect", text.out)
         self.assertIn("Fake GPU 1", text.out)
 
+    def test_no_host_of_two_serves(self):
+        """Each is named with what is wrong with it, whoever asks."""
+        busy = self.broker("--sessions-max", "1")
+        self.client(busy, "init")
+        pool = f"127.0.0.1:1,{busy.pool}"
+        run = fargpu("run", "--", "true", pool=pool, env={"FARGPU_MEM": "1GiB"})
+        self.assertEqual(run.code, 75, run.err)
+        self.assertRegex(run.err, rf"^fargpu: none of the 2 hosts .*\(1\) cannot connect to 127.0.0.1:1 .*\(2\) {busy.pool}: all 1 sessions of this host")
+        self.assertEqual(run.err.count("\n"), 1)
+        smi = fargpu("smi", pool="127.0.0.1:1,127.0.0.1:2")
+        self.assertEqual(smi.code, 125)
+        self.assertRegex(smi.err, r"\(1\) cannot connect to 127.0.0.1:1 .*\(2\) cannot connect to 127.0.0.1:2 ")
+
     def test_no_pool(self):
         done = fargpu("ls")
         self.assertEqual(done.code, 125)

@@ -165,6 +165,14 @@ class Bounds(SystemTest):
         self.assertEqual(self.client(host, env=small).ask("init"), "SUCCESS")
 
 
+def hear(connection):
+    """What comes, or nothing where that is over, in whatever way."""
+    try:
+        return connection.recv(4096)
+    except ConnectionError:
+        return b""
+
+
 class Floods(SystemTest):
     def knock(self, host, address="127.0.0.1"):
         connection = socket.create_connection(("127.0.0.1", host.port), timeout=10, source_address=(address, 0))
@@ -189,8 +197,18 @@ class Floods(SystemTest):
         loud = [line for line in host.process.err.seen if "warning" in line and "127.0.0.2" in line]
         self.assertLessEqual(len(loud), 11)
         # It is not heard any more, for a while, and others are.
-        self.assertEqual(self.knock(host, "127.0.0.2").recv(1), b"")
+        caller = self.knock(host, "127.0.0.2")
+        caller.sendall(frame(control("(hello = (protocolVersion = 1))")))
+        self.assertIn(b"has shut out your address", b"".join(iter(lambda: hear(caller), b"")))
         self.assert_lives(bystander)
+        self.assert_lives(self.client(host, "init", "context", "alloc a 4096", "write a 5"))
+
+    def test_the_loopback_is_everybodys_and_not_shut_out(self):
+        host = self.broker("--refusals-per-address-max", "100")
+        for _ in range(150):
+            self.refused(host)
+        self.assertEqual(host.log("source not shut out")["source"], "127.0.0.1")
+        self.assertEqual(fargpu("ls", pool=host.pool).code, 0)
         self.assert_lives(self.client(host, "init", "context", "alloc a 4096", "write a 5"))
 
     def test_wrong_tickets_count_too(self):

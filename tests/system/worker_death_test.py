@@ -41,6 +41,7 @@ class OfASession(SystemTest):
 
         died = self.host.log("worker died", worker=self.worker)
         self.assertEqual((died["how"], died["session"]), ("signal 9", "2"))
+        self.assertEqual(self.host.log("session ended", worker=self.worker)["reason"], "its worker died (signal 9)")
         wait_until(lambda: [s["pid"] for s in self.host.sessions()] == [self.neighbour.pid], "only the neighbour's session")
         self.assertEqual(self.neighbour.ask("check a"), "SUCCESS same")
         wait_until(lambda: self.host.status()["warm_workers"] == 1, "a warm worker")

@@ -23,6 +23,7 @@ LoneSession::LoneSession(client::Window host_window, std::chrono::milliseconds s
   auto [near, far] = make_memory_channel();
   worker_ = std::move(far);
   session_ = new client::Session(std::move(near), terms(host_window, silence), std::chrono::nanoseconds(0));
+  session_->start();
   client::process().adopt(session_);
 }
 

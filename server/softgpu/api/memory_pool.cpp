@@ -5,6 +5,10 @@
 #include "driver/memory_pool.h"
 #include "driver/submission.h"
 
+#include <memory>
+#include <mutex>
+#include <set>
+
 using namespace fargpu::softgpu;
 
 namespace {
@@ -45,6 +49,28 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool_handle, 
   });
 }
 
+/// What is to be freed when its stream gets there: freed already, to whoever frees it again.
+class Doomed {
+ public:
+  /// False if it is.
+  bool add(const std::shared_ptr<const MemoryRange>& range) {
+    const std::lock_guard lock(mutex_);
+    return ranges_.insert(range).second;
+  }
+  void remove(const std::shared_ptr<const MemoryRange>& range) {
+    const std::lock_guard lock(mutex_);
+    ranges_.erase(range);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::weak_ptr<const MemoryRange>, std::owner_less<>> ranges_;  // a stream may be gone before it got there
+};
+Doomed& doomed() {
+  static Doomed* const instance = new Doomed;  // never destroyed: streams may go on to the last
+  return *instance;
+}
+
 /// Blocks of cuMemAlloc can be freed in stream order as well.
 CUresult free_in_order(CUdeviceptr address, CUstream handle, bool per_thread) {
   return entry([&] {
@@ -58,8 +84,10 @@ CUresult free_in_order(CUdeviceptr address, CUstream handle, bool per_thread) {
     if (address == 0) return;
     auto range = addresses().find(address);
     require(range != nullptr && range->base == address && range->kind == MemoryKind::device);
+    require(doomed().add(range));
     stream->enqueue(std::make_shared<FunctionTask>(FunctionTask::Place::service, [range, address] {
       guarded([&] { addresses().free(address); });
+      doomed().remove(range);
       if (auto pool = MemoryPoolTable::instance().find(range->pool)) pool->note_freed(range->bytes);
     }));
   });
