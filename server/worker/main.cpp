@@ -120,6 +120,7 @@ class EncryptedLanes {
   const std::function<void(std::unique_ptr<Channel>)> give_;
   std::atomic<unsigned> under_way_{0};
 };
+
 bool said_ready = false;  // to the broker, to which it is a session's end then that nothing goes on here
 
 int run(const Options& options) {

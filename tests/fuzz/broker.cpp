@@ -85,7 +85,7 @@ class Host {
     broker_->listen();
     address_.sun_family = AF_UNIX;
     std::snprintf(address_.sun_path, sizeof(address_.sun_path), "%s/socket", folder_.c_str());
-    ::atexit([] { std::filesystem::remove_all(instance().folder_); });
+    fuzz::at_end = [] { std::filesystem::remove_all(instance().folder_); };
   }
 
   static Host& instance() {

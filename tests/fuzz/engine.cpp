@@ -264,5 +264,6 @@ int main(int count, char** arguments) {
   }
   std::printf("%s: %llu inputs in %.0f s, %zu kept\n", name.c_str(), static_cast<unsigned long long>(done), spent(), corpus.size());
   std::fflush(nullptr);
+  if (at_end) at_end();
   std::_Exit(0);  // what the target keeps for all inputs is nobody's to take down
 }

@@ -20,6 +20,9 @@ using Input = std::vector<std::uint8_t>;
 /// Inputs that what is fuzzed accepts, made by what makes them in earnest.
 std::vector<Input> seeds();
 
+/// What a target wants done when its inputs are over and the process ends; null for nothing. (Nothing is destroyed then.)
+inline void (*at_end)() = nullptr;
+
 /// Ends the process with a line that says what did not hold.
 [[noreturn]] void broken(const char* what);
 inline void expect(bool holds, const char* what) {
