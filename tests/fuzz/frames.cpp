@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "fuzz.h"
+#include "protocol/compression.h"
 #include "protocol/errors.h"
 #include "protocol/frame_reader.h"
 
@@ -61,6 +62,18 @@ struct Collector final : FrameHandler {
   std::vector<Frame> taken;
 };
 
+bool unpack(Frame& frame) {
+  try {
+    std::vector<std::byte> plain(Decompressor::size_of(frame.bulk));
+    Decompressor().unpack(frame.bulk, plain);
+    mark_plain(frame.header, plain.size());
+    frame.bulk = std::move(plain);
+    return true;
+  } catch (const ProtocolError&) {
+    return false;
+  }
+}
+
 // The same by the book: protocol/README.md, "Frames".
 std::vector<Frame> read_plainly(std::span<const std::byte> bytes) {
   std::vector<Frame> frames;
@@ -68,14 +81,16 @@ std::vector<Frame> read_plainly(std::span<const std::byte> bytes) {
     Frame frame;
     std::memcpy(&frame.header, bytes.data(), sizeof(FrameHeader));
     const FrameHeader& h = frame.header;
-    const auto kind = static_cast<unsigned>(h.kind);
+    const bool compressed = is_compressed(h);
+    const auto kind = static_cast<unsigned>(h.kind) & ~unsigned{frame_compressed};
     if (h.message_bytes % 8 != 0 || h.message_bytes > limits::message_bytes_max || h.bulk_bytes > limits::bulk_bytes_max) break;
-    if (kind < 1 || kind > 6) break;
+    if (kind < 1 || kind > 6 || (compressed && h.bulk_bytes == 0)) break;
     const std::size_t whole = sizeof(h) + h.message_bytes + padded(h.bulk_bytes);
     if (bytes.size() < whole || h.sequence != frames.size() + 1) break;
     const auto message = bytes.subspan(sizeof(h), h.message_bytes), bulk = bytes.subspan(sizeof(h) + h.message_bytes, h.bulk_bytes);
     frame.message.assign(message.begin(), message.end());
     frame.bulk.assign(bulk.begin(), bulk.end());
+    if (compressed && !unpack(frame)) break;
     frames.push_back(std::move(frame));
     bytes = bytes.subspan(whole);
   }
@@ -101,6 +116,18 @@ std::vector<Input> seeds() {
     }
     all.push_back(std::move(input));
   }
+  Compressor compressor(Compression::always);
+  const std::vector<std::byte> contents(20'000, std::byte{1});
+  const auto packed = compressor.pack(contents);
+  Input input{7};
+  FrameHeader header;
+  mark_compressed(header, packed.size());
+  header.sequence = 1;
+  header.kind = static_cast<FrameKind>(static_cast<std::uint16_t>(FrameKind::call) | frame_compressed);
+  append_value(input, header);
+  for (const std::byte byte : packed) input.push_back(static_cast<std::uint8_t>(byte));
+  input.resize(input.size() + padded(packed.size()) - packed.size());
+  all.push_back(std::move(input));
   return all;
 }
 

@@ -198,7 +198,7 @@ class Intruders(SystemTest):
 
     def test_tickets_are_good_once(self):
         _, ticket = self.leased()
-        wrong = ["", "00" * 32, ticket[:-2], ticket + "00", "ff" + ticket[2:], ticket[:-1] + ("0" if ticket[-1] != "0" else "1")]
+        wrong = ["", "00" * 32, ticket[:-2], ticket + "00", ("ff" if ticket[:2] != "ff" else "00") + ticket[2:], ticket[:-1] + ("0" if ticket[-1] != "0" else "1")]
         for guess in wrong:
             connection = self.connection(self.host)
             connection.say(attach_with(guess))

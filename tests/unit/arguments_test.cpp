@@ -17,6 +17,7 @@ namespace {
 void mixed(Function& function) {
   function.parameters = {{0, 1}, {8, 8}, {16, 2}, {20, 12}};
   function.parameter_bytes = 32;
+  function.gaps = true;
 }
 
 struct Arguments {
