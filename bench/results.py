@@ -1,9 +1,12 @@
-"""What was measured, and how it is shown: a table, JSON, a page with plots."""
+"""What was measured, and how it is shown: a table, Markdown, JSON, a page with plots."""
 
 import dataclasses
 import html
 import json
+import os
 import statistics
+
+TABLE = ("<!-- table -->", "<!-- end of table -->")  # lines around the table in a Markdown file
 
 
 @dataclasses.dataclass
@@ -69,9 +72,8 @@ class Results:
     def cells(self, r):
         number = lambda v: "" if v is None else f"{v:.4g}"  # noqa: E731
         spread = f"{number(min(r.rounds))} - {number(max(r.rounds))}" if r.rounds else ""
-        detail = ", ".join(f"{name} {shown(name, value)}" for name, value in r.detail.items() if not isinstance(value, list))
         return [r.row, r.on, r.case, number(r.value), r.unit, spread, number(r.floor), number(r.goal), number(r.stretch), r.mark,
-                "; ".join(filter(None, [detail, r.note]))]
+                "; ".join(filter(None, [", ".join(details(r)), r.note]))]
 
     def table(self):
         lines = [self.HEADS] + [self.cells(r) for r in self.ordered()]
@@ -87,6 +89,21 @@ class Results:
     def write(self, path, facts):
         with open(path, "w") as file:
             json.dump({"facts": facts, "results": [dataclasses.asdict(r) for r in self.ordered()]}, file, indent=1)
+
+    def markdown(self, path):
+        """Replaces the table of a Markdown file, whose other text stays. Rows that were not run are not in it."""
+        before, after = around(path)
+        heads = ["row", "transport", "case", "figure", "unit", "floor", "goal", "mark"]
+        rows = [[*heads, "of"], ["---"] * (len(heads) + 1)]
+        for r in self.ordered():
+            if r.value is not None or r.mark != "not run":
+                cells = dict(zip(self.HEADS, self.cells(r)))
+                of = ", ".join(details(r)[:3]) if r.value is not None else r.note.removeprefix(f"{r.mark}: ")
+                rows.append([" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;") for cell in [*(cells[head] for head in heads), of]])
+        text = ["| " + " | ".join(row) + " |" for row in rows]
+        text[1] = text[1].replace(" ", "")
+        with open(path, "w", newline="") as file:
+            file.write("\n".join([*before, *text, *after]))
 
     def page(self, path, facts):
         colours = {"stretch": "#0a7d33", "goal": "#4c9f38", "floor": "#d39e00", "below floor": "#c62828", "below goal": "#c62828"}
@@ -110,6 +127,26 @@ class Results:
             text.append("</table>")
         with open(path, "w") as file:
             file.write("\n".join(text) + "</html>\n")
+
+
+def around(path):
+    """The lines of a Markdown file up to its table, and those after; of one that is not there, the two that bound a table."""
+    if not os.path.exists(path):
+        return [TABLE[0]], [TABLE[1], ""]
+    with open(path, newline="") as file:
+        lines = file.read().split("\n")
+    found = [line.strip() for line in lines]
+    if TABLE[0] not in found:
+        raise ValueError(f"{path} has no line '{TABLE[0]}', below which the table goes")
+    begin = found.index(TABLE[0]) + 1
+    if TABLE[1] not in found[begin:]:
+        raise ValueError(f"{path} has no line '{TABLE[1]}' below '{TABLE[0]}', where the table ends")
+    return lines[:begin], lines[found.index(TABLE[1], begin):]
+
+
+def details(r):
+    """What a figure was made of, in words; series are left out."""
+    return [f"{name} {shown(name, value)}" for name, value in r.detail.items() if not isinstance(value, list)]
 
 
 def bar(r, colour, width=340, height=22):
