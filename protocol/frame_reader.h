@@ -18,8 +18,9 @@ class FrameHandler {
  public:
   virtual ~FrameHandler() = default;
 
-  /// Handlers see compressed frames as if they were not. Where the bulk bytes of this frame shall lie: exactly header.bulk_bytes, or nothing if there is no room now; then nothing
-  /// further is read until a later pump() finds room. Called once per frame with bulk bytes, again only after "no room".
+  /// Where the bulk bytes of this frame shall lie: exactly header.bulk_bytes, or nothing if there is no room now; then nothing
+  /// further is read until a later pump() finds room. Called once per frame with bulk bytes, again only after "no room". Handlers
+  /// see compressed frames as if they were not.
   virtual std::optional<std::span<std::byte>> place(const FrameHeader& header,
                                                     std::span<const std::byte> message) = 0;
 
