@@ -238,6 +238,7 @@ CUresult cuTexRefGetMipmappedArray(CUmipmappedArray* out, CUtexref handle) {
   return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuTexRefGetAddressMode(CUaddress_mode* out, CUtexref handle, int dimension) {
+  if (dimension < 0 || dimension > 2) return CUDA_ERROR_INVALID_VALUE;
   *out = reference(handle)->address_mode[dimension];
   return CUDA_SUCCESS;
 }

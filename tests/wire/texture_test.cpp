@@ -249,6 +249,7 @@ TEST_CASE("texture references keep what they are told") {
   CUaddress_mode mode{};
   REQUIRE(cuTexRefGetAddressMode(&mode, reference, 1) == CUDA_SUCCESS);
   CHECK(mode == CU_TR_ADDRESS_MODE_MIRROR);
+  CHECK(cuTexRefGetAddressMode(&mode, reference, 3) == CUDA_ERROR_INVALID_VALUE);
   CUfilter_mode filter{}, between{};
   REQUIRE(cuTexRefGetFilterMode(&filter, reference) == CUDA_SUCCESS);
   REQUIRE(cuTexRefGetMipmapFilterMode(&between, reference) == CUDA_SUCCESS);
