@@ -36,6 +36,7 @@ class Handles {
 
   /// The entry of a live handle, or null.
   Entry* find(HandleKind kind, Handle handle) {
+    if (number(kind) > handle_kind_max) return nullptr;  // that of a handle itself, which a client made up
     if (device_visible(kind)) {
       const auto found = visible_[number(kind)].find(handle.value());
       return found == visible_[number(kind)].end() ? nullptr : &found->second;

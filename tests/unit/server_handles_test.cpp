@@ -52,6 +52,12 @@ TEST_CASE("nothing that a client sends leads outside of the tables") {
   CHECK(handles.find(HandleKind::graph, client_handle(HandleKind::graph, graph.index() - Handle::worker_index_first, graph.generation())) == nullptr);
   handles.forget(HandleKind::stream, client_handle(HandleKind::stream, 5, 2));
   CHECK(handles.find(HandleKind::stream, stream));
+  // The kind may be the handle's own, which is anything that its bits can hold.
+  for (unsigned kind = 0; kind < 64; ++kind) {
+    const Handle made_up(static_cast<HandleKind>(kind), 4, 1);
+    CHECK(handles.find(made_up.kind(), made_up) == nullptr);
+    CHECK(handles.root_of(made_up) == made_up);
+  }
 }
 
 TEST_CASE("a driver object is revealed under one handle") {
