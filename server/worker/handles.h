@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct FunctionLayout {
   };
   std::vector<Parameter> parameters;
   std::uint32_t bytes = 0;  ///< of the whole block
+  std::optional<std::uint32_t> local_bytes;  ///< of a thread's local memory; asked for when it is first launched, which loads it
 };
 
 /// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the tables. Objects that

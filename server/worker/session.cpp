@@ -601,6 +601,7 @@ CUresult Session::open_context(Handle handle, int device, bool primary, unsigned
   }
   if (result != CUDA_SUCCESS) return result;
   state->primary = primary;
+  state->driver_memory = std::make_shared<DriverMemory>(driver_, ledger_, device, ordinal);
   take_context(std::move(state), handle, device, opened);
   return result;
 }
@@ -614,6 +615,7 @@ CUresult Session::open_green(Handle handle, int device, CUdevResourceDesc resour
   auto state = std::make_unique<ContextState>();
   CUresult result = driver_.cuGreenCtxCreate(&state->green, resources, ordinal, CU_GREEN_CTX_DEFAULT_STREAM);
   if (result != CUDA_SUCCESS) return result;
+  state->driver_memory = primary->driver_memory;
   result = driver_.cuCtxFromGreenCtx(&state->cuda, state->green);
   if (result == CUDA_SUCCESS) result = driver_.cuCtxSetCurrent(state->cuda);
   if (result != CUDA_SUCCESS) {
@@ -1171,6 +1173,19 @@ CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& fo
   layouts_.push_back(std::move(layout));
   found = entry.layout = layouts_.back().get();
   return CUDA_SUCCESS;
+}
+
+CUresult Session::hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout) {
+  if (!current_) return CUDA_SUCCESS;  // as in a graph that is made without one: the driver says what it thinks of that
+  if (!layout.local_bytes) {
+    int bytes = 0;
+    const CUresult result = kernel ? driver_.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(entry.value),
+                                                                  driver_ordinal(current_->device))
+                                   : driver_.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUfunction>(entry.value));
+    if (result != CUDA_SUCCESS) return CUDA_SUCCESS;  // the launch will say the same
+    layout.local_bytes = static_cast<std::uint32_t>(std::max(bytes, 0));
+  }
+  return driver_memory().hold_local(*layout.local_bytes);
 }
 
 }  // namespace fargpu::server

@@ -19,6 +19,7 @@
 #include "control.capnp.h"
 #include "device_memory.h"
 #include "dispatch.h"
+#include "driver_memory.h"
 #include "driver_table.h"
 #include "graph_memory.h"
 #include "graph_parts.h"
@@ -229,6 +230,8 @@ class Session final : FrameHandler {
   /// Sends bytes for a host block of the client; `owner` keeps them alive meanwhile.
   void deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
 
+  /// What the driver takes for the context that is current; one is.
+  DriverMemory& driver_memory() { return *current_->driver_memory; }
   /// Makes a context current to the executor.
   bool make_current(ContextState& context);
   /// Code is about to be loaded that may call printf.
@@ -268,6 +271,8 @@ class Session final : FrameHandler {
   const std::shared_ptr<DriverTable>& lent_driver() const { return lent_driver_; }
   UserObjects& user_objects() { return user_objects_; }
 
+  /// Before a function (or kernel) is given to the driver in the current context: what its threads need of local memory.
+  CUresult hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout);
   /// Layouts of functions live as long as the session; a handle's entry points to its own.
   CUresult layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found);
 

@@ -14,6 +14,7 @@
 
 namespace fargpu::server {
 
+class DriverMemory;
 struct ContextState;
 
 /// Work on a stream is counted when it is given to the driver; `passed` is how far the GPU is known to be.
@@ -44,6 +45,7 @@ struct ContextState {
   int device = 0;
   bool primary = false;
   CUgreenCtx green = nullptr;  ///< which it was converted from: it has streams only, the rest is the primary context's
+  std::shared_ptr<DriverMemory> driver_memory;
   std::unique_ptr<StreamState> legacy;
   std::vector<StreamState*> streams;  ///< all of it, the legacy one first
   std::vector<CUevent> free_events;   ///< for completions

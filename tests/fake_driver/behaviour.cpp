@@ -238,7 +238,7 @@ CUresult launch_kernel(CUfunction f, const unsigned* grid, const unsigned* block
   return CUDA_SUCCESS;
 }
 
-// ".entry name(.param .u64 a, .param .u32 b)" of a PTX text.
+// ".entry name(.param .u64 a, .param .u32 b) { .local .b8 pool[64]; }" of a PTX text.
 std::unique_ptr<Module> parse(const char* text) {
   auto module = std::make_unique<Module>();
   for (const char* at = text; (at = std::strstr(at, ".entry ")) != nullptr;) {
@@ -257,6 +257,11 @@ std::unique_ptr<Module> parse(const char* text) {
       }
       ++at;
     }
+    int local_bytes = 0;
+    const char* const local = std::strstr(at, ".local .b8 ");
+    const char* const next = std::strstr(at, ".entry ");
+    if (local && (!next || local < next) && std::sscanf(local, ".local .b8 %*[^[][%d]", &local_bytes) == 1)
+      kernel->attributes[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES] = local_bytes;
     kernel->module = module.get();
     module->kernels.push_back(std::move(kernel));
   }

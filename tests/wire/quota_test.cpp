@@ -217,3 +217,72 @@ TEST_CASE("quota: the whole of it is what programs take a device for") {
   CHECK(bytes == quota);
   CHECK(info().total == quota);
 }
+
+// --- what the driver takes by itself
+
+TEST_CASE("quota: a heap and a buffer of kernels are charged before the driver makes them") {
+  Limited remote;
+  constexpr std::size_t heap_at_first = 8 * mib, prints_at_first = mib;
+  REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_at_first + 10 * mib) == CUDA_SUCCESS);
+  CHECK(info().free == quota - 10 * mib);
+  REQUIRE(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, prints_at_first + 2 * mib) == CUDA_SUCCESS);
+  CHECK(info().free == quota - 12 * mib);
+  CHECK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_at_first + 63 * mib) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, ~std::size_t{0}) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(remote.driver->calls("cuCtxSetLimit") == 2);
+  std::size_t heap = 0;
+  CHECK(cuCtxGetLimit(&heap, CU_LIMIT_MALLOC_HEAP_SIZE) == CUDA_SUCCESS);
+  CHECK(heap == heap_at_first + 10 * mib);
+  // What it was, it is again where the driver refuses.
+  remote.driver->script("cuCtxSetLimit", CUDA_ERROR_INVALID_VALUE, 2);
+  CHECK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_at_first + 20 * mib) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, mib) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(info().free == quota - 12 * mib);
+  REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, mib) == CUDA_SUCCESS);
+  CHECK(info().free == quota - 2 * mib);
+}
+
+TEST_CASE("quota: local memory is charged for all threads that a device holds, before the kernel is launched") {
+  Limited remote;
+  constexpr std::size_t threads = 4 * 2048, at_first = 1024;
+  CUmodule module = nullptr;
+  CUfunction none = nullptr, some = nullptr, much = nullptr;
+  REQUIRE(cuModuleLoadData(&module, ".version 8.0\n.target sm_90\n.address_size 64\n.entry none() { ret; }\n"
+                                    ".entry some() { .local .b8 pool[2048]; ret; }\n.entry much() { .local .b8 pool[16384]; ret; }\n") == CUDA_SUCCESS);
+  for (auto& [function, name] : {std::pair{&none, "none"}, {&some, "some"}, {&much, "much"}})
+    REQUIRE(cuModuleGetFunction(function, module, name) == CUDA_SUCCESS);
+  const auto launch = [](CUfunction function) {
+    const CUresult result = cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+    return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
+  };
+  CHECK(launch(none) == CUDA_SUCCESS);
+  CHECK(info().free == quota);
+  CHECK(launch(some) == CUDA_SUCCESS);
+  CHECK(info().free == quota - threads * (2048 - at_first));
+  CHECK(launch(some) == CUDA_SUCCESS);
+  CHECK(launch(none) == CUDA_SUCCESS);
+  CHECK(info().free == quota - threads * (2048 - at_first));
+  CHECK(launch(much) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(remote.driver->launches().size() == 4);
+  // The stack that a program asks for is part of the same.
+  REQUIRE(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096) == CUDA_SUCCESS);
+  CHECK(info().free == quota - threads * (4096 - at_first));
+  CHECK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16384) == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024) == CUDA_SUCCESS);
+  CHECK(info().free == quota - threads * (2048 - at_first));
+}
+
+TEST_CASE("quota: a graph's kernels have local memory too") {
+  Limited remote;
+  CUmodule module = nullptr;
+  CUfunction much = nullptr;
+  REQUIRE(cuModuleLoadData(&module, ".version 8.0\n.target sm_90\n.address_size 64\n.entry much() { .local .b8 pool[16384]; ret; }\n") == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&much, module, "much") == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.func = much;
+  kernel.gridDimX = kernel.gridDimY = kernel.gridDimZ = kernel.blockDimX = kernel.blockDimY = kernel.blockDimZ = 1;
+  CUgraphNode node = nullptr;
+  CHECK(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &kernel) == CUDA_ERROR_OUT_OF_MEMORY);
+}

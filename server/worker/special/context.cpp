@@ -71,6 +71,10 @@ Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in
   return session.close_context(*context);
 }
 
+Outcome cuCtxSetLimit(Session& session, Call&, wire::CuCtxSetLimit::Reader in) {
+  return session.driver_memory().set_limit(static_cast<CUlimit>(in.getLimit()), in.getValue());
+}
+
 // Counts what is held back too: the event is recorded when the GPU has been given all of it.
 Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader in) {
   CUcontext context{};
