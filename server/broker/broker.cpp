@@ -18,6 +18,7 @@
 #include "protocol/limits.h"
 #include "protocol/message.h"
 #include "protocol/printable.h"
+#include "protocol/quantity.h"
 
 namespace fargpu::server {
 namespace {
@@ -879,6 +880,17 @@ Worker* Broker::take(std::map<Ticket, Reservation>::iterator reservation, Client
   return worker;
 }
 
+namespace {
+
+// Whether what is held together is more than it may be.
+bool beyond_limit(const Lease& lease, MemorySlot& slot, std::size_t device) {
+  MemoryAccount& account = *lease.account;
+  return (lease.memory_bytes != 0 && account.held(lease.id, static_cast<int>(device)) > lease.memory_bytes) ||
+         (slot.unstated != 0 && account.held_unstated() > account.unreserved());
+}
+
+}  // namespace
+
 asio::awaitable<void> Broker::watch_memory() {
   asio::steady_timer timer(io_);
   std::uint64_t calls_then = 0;
@@ -913,6 +925,10 @@ asio::awaitable<void> Broker::watch_memory() {
       const std::uint64_t charged = std::max<std::uint64_t>(known->second, slot.charged[d]);
       const std::uint64_t taken = *seen > charged ? *seen - charged : 0;
       slot.taken[d] = std::min(taken, std::exchange(worker.driver_bytes[d], taken));
+      if (settings_.driver_bytes_max == 0 || slot.taken[d] <= settings_.driver_bytes_max || !beyond_limit(lease, slot, d)) return;
+      workers_.stop(worker, fmt::format("the driver has taken {} of device {} for this session's code, variables and local memory, and the session "
+                                        "is beyond its limit by that (driver_bytes_max here is {})",
+                                        bytes_text(slot.taken[d]), d, bytes_text(settings_.driver_bytes_max)));
     });
   }
 }

@@ -74,7 +74,8 @@ class Broker {
   /// The same for the ticket of a name, for a connection that is to speak TLS; tells the ticket too.
   Worker* redeem_name(std::span<const std::byte> name, ClientFacts& client, Ticket& ticket);
   Worker* take(std::map<Ticket, Reservation>::iterator reservation, ClientFacts& client);
-  /// Charges sessions, every now and then, for what the driver has taken for itself: what NVML sees more than they were charged for.
+  /// Charges sessions, every now and then, for what the driver has taken for itself: what NVML sees more than they were charged for. Ends
+  /// those for which it has taken too much.
   asio::awaitable<void> watch_memory();
   /// Has the host's NVML say how the devices are, before the status is written.
   asio::awaitable<void> look_at_devices();

@@ -70,6 +70,9 @@ const std::vector<Entry>& entries() {
       {"host_bytes_max", &Settings::host_bytes_max, "0",
        "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned memory; 0 for half of "
        "what the host has"},
+      {"driver_bytes_max", &Settings::driver_bytes_max, "4294967296",
+       "Bytes of a device that the driver may take by itself for a session (its context, code, variables) that is beyond its limit with "
+       "them; with more it ends. 0 for no limit"},
       {"spin_us", &Settings::spin_us, "200", "Microseconds that a worker polls before it sleeps, while its client is active"},
       {"launch_threads", &Settings::launch_threads, "4",
        "Threads of a worker that give kernels to the driver while many come, at most a quarter of the processors; 0 leaves that to the one "

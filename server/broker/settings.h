@@ -25,6 +25,7 @@ struct Settings {
   std::string image_folder;
   std::uint64_t image_bytes_max = 0;
   std::uint64_t host_bytes_max = 0;
+  std::uint64_t driver_bytes_max = 0;
   std::uint64_t spin_us = 0;
   std::uint64_t launch_threads = 0;
   std::uint64_t handshake_seconds = 0;

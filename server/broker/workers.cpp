@@ -456,6 +456,18 @@ void Workers::rest(const std::string& why) {
   });
 }
 
+void Workers::stop(Worker& worker, const std::string& why) {
+  if (worker.state != Worker::State::session) return;
+  if (std::exchange(worker.told_to_stop, true)) {
+    EventLog::warn("worker killed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
+    end_session(worker, why);
+    kill(worker);
+    return;
+  }
+  EventLog::warn("session stopped", {{"session", worker.session}, {"reason", why}});
+  send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder message) { message.setStop(why); });
+}
+
 void Workers::stop_all(const std::string& why) {
   stopping_ = true;
   retry_.cancel();

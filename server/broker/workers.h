@@ -72,6 +72,7 @@ struct Worker {
   std::vector<std::uint64_t> memory_bytes;
   std::uint64_t calls = 0;
   std::vector<std::uint64_t> driver_bytes;  ///< what the driver took besides, when it was last looked at
+  bool told_to_stop = false;
   std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
   /// What the session holds of the broker's device at this place.
@@ -99,6 +100,8 @@ class Workers {
   void add_lane(std::uint64_t session, int descriptor, std::span<const std::byte> lane_message);
   /// Keeps as many warm workers as the settings say.
   void warm_up();
+  /// Has a worker end its session, or ends the worker if it has been told before. The client hears why.
+  void stop(Worker& worker, const std::string& why);
   /// No new workers; sessions are told to end, workers without one end now.
   void stop_all(const std::string& why);
   void kill_all();

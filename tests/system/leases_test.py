@@ -192,6 +192,27 @@ class Leases(SystemTest):
             client.must("write a 3")
             self.assert_lives(client)
 
+    def test_a_session_for_which_the_driver_takes_too_much(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".nvml") as file:
+            host = self.broker("--nvml", paths.PROGRAMS / "libfargpu-host-nvml.so", "--driver-bytes-max", str(40 * MIB), env={"FARGPU_TEST_NVML": file.name})
+            client = self.client(host, "init", "context", f"alloc a {16 * MIB}", "write a 3", env=asking(gpus=1, mem="64MiB"))
+            other = self.client(host, "init", "context", "alloc a 4096", "write a 1")
+
+            def taken(by_driver):
+                file.seek(0)
+                file.truncate()
+                file.write(f"process {self.worker_of(host, client)} process_bytes {16 * MIB + by_driver}\n")
+                file.flush()
+
+            taken(44 * MIB)  # much, but within the limit
+            wait_until(lambda: client.ask("free_bytes") == f"SUCCESS {4 * MIB}", "what the driver took charged")
+            self.assert_lives(client)
+            taken(60 * MIB)
+            wait_until(lambda: client.ask("sync") == "DEVICE_UNAVAILABLE", "the session's end")
+            client.says("the driver has taken 60.0 MiB of device 0 for this session's code, variables and local memory")
+            host.log("session stopped")
+            self.assert_lives(other)
+
     # --- tenants ---------------------------------------------------------------------------------------------------------------
 
     TENANT = '[tenant.default]\nmemory = "96MiB"\nsessions = 2\npriority = "normal"\n'
