@@ -12,8 +12,10 @@
 namespace fargpu::server {
 namespace {
 
-// Where neither windows nor what the driver places by itself lie, some four million places.
-constexpr std::uint64_t hidden_base = 0x6000'0000'0000, hidden_bytes = std::uint64_t{1} << 43;
+// So many addresses that a place among them cannot be guessed: four million places. Where neither windows nor what the driver places by
+// itself lie, if that can be had. (Drivers were seen to keep to wishes for ranges as large as this, and not always for small ones.)
+constexpr std::uint64_t region_bytes = std::uint64_t{1} << 43;
+constexpr CUdeviceptr region_wishes[] = {0x6000'0000'0000, 0x2000'0000'0000, 0x4000'0000'0000, 0};
 constexpr int places_tried = 8;
 constexpr std::uint64_t zeros_bytes = 4u << 20;  // more than a row of the widest array
 constexpr int most_urgent = -100;                // the driver takes its most urgent priority for it
@@ -61,38 +63,6 @@ class OwnStream {
   const CUresult made_;
 };
 
-/// Addresses that nobody knows.
-class HiddenRange {
- public:
-  HiddenRange(DriverTable& driver, std::uint64_t bytes) : driver_(driver), bytes_(bytes) {
-    const std::uint64_t places = bytes < hidden_bytes ? (hidden_bytes - bytes) / DeviceMemory::granularity : 0;
-    for (int i = 0; i < places_tried && places > 0; ++i) {
-      std::uint64_t random = 0;
-      if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) return;
-      const CUdeviceptr wish = hidden_base + random % places * DeviceMemory::granularity;
-      CUdeviceptr got = 0;
-      if (driver_.cuMemAddressReserve(&got, bytes, 0, wish, 0) != CUDA_SUCCESS) continue;
-      if (got == wish) {
-        address_ = got;
-        return;
-      }
-      driver_.cuMemAddressFree(got, bytes);
-    }
-  }
-  HiddenRange(const HiddenRange&) = delete;
-  HiddenRange& operator=(const HiddenRange&) = delete;
-  ~HiddenRange() {
-    if (address_ != 0) driver_.cuMemAddressFree(address_, bytes_);
-  }
-  /// 0: there is none.
-  CUdeviceptr address() const { return address_; }
-
- private:
-  DriverTable& driver_;
-  const std::uint64_t bytes_;
-  CUdeviceptr address_ = 0;
-};
-
 CUresult fill_with_zeros(DriverTable& driver, CUdeviceptr address, std::uint64_t bytes) {
   const OwnStream stream(driver);
   if (stream.made() != CUDA_SUCCESS) return stream.made();
@@ -103,18 +73,46 @@ CUresult fill_with_zeros(DriverTable& driver, CUdeviceptr address, std::uint64_t
 
 }  // namespace
 
-CUresult scrub(DriverTable& driver, CUcontext context, int device, CUmemGenericAllocationHandle handle, std::uint64_t bytes) {
-  const Entered entered(driver, context, device);
+Scrubber::~Scrubber() {
+  if (region_ != 0) driver_.cuMemAddressFree(region_, region_bytes);
+}
+
+bool Scrubber::reserve() {
+  const std::lock_guard lock(mutex_);
+  for (const CUdeviceptr wish : region_wishes) {
+    if (region_ != 0) break;
+    CUdeviceptr got = 0;
+    if (driver_.cuMemAddressReserve(&got, region_bytes, 0, wish, 0) != CUDA_SUCCESS) continue;
+    if (wish == 0 || got == wish) region_ = got;
+    else driver_.cuMemAddressFree(got, region_bytes);
+  }
+  return region_ != 0;
+}
+
+// Other memory may be there at the moment.
+CUresult Scrubber::put_somewhere(CUmemGenericAllocationHandle handle, std::uint64_t bytes, CUdeviceptr& address) {
+  if (bytes >= region_bytes || !reserve()) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  for (int i = 0; i < places_tried && result != CUDA_SUCCESS; ++i) {
+    std::uint64_t random = 0;
+    if (::getrandom(&random, sizeof(random), 0) != sizeof(random)) return CUDA_ERROR_OPERATING_SYSTEM;
+    address = region_ + random % ((region_bytes - bytes) / DeviceMemory::granularity) * DeviceMemory::granularity;
+    result = driver_.cuMemMap(address, bytes, 0, handle, 0);
+  }
+  return result;
+}
+
+CUresult Scrubber::fill(CUcontext context, int device, CUmemGenericAllocationHandle handle, std::uint64_t bytes) {
+  const Entered entered(driver_, context, device);
   if (entered.result() != CUDA_SUCCESS) return entered.result();
-  const HiddenRange range(driver, bytes);
-  if (range.address() == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (const CUresult mapped = driver.cuMemMap(range.address(), bytes, 0, handle, 0); mapped != CUDA_SUCCESS) return mapped;
+  CUdeviceptr address = 0;
+  if (const CUresult put = put_somewhere(handle, bytes, address); put != CUDA_SUCCESS) return put;
   CUmemAccessDesc access{};
   access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  CUresult result = driver.cuMemSetAccess(range.address(), bytes, &access, 1);
-  if (result == CUDA_SUCCESS) result = fill_with_zeros(driver, range.address(), bytes);
-  const CUresult unmapped = driver.cuMemUnmap(range.address(), bytes);
+  CUresult result = driver_.cuMemSetAccess(address, bytes, &access, 1);
+  if (result == CUDA_SUCCESS) result = fill_with_zeros(driver_, address, bytes);
+  const CUresult unmapped = driver_.cuMemUnmap(address, bytes);
   return result != CUDA_SUCCESS ? result : unmapped;
 }
 

@@ -211,9 +211,13 @@ void Session::tell_full(HostBudget::Bound bound) {
   const bool own = bound == HostBudget::Bound::session;
   const std::string who = own ? "the session may take " + std::to_string(options_.host_bytes_max)
                               : "all sessions of the lease may take " + std::to_string(options_.memory_place->account->host_max());
-  const std::string text = "fargpu: warning: " + who + " bytes of the GPU host's memory (" +
-                           (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
-                           (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY\n";
+  warn(who + " bytes of the GPU host's memory (" + (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
+       (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY");
+}
+
+void Session::warn(const std::string& what) {
+  if (!warned_.insert(what).second) return;
+  const std::string text = "fargpu: warning: " + what + "\n";
   output_.control([&](wire::Control::Builder control) {
     auto printed = control.initPrinted();
     printed.setDescriptor(2);

@@ -34,6 +34,7 @@
 #include "output.h"
 #include "printed.h"
 #include "resources.h"
+#include "scrub.h"
 #include "sharing.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
@@ -104,6 +105,7 @@ class Session final : FrameHandler {
   DriverTable& driver() { return driver_; }
   DeviceMemory& memory() { return memory_; }
   Ledger& ledger() { return ledger_; }
+  Scrubber& scrubber() { return scrubber_; }
   Sharing& sharing() { return sharing_; }
   HostBudget& host_budget() { return host_budget_; }
   HostBlocks& host_blocks() { return host_blocks_; }
@@ -238,6 +240,8 @@ class Session final : FrameHandler {
   void note_printing() { may_print_ = true; }
   /// Makes any context current, where none is.
   bool borrow_context();
+  /// A line for the person who runs the program, on its standard error; the same words once.
+  void warn(const std::string& what);
   /// Keeps something alive for as long as the session lives.
   void keep(std::shared_ptr<void> thing) { kept_.push_back(std::move(thing)); }
 
@@ -336,6 +340,7 @@ class Session final : FrameHandler {
   HostBudget host_budget_;
   Ledger ledger_;
   DeviceMemory memory_;
+  Scrubber scrubber_{driver_};
   Sharing sharing_;
   HostBlocks host_blocks_;
   ImageStore images_;
@@ -359,6 +364,7 @@ class Session final : FrameHandler {
   ContextState* current_ = nullptr;
   int captures_ = 0;
   bool may_print_ = false;
+  std::set<std::string> warned_;
   std::map<CUstream, Handle> captured_graphs_;
 
   ContextState* staging_context_ = nullptr;

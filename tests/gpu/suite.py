@@ -23,7 +23,7 @@ class Suite:
         self.stage, self.out = os.path.abspath(options.stage), os.path.abspath(options.out)
         os.makedirs(self.out, exist_ok=True)
         self.driver = driver_library()
-        self.transport, self.rtt = options.transport, options.rtt
+        self.transport, self.rtt, self.scrub = options.transport, options.rtt, options.scrub
         self.rows = []
         self.broker = self.proxy = None
         self.began = time.time()
@@ -34,7 +34,7 @@ class Suite:
         log = open(os.path.join(self.out, "fargpud.log"), "w")
         self.broker = subprocess.Popen(
             [self.stage + "/bin/fargpud", "--driver", self.driver, "--listen", "127.0.0.1:0", "--image-folder", self.out + "/images",
-             "--log-level", "debug"], stderr=log, stdout=log)
+             "--scrub", "always" if self.scrub else "tenants", "--log-level", "debug"], stderr=log, stdout=log)
         self.pool = "127.0.0.1:" + self.port_of(self.broker, log.name, r"listening .*address=127.0.0.1 port=(\d+)")
         if self.rtt:
             with open(os.path.join(self.out, "proxy.log"), "w") as log:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fixture.h"
+#include "hand_made_client.h"
 
 using namespace fargpu;
 using test::RemoteContext;
@@ -124,6 +125,24 @@ TEST_CASE("scrub: memory is not to be seen before it is scrubbed, for its addres
   CHECK(tenant.driver->last_arguments("cuMemsetD8Async")[0] != scrubbed[0]);
 }
 
+TEST_CASE("scrub: wherever the driver has addresses") {
+  Clean clean;
+  Tenant tenant(true);
+  tenant.driver->script("cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY, 4);
+  CUdeviceptr address = 0;
+  CHECK(cuMemAlloc_v2(&address, 16 * mib) == CUDA_ERROR_OUT_OF_MEMORY);
+  tenant.driver->script("cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY, 2);
+  CHECK(cuMemAlloc_v2(&address, 16 * mib) == CUDA_SUCCESS);
+  const std::uint64_t region = tenant.driver->last_arguments("cuMemAddressReserve")[3];
+  const std::uint64_t place = tenant.driver->last_arguments("cuMemsetD8Async")[0];
+  CHECK((place >= region && place < region + (std::uint64_t{1} << 43)));
+  // Reserved once, and a place that is taken is passed over.
+  const std::size_t reserved = tenant.driver->calls("cuMemAddressReserve");
+  tenant.driver->script("cuMemMap", CUDA_ERROR_INVALID_VALUE, 3);
+  CHECK(cuMemAlloc_v2(&address, 32 * mib) == CUDA_SUCCESS);
+  CHECK(tenant.driver->calls("cuMemAddressReserve") == reserved);
+}
+
 TEST_CASE("scrub: what a session frees and takes again costs nothing") {
   Clean clean;
   Tenant tenant(true);
@@ -222,4 +241,23 @@ TEST_CASE("scrub: where it fails there is no memory, and nothing is charged") {
     REQUIRE(cuMemGetInfo_v2(&after, &total) == CUDA_SUCCESS);
     CHECK(after == before);
   }
+}
+
+TEST_CASE("scrub: the person is told, once, why there is no memory") {
+  test::HandMadeClient client(0, false, true);
+  client.open_context();
+  const auto& driver = fake::FakeDriver::instance();
+  driver->script("cuMemsetD8Async", CUDA_ERROR_LAUNCH_TIMEOUT, 2);
+  const auto back = [&] {
+    client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+      in.setAddress(0x1000'0000'0000);
+      in.setBytes(2 * mib);
+    });
+    return client.reply();
+  };
+  CHECK(back() == CUDA_ERROR_LAUNCH_TIMEOUT);
+  CHECK(back() == CUDA_ERROR_LAUNCH_TIMEOUT);
+  CHECK(back() == CUDA_SUCCESS);
+  CHECK(client.printed() == "fargpu: warning: memory of the device is not given, for it could not be filled with zeros first: the GPU host's driver "
+                            "answered CUDA_ERROR_FAKE\n");
 }

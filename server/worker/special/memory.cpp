@@ -13,9 +13,17 @@ namespace {
 // Fills new memory with zeros, beside the executor, because the GPU may be at work for long.
 std::function<CUresult()> scrubbing(Session& session, int device, CUmemGenericAllocationHandle handle, std::uint64_t bytes) {
   const ContextState* const context = session.context_on(device);
-  return [&driver = session.driver(), cuda = context ? context->cuda : nullptr, device, handle, bytes] {
-    return scrub(driver, cuda, device, handle, bytes);
+  return [&scrubber = session.scrubber(), cuda = context ? context->cuda : nullptr, device, handle, bytes] {
+    return scrubber.fill(cuda, device, handle, bytes);
   };
+}
+
+CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUresult result) {
+  session.memory().release(handle);
+  const char* name = "an unknown error";
+  session.driver().cuGetErrorName(result, &name);
+  session.warn(std::string("memory of the device is not given, for it could not be filled with zeros first: the GPU host's driver answered ") + name);
+  return result;
 }
 
 }  // namespace
@@ -28,10 +36,8 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   if (!session.options().scrub) return memory.back(address, bytes, device);
   CUmemGenericAllocationHandle handle{};
   if (const CUresult made = memory.make(address, bytes, device, handle); made != CUDA_SUCCESS) return made;
-  return session.aside(call, scrubbing(session, device, handle, bytes), [&memory, address, bytes, device, handle](CUresult result) {
-    if (result == CUDA_SUCCESS) return memory.place(address, bytes, device, handle);
-    memory.release(handle);
-    return result;
+  return session.aside(call, scrubbing(session, device, handle, bytes), [&session, address, bytes, device, handle](CUresult result) {
+    return result == CUDA_SUCCESS ? session.memory().place(address, bytes, device, handle) : not_scrubbed(session, handle, result);
   });
 }
 
@@ -86,11 +92,8 @@ Outcome cuMemCreate(Session& session, Call& call, wire::CuMemCreate::Reader in) 
   }
   return session.aside_reply(call, scrubbing(session, prop.location.id, handle, bytes),
                              [&session, handle, id = call.id()](CUresult result, MessageWriter& writer) {
-                               if (result == CUDA_SUCCESS) {
-                                 writer.root<wire::CuMemCreateReply>().setHandle(session.handles().reveal(HandleKind::allocation, handle, 0).value());
-                               } else {
-                                 session.memory().release(handle);
-                               }
+                               if (result != CUDA_SUCCESS) return not_scrubbed(session, handle, result);
+                               writer.root<wire::CuMemCreateReply>().setHandle(session.handles().reveal(HandleKind::allocation, handle, 0).value());
                                return result;
                              });
 }
