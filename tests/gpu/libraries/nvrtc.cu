@@ -26,7 +26,12 @@ struct Program {
     OK(nvrtcGetProgramLog(handle, log.data()));
   }
   ~Program() { nvrtcDestroyProgram(&handle); }
+  void compiled() const {
+    if (result != NVRTC_SUCCESS) std::fprintf(stderr, "%s\n", log.c_str());
+    OK(result);
+  }
   std::string cubin() const {
+    compiled();
     size_t bytes;
     OK(nvrtcGetCUBINSize(handle, &bytes));
     std::string image(bytes, 0);
@@ -34,6 +39,7 @@ struct Program {
     return image;
   }
   std::string ptx() const {
+    compiled();
     size_t bytes;
     OK(nvrtcGetPTXSize(handle, &bytes));
     std::string image(bytes, 0);
@@ -41,6 +47,7 @@ struct Program {
     return image;
   }
   std::string lto() const {
+    compiled();
     size_t bytes;
     OK(nvrtcGetLTOIRSize(handle, &bytes));
     std::string image(bytes, 0);
@@ -209,7 +216,7 @@ extern "C" __global__ void __cluster_dims__(4) neighbours(int* out) {
   if (threadIdx.x == 0) out[blockIdx.x] = *cluster.map_shared_rank(&own, (cluster.block_rank() + 1) % 4);
   cluster.sync();
 })",
-                                    {"--gpu-architecture=sm_90", "-I/usr/local/cuda/include"})
+                                    {"--gpu-architecture=sm_90", "-I/usr/local/cuda/include", "-I/usr/local/cuda/include/cccl"})
                                 .cubin();
   const CUfunction function = function_of(image, "neighbours");
   Memory<int> out(16);

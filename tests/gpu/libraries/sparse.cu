@@ -240,6 +240,7 @@ CASE(to_dense_and_back) {
   Csr host(rows, columns);
   DeviceCsr a(host);
   Memory<float> dense(rows * columns);
+  OK(cudaMemset(dense.data(), 0, rows * columns * sizeof(float)));
   cusparseDnMatDescr_t d;
   OK(cusparseCreateDnMat(&d, rows, columns, columns, dense.data(), CUDA_R_32F, CUSPARSE_ORDER_ROW));
   size_t bytes;
