@@ -508,8 +508,9 @@ void Workers::reap() {
     }
     shares_.remove_all(process);
     scheduling_.end(found->session);
-    workers_.erase(found);
-    if (on_end) on_end();
+    std::list<Worker> gone;
+    gone.splice(gone.end(), workers_, found);
+    if (on_end) on_end(gone.front());
   }
   warm_up();
 }
@@ -517,6 +518,14 @@ void Workers::reap() {
 std::size_t Workers::sessions() const {
   return static_cast<std::size_t>(
       std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.state == Worker::State::session; }));
+}
+
+std::vector<std::string> Workers::device_uuids() const {
+  std::vector<std::string> uuids;
+  if (const auto known = facts())
+    for (const auto device : known->getDevices())
+      uuids.emplace_back(reinterpret_cast<const char*>(device.getUuid().begin()), device.getUuid().size());
+  return uuids;
 }
 
 std::size_t Workers::taken() const {

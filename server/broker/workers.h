@@ -118,6 +118,8 @@ class Workers {
   bool giving_back(const std::function<std::uint64_t(const Lease& lease, unsigned device)>& least) const;
   /// Facts of all devices as the last worker with all of them told them; null before the first.
   std::optional<wire::HostFacts::Reader> facts() const;
+  /// Of all devices, 16 bytes each; none before there are facts.
+  std::vector<std::string> device_uuids() const;
   /// Why the last worker with the standard environment could not start; empty if it could.
   const std::string& failure() const { return failure_; }
 
@@ -126,8 +128,8 @@ class Workers {
   Scheduling& scheduling() { return scheduling_; }
   const Scheduling& scheduling() const { return scheduling_; }
 
-  /// Told when a worker has ended.
-  std::function<void()> on_end;
+  /// Told when a worker has ended, and is none of them any more.
+  std::function<void(const Worker& gone)> on_end;
   /// Told when facts are known.
   std::function<void()> on_facts;
 

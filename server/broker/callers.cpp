@@ -1,0 +1,65 @@
+#include "callers.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "event_log.h"
+
+namespace fargpu::server {
+namespace {
+
+constexpr std::size_t callers_wanted = 1024;
+
+// The loopback's own address is everybody's on this machine, and that of all who come through a tunnel which ends here: any one of them could
+// shut out the others by it, and what his floods cost without that is little. (Another one, such as 127.0.0.2, somebody took on purpose.)
+bool everybodys(const std::string& source) { return source == "127.0.0.1" || source == "::1" || source == "::ffff:127.0.0.1"; }
+
+// As many descriptors as the system allows, up to what can be of use. Returns how many callers there may be at once, so that
+// sessions never lack descriptors for them.
+std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return callers_wanted / 4;
+  const rlim_t useful = 4 * callers_wanted + 4 * sessions_max;
+  if (limit.rlim_cur < useful) {
+    limit.rlim_cur = std::min(limit.rlim_max, useful);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return std::min<std::size_t>(callers_wanted, limit.rlim_cur / 4 + 1);
+}
+
+}  // namespace
+
+Callers::Callers(const Settings& settings)
+    : settings_(settings), most_(raise_descriptor_limit(settings.sessions_max)), offences_(settings.refusals_per_address_max) {}
+
+bool Callers::shut_out(const std::string& source) const { return !everybodys(source) && offences_.shut_out(source, Offences::Clock::now()); }
+
+void Callers::make_room() {
+  if (!callers_.empty()) callers_.front()->cut("room was needed for others");
+}
+
+void Callers::make_room_for(const std::string& source) {
+  if (callers_.size() >= most_) make_room();
+  const auto from_there = [&](const Caller* caller) { return caller->source() == source; };
+  if (static_cast<std::uint64_t>(std::count_if(callers_.begin(), callers_.end(), from_there)) < settings_.callers_per_address_max) return;
+  (*std::find_if(callers_.begin(), callers_.end(), from_there))->cut("too many connections from one address");
+}
+
+void Callers::offended(const char* event, const std::string& peer, const std::string& source, const std::string& reason) {
+  const Offences::Told told = offences_.add(source, Offences::Clock::now());
+  if (told == Offences::Told::shut_out && everybodys(source)) {
+    EventLog::warn("source not shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason},
+                                           {"meaning", "it is everybody's on this machine; find out who does this"}});
+  } else if (told == Offences::Told::shut_out) {
+    EventLog::warn("source shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason}});
+  } else if (told == Offences::Told::not_any_more) {
+    EventLog::debug(event, {{"peer", peer}, {"reason", reason}});
+  } else if (told == Offences::Told::last) {
+    EventLog::warn(event, {{"peer", peer}, {"reason", reason}, {"meaning", "more of the same source in this minute are told at level debug only"}});
+  } else {
+    EventLog::warn(event, {{"peer", peer}, {"reason", reason}});
+  }
+}
+
+}  // namespace fargpu::server

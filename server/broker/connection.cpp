@@ -1,0 +1,607 @@
+// One client connection while it belongs to the broker: hello, leases, status, and what leads to a worker.
+
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <set>
+
+#include "broker.h"
+#include "event_log.h"
+#include "opcodes.h"
+#include "protocol/errors.h"
+#include "protocol/frame.h"
+#include "protocol/limits.h"
+#include "protocol/message.h"
+#include "protocol/printable.h"
+
+namespace fargpu::server {
+namespace {
+
+constexpr auto control_idle_max = std::chrono::seconds(60);
+// Sessions that have ended give their memory back by the end of their processes, which the driver may take its time for. Who asks meanwhile
+// is not refused for the want of it before this; and never before a program's end, which its starter sees first, can have been heard of here.
+constexpr auto giving_back_max = std::chrono::seconds(3);
+constexpr auto end_heard_within = std::chrono::milliseconds(100);
+constexpr unsigned environment_max = 64;
+
+// What clients may set for their workers; the list the client sends is not trusted to be harmless.
+bool environment_allowed(const std::string& name, const std::string& value) {
+  static const std::set<std::string> names{
+      "CUDA_MODULE_LOADING",  "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT",
+      "CUDA_FORCE_PTX_JIT",   "CUDA_DISABLE_PTX_JIT",        "CUDA_CACHE_DISABLE",
+      "CUDA_CACHE_MAXSIZE",   "CUDA_AUTO_BOOST",             "CUDA_SCALE_LAUNCH_QUEUES",
+      "CUDA_MODULE_DATA_LOADING", "CUDA_BINARY_LOADER_THREAD_COUNT"};
+  return names.contains(name) && value.size() <= 64 && value.find('\0') == std::string::npos;
+}
+
+using Socket = asio::generic::stream_protocol::socket;
+
+// TCP tells of a peer that vanished without a word after about two minutes.
+void keep_alive(Socket& socket) {
+  socket.set_option(asio::socket_base::keep_alive(true));
+  const int on = 1, idle = 30, interval = 15, count = 6;
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+// Where a connection is from, by which callers are counted: an address, or a user of this machine.
+std::string source_of(const asio::ip::tcp::socket& socket) {
+  asio::error_code gone;
+  return socket.remote_endpoint(gone).address().to_string();
+}
+std::optional<ucred> user_of(const asio::local::stream_protocol::socket& socket) {
+  ucred user{};
+  socklen_t length = sizeof(user);
+  // Asio knows no constant handles.
+  const int descriptor = const_cast<asio::local::stream_protocol::socket&>(socket).native_handle();
+  return ::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 ? std::optional(user) : std::nullopt;
+}
+std::string source_of(const asio::local::stream_protocol::socket& socket) {
+  const auto user = user_of(socket);
+  return user ? "user " + std::to_string(user->uid) : "nobody";
+}
+
+// The answer to the hello that is not read any more, as far as it goes without waiting.
+template <class AnySocket>
+void say_shut_out(AnySocket& socket) {
+  MessageWriter writer;
+  auto answer = writer.root<wire::Control>().initHelloAnswer();
+  answer.setProtocolVersion(wire::PROTOCOL_VERSION);
+  auto failure = answer.initFailure();
+  failure.setReason(wire::Failure::Reason::NO_CAPACITY);
+  failure.setText("this host has shut out your address for up to a minute, because too many connections from there came to nothing "
+                  "(refusals_per_address_max); its log says which. Try again then");
+  const auto message = writer.finish();
+  FrameHeader header;
+  header.kind = FrameKind::control;
+  header.message_bytes = static_cast<std::uint32_t>(message.size());
+  header.sequence = 1;
+  iovec parts[] = {{&header, sizeof(header)}, {const_cast<std::byte*>(message.data()), message.size()}};
+  msghdr whole{};
+  whole.msg_iov = parts;
+  whole.msg_iovlen = std::size(parts);
+  ::sendmsg(socket.native_handle(), &whole, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace
+
+/// Lives as long as something is under way on it.
+class Broker::Connection final : public Caller, public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(Broker& broker, asio::ip::tcp::socket socket, Transport transport)
+      : broker_(broker), socket_(broker.io_), transport_(transport), deadline_(broker.io_) {
+    asio::error_code error;
+    const auto endpoint = socket.remote_endpoint(error);
+    source_ = source_of(socket);
+    client_.peer = error ? "?" : source_ + ":" + std::to_string(endpoint.port());
+    here_ = !error && endpoint.address().is_loopback();
+    // Who has our own address is on this machine, or behind a tunnel that ends here.
+    near_ = !error && transport == Transport::plain && endpoint.address() == socket.local_endpoint(error).address();
+    socket_ = std::move(socket);
+    keep_alive(socket_);
+    begin();
+  }
+  Connection(Broker& broker, asio::local::stream_protocol::socket socket, Transport transport)
+      : broker_(broker), socket_(broker.io_), transport_(transport), deadline_(broker.io_), source_(source_of(socket)), here_(true), by_socket_(true) {
+    if (const auto peer = user_of(socket)) {
+      client_.peer = fmt::format("unix:uid={},pid={}", peer->uid, peer->pid);
+      shown_.user = peer->uid;
+    }
+    socket_ = std::move(socket);
+    begin();
+  }
+
+  void begin() {
+    place_ = broker_.callers_.add(*this);
+    calling_ = true;
+  }
+  ~Connection() {
+    stop_calling();
+    if (ticket_) broker_.tickets_.withdraw(*ticket_);
+    if (local_) broker_.local_keys_.take_back(local_->key);
+  }
+
+  const std::string& source() const override { return source_; }
+
+  void cut(const std::string& why) override {
+    broker_.callers_.offended("connection cut", client_.peer, source_, why);
+    stop_calling();
+    asio::error_code ignored;
+    socket_.close(ignored);
+  }
+
+  void start() {
+    asio::co_spawn(broker_.io_, [self = shared_from_this()] { return self->serve(); }, asio::detached);
+  }
+
+ private:
+  void stop_calling() {
+    if (calling_) broker_.callers_.remove(place_);
+    calling_ = false;
+  }
+
+  asio::awaitable<void> serve() {
+    try {
+      expire_after(handshake_time());
+      if (transport_ == Transport::tls && !co_await open_tls()) co_return;
+      bool welcome = false;
+      while (co_await read_frame()) {
+        MessageReader reader(message_);
+        const auto control = reader.root<wire::Control>();
+        switch (control.which()) {
+          case wire::Control::HELLO:
+            if (welcome) throw ProtocolError("a second hello");
+            welcome = co_await on_hello(control.getHello());
+            if (!welcome) co_return;
+            break;
+          case wire::Control::LEASE_REQUEST:
+            if (!welcome || !calling_) throw ProtocolError(welcome ? "a second request for a session" : "a request before hello");
+            stop_calling();
+            if (!co_await on_lease(control.getLeaseRequest())) co_return;
+            break;
+          case wire::Control::STATUS_REQUEST:
+            if (!welcome) throw ProtocolError("a request before hello");
+            co_await broker_.device_watch_.refresh(broker_.workers_.device_uuids());
+            {
+              const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
+              co_await send([&](wire::Control::Builder answer) { broker_.status_.write(answer.initStatus(), client_.tenant, seen.get(), broker_.draining_); });
+            }
+            break;
+          case wire::Control::SCHEDULING_REQUEST:
+            if (!welcome) throw ProtocolError("a request before hello");
+            co_await on_scheduling(control.getSchedulingRequest());
+            break;
+          case wire::Control::ATTACH:
+            if (transport_ == Transport::tls) throw ProtocolError("an attach on a control connection");
+            co_await on_attach(control.getAttach());
+            co_return;
+          case wire::Control::LANE:
+            if (transport_ == Transport::tls) throw ProtocolError("a bulk lane on a control connection");
+            co_await on_lane(control.getLane());
+            co_return;
+          default:
+            throw ProtocolError("a control message that a client does not send here");
+        }
+        if (lease_) deadline_.cancel();  // it lasts as long as this connection
+        else expire_after(ticket_ ? handshake_time() : control_idle_max);
+        if (calling_) broker_.callers_.spoke(place_);
+      }
+    } catch (const kj::Exception& error) {
+      refused(error.getDescription().cStr());
+    } catch (const ProtocolError& error) {
+      refused(error.what());
+    } catch (const asio::system_error& error) {
+      // The peer went away, or was too slow.
+      EventLog::debug("connection lost", {{"peer", client_.peer}, {"reason", error.what()}});
+    }
+  }
+
+  std::chrono::seconds handshake_time() const { return std::chrono::seconds(broker_.settings_.handshake_seconds); }
+
+  void expire_after(std::chrono::milliseconds time) {
+    deadline_.expires_after(time);
+    deadline_.async_wait([weak = weak_from_this()](const asio::error_code& error) {
+      const auto self = weak.lock();
+      asio::error_code ignored;
+      if (error || !self) return;
+      if (self->calling_ && self->received_ == 0) self->refused("said nothing in time");
+      self->socket_.close(ignored);
+    });
+  }
+
+  void refused(const std::string& reason) { broker_.callers_.offended("connection refused", client_.peer, source_, reason); }
+
+  // The next frame's message; false at the end of the connection.
+  asio::awaitable<bool> read_frame() {
+    FrameHeader header;
+    asio::error_code error;
+    co_await read(asio::buffer(&header, sizeof(header)), error);
+    if (error) co_return false;
+    check_frame_header(header, limits::open_message_bytes_max);
+    if (header.kind != FrameKind::control || header.bulk_bytes != 0) throw ProtocolError("something else than a control message");
+    if (header.sequence != ++received_) throw ProtocolError("a frame out of its turn");
+    message_.resize(header.message_bytes);
+    co_await read(asio::buffer(message_), error);
+    if (error) throw asio::system_error(error);
+    co_return true;
+  }
+
+  asio::awaitable<void> read(asio::mutable_buffer buffer, asio::error_code& error) {
+    if (tls_) co_await asio::async_read(*tls_, buffer, asio::redirect_error(asio::use_awaitable, error));
+    else co_await asio::async_read(socket_, buffer, asio::redirect_error(asio::use_awaitable, error));
+  }
+
+  // What comes first where TLS is spoken: a handshake, or in the clear whose session this is. True if a control connection begins.
+  asio::awaitable<bool> open_tls() {
+    constexpr unsigned char handshake_record = 0x16;  // RFC 8446, 5.1; no frame begins so, since lengths are multiples of 8
+    asio::error_code error;
+    co_await socket_.async_wait(asio::socket_base::wait_read, asio::redirect_error(asio::use_awaitable, error));
+    unsigned char first = 0;
+    if (error || ::recv(socket_.native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) co_return false;
+    if (first == handshake_record) {
+      context_ = broker_.tls_;
+      tls_.emplace(socket_, *context_);
+      co_await tls_->async_handshake(asio::ssl::stream_base::server, asio::redirect_error(asio::use_awaitable, error));
+      if (error) {
+        refused("TLS: " + error.message());
+        co_return false;
+      }
+      shown_ = {true, tls_common_name(tls_->native_handle()), tls_key_identity(tls_->native_handle()), "", std::nullopt};
+      co_return true;
+    }
+    if (!co_await read_frame()) co_return false;
+    MessageReader reader(message_);
+    const auto control = reader.root<wire::Control>();
+    if (control.isRoute()) {
+      co_await on_route(control.getRoute());
+      co_return false;
+    }
+    if (control.isLane()) {
+      co_await on_lane(control.getLane());
+      co_return false;
+    }
+    if (!control.isHello()) throw ProtocolError("neither TLS nor a session's name where TLS is spoken");
+    refused("a client without TLS");
+    co_await send([&](wire::Control::Builder answer) {
+      auto failure = answer.initHelloAnswer().initFailure();
+      failure.setReason(wire::Failure::Reason::DENIED);
+      failure.setText("this port speaks TLS; write FARGPU_POOL=tls://host:port, and set FARGPU_CA");
+    });
+    co_return false;
+  }
+
+  template <class Fill>
+  asio::awaitable<void> send(Fill&& fill) {
+    MessageWriter writer;
+    fill(writer.root<wire::Control>());
+    const auto message = writer.finish();
+    FrameHeader header;
+    header.kind = FrameKind::control;
+    header.message_bytes = static_cast<std::uint32_t>(message.size());
+    header.sequence = ++sequence_;
+    const std::array<asio::const_buffer, 2> buffers{asio::buffer(&header, sizeof(header)), asio::buffer(message.data(), message.size())};
+    if (tls_) co_await asio::async_write(*tls_, buffers, asio::use_awaitable);
+    else co_await asio::async_write(socket_, buffers, asio::use_awaitable);
+  }
+
+  asio::awaitable<bool> on_hello(wire::Hello::Reader hello) {
+    client_.program = printable(hello.getProgram().cStr());
+    client_.host_name = printable(hello.getHostName().cStr());
+    client_.process_id = hello.getProcessId();
+    if (hello.hasJob()) job_ = read_job(hello.getJob());
+    shown_.token = hello.getToken().cStr();
+    const auto [tenant, denied] = broker_.identity_->judge(shown_, broker_.leases_.tenants());
+    shown_.token.clear();
+    client_.tenant = tenant;
+    const bool same = hello.getProtocolVersion() == wire::PROTOCOL_VERSION;
+    if (!same) {
+      EventLog::warn("client of another version", {{"peer", client_.peer}, {"protocol", hello.getProtocolVersion()}});
+    }
+    const std::uint32_t theirs = hello.getProtocolVersion();
+    if (near_ && !local_ && broker_.settings_.shared_memory) local_ = broker_.local_keys_.issue();
+    std::optional<LocalKeys::Number> proof;
+    if (by_socket_) proof = broker_.local_keys_.proof_of({reinterpret_cast<const std::byte*>(hello.getLocalKey().begin()), hello.getLocalKey().size()});
+    co_await send([&](wire::Control::Builder control) {
+      auto answer = control.initHelloAnswer();
+      answer.setProtocolVersion(wire::PROTOCOL_VERSION);
+      answer.setSpecHash(spec_hash);
+      answer.setVersion(FARGPU_VERSION);
+      char name[256] = {};
+      ::gethostname(name, sizeof(name) - 1);
+      answer.setHostName(name);
+      answer.setTenant(client_.tenant);
+      const auto data = [](const LocalKeys::Number& number) {
+        return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(number.data()), number.size());
+      };
+      if (local_) {
+        answer.setLocalSocket(broker_.local_keys_.socket_name());
+        answer.setLocalKey(data(local_->key));
+        answer.setLocalProof(data(local_->proof));
+      } else if (proof) {
+        answer.setLocalProof(data(*proof));
+      }
+      if (same && !denied.empty()) {
+        auto failure = answer.initFailure();
+        failure.setReason(wire::Failure::Reason::DENIED);
+        failure.setText(denied);
+      }
+      if (!same) {
+        auto failure = answer.initFailure();
+        failure.setReason(wire::Failure::Reason::VERSION_MISMATCH);
+        failure.setText(fmt::format("this host's fargpud ({}) speaks protocol {}, the client {}; install the same fargpu on both",
+                                    FARGPU_VERSION, wire::PROTOCOL_VERSION, theirs));
+      }
+    });
+    if (!denied.empty()) broker_.callers_.offended("client denied", client_.peer, source_, denied);
+    co_return same && denied.empty();
+  }
+
+  static JobKey read_job(capnp::Data::Reader bytes) {
+    JobKey job;
+    if (bytes.size() != job.size()) throw ProtocolError("a job's key of a wrong length");
+    std::memcpy(job.data(), bytes.begin(), job.size());
+    return job;
+  }
+
+  asio::awaitable<bool> refuse_lease(wire::Failure::Reason reason, std::string text) {
+    ++broker_.admissions_["refused"];
+    EventLog::info("lease refused", {{"peer", client_.peer}, {"program", client_.program}, {"reason", text}});
+    co_await send([&](wire::Control::Builder control) {
+      auto failure = control.initLeaseAnswer().initFailure();
+      failure.setReason(reason);
+      failure.setText(text);
+    });
+    co_return false;
+  }
+
+  // What would have to change before this client can have a lease; nothing once it has one. Then `lease` is set, and `session` if it is
+  // for one.
+  std::optional<LeaseRefusal> try_lease(const LeaseWish& wish, const std::optional<JobKey>& job, bool hold, const Waiter* place,
+                                        std::shared_ptr<Lease>& lease, std::unique_ptr<LeaseSession>& session) {
+    if (broker_.draining_) return LeaseRefusal{false, "this host is shutting down"};
+    if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Lack::host_sessions) >= broker_.settings_.sessions_max) {
+      return LeaseRefusal{true, fmt::format("all {} sessions of this host are taken; try later", broker_.settings_.sessions_max),
+                          Lack::host_sessions};
+    }
+    const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
+    if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
+    auto granted = broker_.leases_.grant(*tenant, wish, job, place);
+    if (auto* const refusal = std::get_if<LeaseRefusal>(&granted)) return std::move(*refusal);
+    lease = std::get<std::shared_ptr<Lease>>(granted);
+    if (hold) return std::nullopt;
+    auto begun = broker_.leases_.begin_session(lease, place);
+    if (auto* const refusal = std::get_if<LeaseRefusal>(&begun)) {
+      lease.reset();
+      return std::move(*refusal);
+    }
+    session = std::get<std::unique_ptr<LeaseSession>>(std::move(begun));
+    return std::nullopt;
+  }
+
+  asio::awaitable<bool> on_lease(wire::LeaseRequest::Reader request) {
+    Environment environment;
+    if (request.getEnvironment().size() > environment_max)
+      co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "too many environment variables");
+    for (const auto variable : request.getEnvironment()) {
+      const std::string name = variable.getName().cStr(), value = variable.getValue().cStr();
+      if (!environment_allowed(name, value))
+        co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "environment variable " + printable(name) +
+                                                                                " is not one that this host takes");
+      environment[name] = value;
+    }
+    const LeaseWish wish{request.getGpus(), request.getMemoryBytes(), request.getComputePercent(), request.getPriority()};
+    const bool hold = request.getHold();
+    std::optional<JobKey> job;
+    if (request.hasJob()) job = read_job(request.getJob());
+    if (hold && !job) co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "a lease to hold needs a job");
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.getWaitMs()), limits::lease_wait_max);
+
+    std::shared_ptr<Lease> lease;
+    std::unique_ptr<LeaseSession> session;
+    counted_ = broker_.patient_.take();
+    if (!counted_) co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY, "too many clients wait for this host; try later");
+    deadline_.cancel();
+    std::shared_ptr<Waiter> place;  // in the queue
+    const auto begin = std::chrono::steady_clock::now();
+    // Who asks for nothing in particular counts on what is there: it is not much less for what is being given back.
+    const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
+    while (first && wish.memory_bytes == 0 && broker_.much_is_given_back(client_.tenant) && std::chrono::steady_clock::now() < begin + giving_back_max)
+      if (!co_await wait_for_change(begin + giving_back_max)) co_return false;
+    while (const auto refusal = try_lease(wish, job, hold, place.get(), lease, session)) {
+      const bool soon = broker_.workers_.giving_back([](const Lease&, unsigned) { return std::uint64_t{0}; });
+      const auto until = std::max(deadline, begin + (soon ? std::chrono::milliseconds(giving_back_max) : end_heard_within));
+      if (!refusal->may_change || std::chrono::steady_clock::now() >= until) {
+        const auto reason = broker_.draining_     ? wire::Failure::Reason::DRAINING
+                            : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
+                                                  : wire::Failure::Reason::DENIED;
+        co_return co_await refuse_lease(reason, refusal->text);
+      }
+      EventLog::debug("lease waits", {{"peer", client_.peer}, {"program", client_.program}, {"reason", refusal->text}});
+      if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); !place && tenant)
+        place = broker_.leases_.wait(*tenant, wish);
+      if (place) place->lack = refusal->lack;
+      if (!co_await wait_for_change(until)) co_return false;
+    }
+    place.reset();
+    if (hold) {
+      expire_after(handshake_time());
+      co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
+      EventLog::info("lease held", {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+      lease_ = std::move(lease);
+      co_return true;
+    }
+    counted_ = {};
+
+    // There is news in any case: a worker becomes ready in its time, or fails. It is waited for by a timer that the news cancels.
+    std::string failure;
+    bool news = false;
+    asio::steady_timer wake(broker_.io_, asio::steady_timer::time_point::max());
+    broker_.workers_.reserve(broker_.profile(std::move(environment), *lease), [&](Worker* worker, const std::string& why) {
+      // Promised before anything else can happen to the worker: then its end ends the promise too.
+      if (worker) {
+        worker->lease = std::move(session);
+        ticket_ = broker_.tickets_.issue(*worker, client_, transport_ == Transport::tls);
+      }
+      failure = why;
+      news = true;
+      wake.cancel();
+    });
+    if (!news) {
+      asio::error_code ignored;
+      co_await wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    }
+    expire_after(handshake_time());
+    if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);
+    ++broker_.admissions_["granted"];
+    EventLog::debug("lease granted", {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+    co_await send([&](wire::Control::Builder control) {
+      auto answer = control.initLeaseAnswer();
+      answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket_->data()), ticket_->size()));
+      if (transport_ == Transport::tls) {
+        const Tickets::Name& name = broker_.tickets_.name_of(*ticket_);
+        answer.setTicketName(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(name.data()), name.size()));
+      }
+      answer.setTicketSeconds(static_cast<std::uint32_t>(broker_.settings_.handshake_seconds));
+      write_lease(*lease, answer);
+    });
+    co_return true;
+  }
+
+  // Until a lease or a session has ended somewhere, or the time is over. False if the client has gone meanwhile.
+  asio::awaitable<bool> wait_for_change(std::chrono::steady_clock::time_point deadline) {
+    constexpr auto look_at_client = std::chrono::seconds(1);
+    asio::steady_timer wake(broker_.io_);
+    bool changed = false;
+    const auto watch = broker_.leases_.watch([&] {
+      changed = true;
+      wake.cancel();
+    });
+    while (!changed && std::chrono::steady_clock::now() < deadline) {
+      wake.expires_at(std::min(deadline, std::chrono::steady_clock::now() + look_at_client));
+      asio::error_code ignored;
+      co_await wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+      char byte;
+      const ssize_t got = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) co_return false;
+    }
+    co_return true;
+  }
+
+  static void write_lease(const Lease& lease, wire::LeaseAnswer::Builder answer) {
+    answer.setLease(lease.id);
+    answer.setMemoryBytes(lease.memory_bytes);
+    auto devices = answer.initDevices(static_cast<unsigned>(lease.devices.size()));
+    for (unsigned i = 0; i < devices.size(); ++i) devices.set(i, lease.devices[i]);
+  }
+
+  asio::awaitable<void> on_scheduling(wire::SchedulingRequest::Reader request) {
+    const bool allowed = broker_.may_administer(client_.tenant, here_);
+    const std::string refusal = allowed ? broker_.change_scheduling(request)
+                                        : "only administrators may change this: tenants that the settings name so or, where they name no tenants, "
+                                          "who is on the GPU host itself";
+    if (!refusal.empty()) EventLog::warn("scheduling not changed", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
+    co_await send([&](wire::Control::Builder control) {
+      auto failure = control.initSchedulingAnswer().initFailure();
+      if (refusal.empty()) return;
+      failure.setReason(allowed ? wire::Failure::Reason::BAD_REQUEST : wire::Failure::Reason::DENIED);
+      failure.setText(refusal);
+    });
+  }
+
+  asio::awaitable<void> on_attach(wire::Attach::Reader attach) {
+    const auto bytes = attach.getTicket();
+    ClientFacts client;
+    Worker* const worker =
+        broker_.tickets_.redeem({reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size()}, client);
+    if (!worker) {
+      refused("wrong, used or expired ticket");
+      co_await send([&](wire::Control::Builder control) {
+        auto failure = control.initAttachAnswer().initFailure();
+        failure.setReason(wire::Failure::Reason::DENIED);
+        failure.setText("the ticket is wrong, used or expired; start the program again");
+      });
+      co_return;
+    }
+    client.peer = client_.peer;
+    client.shares_memory = by_socket_ && attach.getSharedMemory();
+    deadline_.cancel();
+    const std::uint64_t id = broker_.next_session_++;
+    if (!broker_.workers_.begin_session(*worker, id, client, {.descriptor = socket_.release(), .attach = message_}))
+      EventLog::error("session lost", {{"session", id}, {"reason", "its worker ended before it could begin"}});
+  }
+
+  // What follows on the connection is between the client and the worker, which both have the ticket.
+  asio::awaitable<void> on_route(wire::Route::Reader route) {
+    const auto bytes = route.getTicketName();
+    const std::span<const std::byte> name(reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size());
+    ClientFacts client;
+    Tickets::Ticket ticket;
+    Worker* const worker = broker_.tickets_.redeem_name(name, client, ticket);
+    if (!worker) {
+      refused("wrong, used or expired ticket");
+      co_return;
+    }
+    client.peer = client_.peer;
+    deadline_.cancel();
+    const std::uint64_t id = broker_.next_session_++;
+    if (!broker_.workers_.begin_session(*worker, id, client, {.descriptor = socket_.release(), .ticket_name = name, .ticket = ticket}))
+      EventLog::error("session lost", {{"session", id}, {"reason", "its worker ended before it could begin"}});
+  }
+
+  // The session's worker decides whether to take it; where TLS is spoken it and the client have a key for that.
+  asio::awaitable<void> on_lane(wire::Lane::Reader lane) {
+    deadline_.cancel();
+    if (!broker_.workers_.has_session(lane.getSessionId())) {
+      co_await send([&](wire::Control::Builder control) {
+        auto failure = control.initLaneAnswer();
+        failure.setReason(wire::Failure::Reason::DENIED);
+        failure.setText("there is no such session");
+      });
+      co_return;
+    }
+    broker_.workers_.add_lane(lane.getSessionId(), socket_.release(), message_);
+  }
+
+  Broker& broker_;
+  Socket socket_;
+  const Transport transport_;
+  std::shared_ptr<asio::ssl::context> context_;                  // that this connection began with
+  std::optional<asio::ssl::stream<Socket&>> tls_;  // over socket_, once its handshake is done
+  Shown shown_;
+  asio::steady_timer deadline_;
+  std::string source_;
+  ClientFacts client_;
+  bool here_ = false;       // from this machine
+  bool near_ = false;       // by TCP, from this machine
+  bool by_socket_ = false;  // a Unix socket
+  std::optional<LocalKeys::Pair> local_;
+  Callers::Place place_;  // among the callers
+  bool calling_ = false;
+  std::optional<Tickets::Ticket> ticket_;  // what this connection was promised
+  std::optional<JobKey> job_;     // that the client belongs to
+  std::shared_ptr<Lease> lease_;  // that this connection holds
+  Count::Part counted_;           // among those that wait for a lease or hold one
+  std::uint32_t sequence_ = 0;
+  std::uint32_t received_ = 0;
+  std::vector<std::byte> message_;
+};
+
+template <class Socket>
+void Broker::meet(Socket socket, Transport transport) {
+  const std::string source = source_of(socket);
+  if (callers_.shut_out(source)) {
+    if (transport == Transport::plain) say_shut_out(socket);
+    return;
+  }
+  callers_.make_room_for(source);
+  std::make_shared<Connection>(*this, std::move(socket), transport)->start();
+}
+
+template void Broker::meet(asio::ip::tcp::socket, Transport);
+template void Broker::meet(asio::local::stream_protocol::socket, Transport);
+
+}  // namespace fargpu::server

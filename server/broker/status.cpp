@@ -1,0 +1,179 @@
+#include "status.h"
+
+#include <cuda.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "pci.h"
+
+namespace fargpu::server {
+namespace {
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+}  // namespace
+
+void HostStatus::write(wire::Status::Builder status, const std::string& tenant, const Lease* seen, bool draining) const {
+  status.setHostName(host_name());
+  status.setVersion(FARGPU_VERSION);
+  status.setDriver(settings_.driver);
+  status.setDraining(draining);
+  status.setStartedSeconds(static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(started_)));
+  const auto facts = workers_.facts();
+  if (!workers_.failure().empty()) {
+    auto failure = status.initFailure();
+    failure.setReason(wire::Failure::Reason::HOST_ERROR);
+    failure.setText(workers_.failure());
+  }
+  unsigned warm = 0;
+  std::vector<const Worker*> sessions;
+  for (const Worker& worker : workers_.all()) {
+    warm += worker.state == Worker::State::ready;
+    if (worker.state == Worker::State::session && worker.client.tenant == tenant && (!seen || &worker.lease->lease() == seen))
+      sessions.push_back(&worker);
+  }
+  status.setWarmWorkers(warm);
+  status.setSessionsMax(static_cast<std::uint32_t>(settings_.sessions_max));
+  status.setSessionsTaken(static_cast<std::uint32_t>(workers_.taken()));
+  status.setTenant(tenant);
+  const scheduler::Rules& rules = workers_.scheduling().rules();
+  status.setPolicy(rules.policy);
+  status.setQuantumMs(static_cast<std::uint32_t>(rules.quantum / std::chrono::milliseconds(1)));
+  status.setGraceMs(static_cast<std::uint32_t>(rules.grace / std::chrono::milliseconds(1)));
+  std::vector<unsigned> places;  // of the devices that are told of
+  if (facts) {
+    places.resize(seen ? seen->devices.size() : facts->getDevices().size());
+    if (seen) places = seen->devices;
+    else std::iota(places.begin(), places.end(), 0u);
+    status.setDriverVersion(facts->getDriverVersion());
+    status.setDriverRelease(facts->getDriverRelease());
+    write_devices(status, places, seen);
+  }
+  write_sessions(status, sessions, places);
+  write_leases(status, tenant, places, seen);
+}
+
+void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions, const std::vector<unsigned>& places) const {
+  auto list = status.initSessions(static_cast<unsigned>(sessions.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const Worker& worker = *sessions[i];
+    auto to = list[i];
+    to.setId(worker.session);
+    to.setProgram(worker.client.program);
+    to.setHostName(worker.client.host_name);
+    to.setProcessId(worker.client.process_id);
+    to.setWorkerId(static_cast<std::uint32_t>(worker.process));
+    to.setStartedSeconds(static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(worker.started)));
+    auto memory = to.initMemoryBytes(static_cast<unsigned>(places.size()));
+    for (unsigned d = 0; d < places.size(); ++d) memory.set(d, worker.used_bytes(places[d]));
+    to.setCalls(worker.calls);
+    auto busy = to.initBusyNs(static_cast<unsigned>(worker.busy_ns.size()));
+    for (unsigned d = 0; d < busy.size(); ++d) busy.set(d, worker.busy_ns[d]);
+    to.setWaitedNs(worker.waited_ns);
+    to.setLease(worker.lease->lease().id);
+    to.setTenant(worker.client.tenant);
+    to.setSharedMemory(worker.client.shares_memory);
+  }
+}
+
+void HostStatus::write_leases(wire::Status::Builder status, const std::string& tenant, const std::vector<unsigned>& places, const Lease* seen) const {
+  std::vector<std::shared_ptr<Lease>> leases = leases_.all();
+  std::erase_if(leases, [&](const auto& lease) { return lease->tenant != tenant || (seen && lease.get() != seen); });
+  auto lease_list = status.initLeases(static_cast<unsigned>(leases.size()));
+  for (unsigned i = 0; i < lease_list.size(); ++i) {
+    auto to = lease_list[i];
+    to.setId(leases[i]->id);
+    to.setTenant(leases[i]->tenant);
+    auto devices = to.initDevices(static_cast<unsigned>(leases[i]->devices.size()));
+    for (unsigned d = 0; d < devices.size(); ++d) {
+      const auto place = std::find(places.begin(), places.end(), leases[i]->devices[d]);
+      devices.set(d, static_cast<std::uint32_t>(place - places.begin()));
+    }
+    to.setMemoryBytes(leases[i]->memory_bytes);
+    to.setComputePercent(leases[i]->compute_percent);
+    to.setPriority(leases[i]->priority);
+    to.setSessions(static_cast<std::uint32_t>(leases[i]->sessions));
+    const std::uint64_t bandwidth = leases[i]->account->bandwidth();
+    to.setBandwidthBytes(bandwidth == MemoryAccount::no_limit ? 0 : bandwidth);
+    to.setMovedBytes(leases[i]->account->moved(leases[i]->id));
+    if (const auto view = workers_.scheduling().view_of_lease(leases[i]->id)) {
+      to.setSharePercent(view->share.percent);
+      to.setWeight(view->share.weight);
+      to.setHasTurn(view->turn.granted);
+      to.setTurns(view->turns);
+      to.setOverruns(view->overruns);
+      to.setHeldBack(view->held_back);
+    }
+  }
+}
+
+void HostStatus::write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen) const {
+  const auto facts = workers_.facts();
+  const auto known = facts->getDevices();
+  auto devices = status.initDevices(static_cast<unsigned>(places.size()));
+  for (unsigned i = 0; i < devices.size(); ++i) {
+    const auto from = known[places[i]];
+    auto to = devices[i];
+    to.setName(from.getName());
+    to.setUuid(from.getUuid());
+    const bool limited = seen && seen->memory_bytes != 0;
+    to.setMemoryBytes(limited ? seen->memory_bytes : from.getMemoryBytes());
+    std::uint64_t used = 0;
+    for (const Worker& worker : workers_.all())
+      if (worker.state == Worker::State::session && (!limited || &worker.lease->lease() == seen)) used += worker.used_bytes(places[i]);
+    to.setUsedBytes(used);
+    to.setFreeBytes(leases_.free_bytes(places[i]));
+    unsigned major = 0, minor = 0;
+    for (const auto attribute : from.getAttributes()) {
+      const auto value = static_cast<unsigned>(attribute.getValue());
+      switch (attribute.getAttribute()) {
+        case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: to.setPciDomain(value); break;
+        case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: to.setPciBus(value); break;
+        case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: to.setPciDevice(value); break;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: major = value; break;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: minor = value; break;
+        default: break;
+      }
+    }
+    to.setComputeCapability(10 * major + minor);
+    const PciIds ids = pci_ids(to.getPciDomain(), to.getPciBus(), to.getPciDevice());
+    to.setPciDeviceId(ids.device);
+    to.setPciSubSystemId(ids.subsystem);
+    to.setAttributes(from.getAttributes());
+    const auto readings = devices_.readings(places[i]);
+    auto list = to.initReadings(static_cast<unsigned>(readings.size()));
+    for (unsigned r = 0; r < list.size(); ++r) {
+      list[r].setKind(readings[r].kind);
+      list[r].setValue(readings[r].value);
+    }
+  }
+  // Between devices: by their numbers among those that are told of.
+  std::map<unsigned, unsigned> numbers;
+  for (unsigned i = 0; i < places.size(); ++i) numbers[places[i]] = i;
+  const auto told = [&](unsigned from, unsigned to) { return numbers.contains(from) && numbers.contains(to); };
+  std::vector<wire::PeerFacts::Reader> peers;
+  for (const auto peer : facts->getPeers())
+    if (told(peer.getFrom(), peer.getTo())) peers.push_back(peer);
+  auto peer_list = status.initPeers(static_cast<unsigned>(peers.size()));
+  for (unsigned p = 0; p < peer_list.size(); ++p) {
+    peer_list.setWithCaveats(p, peers[p]);
+    peer_list[p].setFrom(numbers.at(peers[p].getFrom()));
+    peer_list[p].setTo(numbers.at(peers[p].getTo()));
+  }
+  std::vector<HostNvml::Distance> distances = devices_.distances();
+  std::erase_if(distances, [&](const auto& distance) { return !told(distance.from, distance.to); });
+  auto list = status.initDistances(static_cast<unsigned>(distances.size()));
+  for (unsigned d = 0; d < list.size(); ++d) {
+    list[d].setFrom(numbers.at(distances[d].from));
+    list[d].setTo(numbers.at(distances[d].to));
+    list[d].setLevel(distances[d].level);
+  }
+}
+
+}  // namespace fargpu::server
