@@ -1,5 +1,6 @@
 #include "listeners.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -31,6 +32,8 @@ void Listeners::open_socket(const std::string& name) {
     asio::local::stream_protocol::acceptor& acceptor = local_acceptors_.emplace_back(io_);
     acceptor.open();
     acceptor.bind(endpoint);
+    // Who may have a session is told by the user at the other end, whatever umask this was started with. The folder can be for fewer.
+    if (!abstract && ::chmod(name.c_str(), 0666) != 0) throw asio::system_error(asio::error_code(errno, asio::error::get_system_category()));
     acceptor.listen();
     // The other is no address that anybody gives: clients hear of it.
     if (abstract) EventLog::debug("local socket", {{"address", shown}});

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import tempfile
 import threading
 import unittest
@@ -74,6 +75,7 @@ class Choice(Transport):
                 left_behind.bind(path)
             host = self.broker(listen=f"127.0.0.1:0,unix:{path}")
             host.log("listening", address=f"unix:{path}")
+            self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o666)  # every user may come; who he is decides
             for env in (AUTO, SHM):
                 client = self.client(f"unix:{path}", env=env)
                 self.use(client)
