@@ -363,15 +363,21 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
                                         std::shared_ptr<Lease>& lease, std::unique_ptr<LeaseSession>& session) {
     if (broker_.draining_) return LeaseRefusal{false, "this host is shutting down"};
     if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Lack::host_sessions) >= broker_.settings_.sessions_max) {
-      return LeaseRefusal{true, fmt::format("all {} sessions of this host are taken; try later", broker_.settings_.sessions_max),
+      return LeaseRefusal{true, fmt::format("all {} sessions of this host are taken; try later or wait with --wait", broker_.settings_.sessions_max),
                           Lack::host_sessions};
     }
     const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
     if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
+    const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
     auto granted = broker_.leases_.grant(*tenant, wish, job, place);
     if (auto* const refusal = std::get_if<LeaseRefusal>(&granted)) return std::move(*refusal);
     lease = std::get<std::shared_ptr<Lease>>(granted);
-    if (hold) return std::nullopt;
+    if (hold) {
+      // A job that could have no session is not begun.
+      auto refusal = first ? broker_.leases_.sessions_taken(*tenant, place) : std::nullopt;
+      if (refusal) lease.reset();
+      return refusal;
+    }
     auto begun = broker_.leases_.begin_session(lease, place);
     if (auto* const refusal = std::get_if<LeaseRefusal>(&begun)) {
       lease.reset();

@@ -185,19 +185,21 @@ Leases::Spare Leases::spare(const std::vector<Waiter*>& before) const {
   return spare;
 }
 
+std::optional<LeaseRefusal> Leases::sessions_taken(const Tenant& tenant, const Waiter* place) const {
+  if (tenant.sessions_max == 0) return std::nullopt;
+  const auto list = those_before(place, tenant.name);
+  const auto waiting = std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) {
+    return waiter->tenant == tenant.name && waiter->lack == Lack::tenant_sessions;
+  });
+  if (use_of(tenant.name).sessions + static_cast<std::size_t>(waiting) < tenant.sessions_max) return std::nullopt;
+  return LeaseRefusal{true, fmt::format("all {} sessions of tenant '{}' are taken; try later or wait with --wait", tenant.sessions_max, tenant.name),
+                      Lack::tenant_sessions};
+}
+
 std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place) {
   const Tenant* const tenant = tenants_.find(lease->tenant);
   if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", lease->tenant)};
-  if (tenant->sessions_max != 0) {
-    const auto list = those_before(place, tenant->name);
-    const auto waiting = std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) {
-      return waiter->tenant == tenant->name && waiter->lack == Lack::tenant_sessions;
-    });
-    if (use_of(tenant->name).sessions + static_cast<std::size_t>(waiting) >= tenant->sessions_max) {
-      return LeaseRefusal{true, fmt::format("all {} sessions of tenant '{}' are taken; try later or wait with --wait", tenant->sessions_max,
-                                            tenant->name), Lack::tenant_sessions};
-    }
-  }
+  if (auto refusal = sessions_taken(*tenant, place)) return std::move(*refusal);
   const std::size_t slot = lease->account->begin(lease->id, lease->memory_bytes == 0);
   if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later or wait with --wait", Lack::host_sessions};
   return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
@@ -226,8 +228,10 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   const auto large = static_cast<std::size_t>(
       std::count_if(allowed.begin(), allowed.end(), [&](unsigned device) { return capacity_[device] >= wish.memory_bytes; }));
   if (large < count) {
-    return never(fmt::format("{} of memory on each of {} GPUs is asked for, but {} of this host's GPUs have so much", bytes_text(wish.memory_bytes),
-                             count, large));
+    std::string all;
+    for (const unsigned device : allowed) all += fmt::format("{}GPU {}: {}", all.empty() ? "" : ", ", device, bytes_text(capacity_[device]));
+    return never(fmt::format("{} of memory on each of {} GPUs is asked for, but there are {}; ask for less, or for fewer GPUs",
+                             bytes_text(wish.memory_bytes), count, all));
   }
   const std::uint64_t bytes = wish.memory_bytes * count;  // each is at most a device's
   if (tenant.memory_bytes != 0 && bytes > tenant.memory_bytes) {

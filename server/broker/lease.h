@@ -111,6 +111,8 @@ class Leases {
   Answer grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job, const Waiter* place = nullptr);
   /// The lease of a job; null if it has none.
   std::shared_ptr<Lease> find(const std::string& tenant, const JobKey& job) const;
+  /// Why a tenant can have no more sessions now; nothing if it can.
+  std::optional<LeaseRefusal> sessions_taken(const Tenant& tenant, const Waiter* place = nullptr) const;
   /// Another session of a lease.
   std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place = nullptr);
 

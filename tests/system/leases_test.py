@@ -234,6 +234,13 @@ class Leases(SystemTest):
         third = self.client(host)
         self.assertEqual(third.ask("init"), "SYSTEM_NOT_READY")
         third.says("all 2 sessions of tenant 'default' are taken")
+        begun = fargpu("run", "--", "true", pool=host.pool)
+        self.assertEqual(begun.code, 75)
+        self.assertIn("all 2 sessions of tenant 'default' are taken", begun.err)
+        waits = self.start([paths.FARGPU, "run", "--pool", host.pool, "--wait", "1min", "--", "echo", "begun"])
+        wait_until(lambda: len(host.logged("lease waits")) > 0, "one that waits")
+        rest.finish()
+        self.assertEqual(waits.wait(), 0)
 
     def test_no_default_tenant_no_strangers(self):
         host = self.host_of(tenants="[tenant.lab]\n")
