@@ -12,6 +12,7 @@
 #include "broker.h"
 #include "event_log.h"
 #include "settings.h"
+#include "tenants.h"
 
 namespace {
 
@@ -38,6 +39,7 @@ int main(int argc, char** argv) {
       case Wish::done:
         return exit_code;
       case Wish::show_config:
+        Tenants::read(settings.file);  // what is wrong with them is said here too
         for (const Settings::Origin& origin : settings.origins)
           std::cout << origin.name << " = " << (origin.value.empty() ? "(empty)" : origin.value) << "   # " << origin.from << "\n";
         return 0;
@@ -72,7 +74,9 @@ int main(int argc, char** argv) {
     int status = 0;
     broker.workers().reserve({}, [&](Worker* worker, const std::string& failure) {
       if (!worker) {
-        EventLog::error("no driver", {{"driver", settings.driver}, {"reason", failure}});
+        EventLog::error("no driver", {{"driver", settings.driver},
+                                     {"reason", failure},
+                                     {"meaning", "nothing can be served; mend the driver of this machine, or name another by --driver"}});
         status = 1;
         io.stop();
         return;

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <variant>
 
 #include "protocol/limits.h"
+#include "protocol/quantity.h"
 #include "server/scheduler/policy.h"
 #include "toml_words.h"
 
@@ -28,6 +30,9 @@ struct Entry {
   std::variant<std::string Settings::*, std::uint64_t Settings::*, bool Settings::*> field;
   std::string standard;
   const char* help;
+
+  /// A number that may be given with a unit, such as 4GiB.
+  bool in_bytes() const { return std::string_view(name).ends_with("_bytes_max"); }
 };
 
 std::string default_image_folder() {
@@ -71,8 +76,8 @@ const std::vector<Entry>& entries() {
        "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned memory; 0 for half of "
        "what the host has"},
       {"driver_bytes_max", &Settings::driver_bytes_max, "4294967296",
-       "Bytes of a device that the driver may take by itself for a session (its context, code, variables) that is beyond its limit with "
-       "them; with more it ends. 0 for no limit"},
+       "Bytes of a device that the driver may take by itself for a session (its context, code, variables). A session that is beyond its limit "
+       "because the driver took more for it ends. 0 for no limit"},
       {"spin_us", &Settings::spin_us, "200", "Microseconds that a worker polls before it sleeps, while its client is active"},
       {"launch_threads", &Settings::launch_threads, "4",
        "Threads of a worker that give kernels to the driver while many come, at most a quarter of the processors; 0 leaves that to the one "
@@ -120,6 +125,16 @@ std::string variable_of(const Entry& entry) {
   return variable;
 }
 
+// A misspelt variable would else count for nothing, unseen.
+void check_variables() {
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view name = std::string_view(*variable).substr(0, std::string_view(*variable).find('='));
+    if (name.starts_with("FARGPUD_") &&
+        std::none_of(entries().begin(), entries().end(), [&](const Entry& entry) { return name == variable_of(entry); }))
+      throw SettingsError("there is no setting for the environment variable " + std::string(name) + "; `fargpud --help` lists them");
+  }
+}
+
 void store(Settings& settings, const Entry& entry, const std::string& value, const std::string& from) {
   const auto complain = [&](const std::string& wanted) {
     throw SettingsError(std::string(entry.name) + " is '" + value + "' (" + from + "); " + wanted);
@@ -129,8 +144,10 @@ void store(Settings& settings, const Entry& entry, const std::string& value, con
   } else if (const auto* number = std::get_if<std::uint64_t Settings::*>(&entry.field)) {
     std::uint64_t parsed = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
-    if (error != std::errc{} || end != value.data() + value.size() || value.empty()) complain("a whole number is wanted");
-    settings.*(*number) = parsed;
+    const bool whole = error == std::errc{} && end == value.data() + value.size() && !value.empty();
+    const auto bytes = entry.in_bytes() && !whole ? parse_bytes(value) : std::nullopt;
+    if (!whole && !bytes) complain(entry.in_bytes() ? "an amount is wanted, for example 4GiB" : "a whole number is wanted");
+    settings.*(*number) = bytes.value_or(parsed);
   } else {
     const bool yes = value == "true" || value == "1" || value == "yes";
     if (!yes && value != "false" && value != "0" && value != "no") complain("true or false is wanted");
@@ -146,6 +163,10 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
   };
   if (std::holds_alternative<std::uint64_t Settings::*>(entry.field)) {
     const auto* const value = node.as_integer();
+    if (const auto* const amount = node.as_string(); entry.in_bytes()) {
+      if (amount && parse_bytes(amount->get())) return amount->get();
+      if (!value || value->get() < 0) complain(std::string("an amount is wanted, for example ") + entry.name + " = \"4GiB\"");
+    }
     return value && value->get() >= 0 ? std::to_string(value->get())
                                       : complain(std::string("a whole number is wanted, for example ") + entry.name + " = " + entry.standard);
   }
@@ -184,19 +205,19 @@ std::string sample_file() {
   text +=
       "\n# Who may use this host, and how much of it: a table each. Without any there is one tenant, default, without limits. Read again on SIGHUP.\n"
       "# [tenant.lab]\n"
-      "#   memory = \"40GiB\"            on all devices together\n"
-      "#   compute = \"150%\"            of all devices together, 100% for each\n"
-      "#   sessions = 16\n"
-      "#   host_memory = \"16GiB\"       of this host's memory, that the sessions of one lease may take together\n"
-      "#   bandwidth = \"100MB\"         a second, that the sessions of one lease may move over the network together\n"
-      "#   kernel_seconds_max = 60     instead of the host's\n"
-      "#   mps = \"/run/mps-lab\"       folder of the pipes of an MPS daemon of its own, by which its programs run on a device at the same time\n"
-      "#   administrator = false       whether it may change how devices are shared: `fargpu policy`, `fargpu quota`\n"
-      "#   weight = 200                against other tenants, for all its leases that have work; 100 if not said\n"
-      "#   devices = [0, 1]            that it may use, by their places in `devices`; all if not said\n"
-      "#   priority = \"normal\"         the highest that it may ask for: best-effort, normal or latency-critical\n"
-      "#   certificates = [\"node1\"]    common names of client certificates, besides its own name\n"
-      "#   users = [1000]              of this machine, by number, who come by a Unix socket\n";
+      "# memory = \"40GiB\"           # on all devices together\n"
+      "# compute = \"150%\"           # of all devices together, 100% for each\n"
+      "# sessions = 16              # at once\n"
+      "# host_memory = \"16GiB\"      # of this host's memory, that the sessions of one lease may take together\n"
+      "# bandwidth = \"100MB\"        # a second, that the sessions of one lease may move over the network together\n"
+      "# kernel_seconds_max = 60    # instead of the host's\n"
+      "# mps = \"/run/mps-lab\"       # folder of the pipes of an MPS daemon of its own, by which its programs run on a device at the same time\n"
+      "# administrator = false      # whether it may change how devices are shared: `fargpu policy`, `fargpu quota`\n"
+      "# weight = 200               # against other tenants, for all its leases that have work; 100 if not said\n"
+      "# devices = [0, 1]           # that it may use, by their places in `devices`; all if not said\n"
+      "# priority = \"normal\"        # the highest that it may ask for: best-effort, normal or latency-critical\n"
+      "# certificates = [\"node1\"]   # common names of client certificates, besides its own name\n"
+      "# users = [1000]             # of this machine, by number, who come by a Unix socket\n";
   return text;
 }
 
@@ -255,21 +276,25 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
     const std::string help = std::string(entry.help) + " [" + (entry.standard.empty() ? "-" : entry.standard) + ", " +
                              variable_of(entry) + "]";
     if (std::holds_alternative<bool Settings::*>(entry.field)) {
-      const std::string both = flag_of(entry) + ",!--no-" + flag_of(entry).substr(2);
-      app.add_flag_function(both, [&given, &entry](std::int64_t count) { given[entry.name] = count > 0 ? "true" : "false"; }, help);
+      const std::string no = "--no-" + flag_of(entry).substr(2);
+      app.add_flag_callback(flag_of(entry), [&given, &entry] { given[entry.name] = "true"; }, help + "; " + no + " for not");
+      app.add_flag_callback(no, [&given, &entry] { given[entry.name] = "false"; })->group("");  // told with the other
     } else {
-      app.add_option_function<std::string>(flag_of(entry), [&given, &entry](const std::string& value) { given[entry.name] = value; },
-                                           help);
+      const char* const kind = entry.in_bytes() ? "BYTES" : std::holds_alternative<std::uint64_t Settings::*>(entry.field) ? "NUMBER" : "TEXT";
+      app.add_option_function<std::string>(flag_of(entry), [&given, &entry](const std::string& value) { given[entry.name] = value; }, help)
+          ->type_name(kind);
     }
   }
   app.footer("Each setting can also be given by its environment variable or in the settings file, under its name with underscores.\n"
-             "Flags count more than variables, variables more than the file.");
+             "Flags count more than variables, variables more than the file. Bytes may have a unit, such as 4GiB.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() != 0) throw SettingsError(std::string(error.what()) + "; see `fargpud --help`");
+    exit_code = app.exit(error);
     return Wish::done;
   }
+  check_variables();
 
   toml::table table;
   const bool wanted = !file.empty();

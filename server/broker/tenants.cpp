@@ -52,8 +52,8 @@ class Reading {
 
   bool has(const char* key) const { return table_.contains(key); }
 
-  std::uint64_t bytes(const char* key) const {
-    const std::string wanted = "an amount such as \"40GiB\"";
+  std::uint64_t bytes(const char* key, const char* example) const {
+    const std::string wanted = fmt::format("an amount such as \"{}\"", example);
     const auto said = text(key, wanted);
     if (!said) return 0;
     const auto bytes = parse_bytes(*said);
@@ -122,9 +122,9 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   reading.check_keys();
   Tenant tenant;
   tenant.name = name;
-  tenant.memory_bytes = reading.bytes("memory");
-  tenant.host_bytes = reading.bytes("host_memory");
-  tenant.bandwidth = reading.bytes("bandwidth");
+  tenant.memory_bytes = reading.bytes("memory", "40GiB");
+  tenant.host_bytes = reading.bytes("host_memory", "16GiB");
+  tenant.bandwidth = reading.bytes("bandwidth", "100MB");
   constexpr std::uint64_t bandwidth_least = 1u << 20;  // less would be taken for a host that does not answer
   if (reading.has("bandwidth") && tenant.bandwidth < bandwidth_least)
     reading.complain("bandwidth", "bytes a second, at least \"1MiB\"; leave it out for no limit");

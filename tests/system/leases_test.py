@@ -257,7 +257,7 @@ class Leases(SystemTest):
 
     def test_settings_that_nobody_means(self):
         for tenant, words in (("memory = 5", "memory of tenant 'lab' is the number 5; give an amount such as \"40GiB\", with its unit: this is 5 byte"),
-                              ("host_memory = \"4k\"", "host_memory of tenant 'lab' is the text \"4k\"; give an amount such as \"40GiB\", with its unit")):
+                              ("host_memory = \"4k\"", "host_memory of tenant 'lab' is the text \"4k\"; give an amount such as \"16GiB\", with its unit")):
             with self.subTest(tenant), settings_file(f"[tenant.lab]\n{tenant}\n") as file:
                 done = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", file])
                 self.assertEqual(done.wait(), 2)

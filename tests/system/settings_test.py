@@ -78,10 +78,17 @@ class Settings(SystemTest):
             self.assertEqual(done.code, 2)
             self.assertIn("is another fargpud running?", done.err)
 
+    def test_what_is_shown_is_checked(self):
+        with settings_file("[tenant.lab]\nbandwidth = \"fast\"\n") as file:
+            done = self.refused("--show-config", config=file)
+            self.assertEqual(done.code, 2)
+            self.assertIn("bandwidth of tenant 'lab' is the text \"fast\"; give an amount such as \"100MB\"", done.err)
+
     def test_no_driver(self):
         done = self.refused("--listen", "127.0.0.1:0", driver="/no/such/driver.so")
         self.assertEqual(done.code, 1)
         self.assertIn("/no/such/driver.so", done.err)
+        self.assertIn("name another by --driver", done.err)
         done = self.refused("--listen", "127.0.0.1:0", "--devices", "0,9")
         self.assertEqual(done.code, 1)
         self.assertIn("the driver does not have all of the devices 0,9", done.err)

@@ -121,6 +121,17 @@ TEST_CASE("values of the file may be written as TOML has them") {
   CHECK(settings.image_bytes_max == 5000);
 }
 
+TEST_CASE("bytes may have a unit, wherever they are said") {
+  CHECK(Told().read({"--driver-bytes-max=2GiB"}).driver_bytes_max == std::uint64_t{2} << 30);
+  CHECK(Told().in_environment("FARGPUD_HOST_BYTES_MAX", "1.5 MiB").read().host_bytes_max == 3u << 19);
+  CHECK(Told().in_file("image_bytes_max = \"4g\"").read().image_bytes_max == std::uint64_t{4} << 30);
+  CHECK(Told().read({"--driver-bytes-max=0"}).driver_bytes_max == 0);
+  CHECK(Told().complaint({"--driver-bytes-max=lots"}) == "driver_bytes_max is 'lots' (flag --driver-bytes-max); an amount is wanted, for example 4GiB");
+  for (const std::string wrong : {"\"lots\"", "-1", "true"})
+    CHECK_THAT(Told().in_file("driver_bytes_max = " + wrong).complaint(), Catch::EndsWith("; an amount is wanted, for example driver_bytes_max = \"4GiB\""));
+  CHECK(Told().complaint({"--sessions-max=4GiB"}) == "sessions_max is '4GiB' (flag --sessions-max); a whole number is wanted");
+}
+
 TEST_CASE("every setting says where it came from, once") {
   Told told;
   const Settings settings = told.read({"--show-config"});
@@ -197,11 +208,11 @@ TEST_CASE("the standard file counts if it is there and no other was named") {
   CHECK(Told().read().spin_us == 200);
 }
 
-TEST_CASE("unknown flags end it with an exit code") {
+TEST_CASE("unknown flags and variables are named") {
   Told told;
-  told.read({"--no-such-flag"});
-  CHECK(told.wish == Wish::done);
-  CHECK(told.exit_code != 0);
+  CHECK(told.complaint({"--no-such-flag"}) == "The following argument was not expected: --no-such-flag; see `fargpud --help`");
+  CHECK(Told().in_environment("FARGPUD_POLCY", "fair").complaint() ==
+        "there is no setting for the environment variable FARGPUD_POLCY; `fargpud --help` lists them");
   told.read({"--version"});
   CHECK(told.wish == Wish::done);
   CHECK(told.exit_code == 0);
