@@ -1,7 +1,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -60,6 +62,20 @@ void check_memory(Report& report) {
   for (const Window& window : windows) release_window(window);
   if (windows.empty()) report.bad("no address range for device memory is free in this process", "start from a plain shell");
   else report.good("address space for device memory");
+}
+
+// A misspelt variable counts for nothing, and nothing says so.
+void check_variables(Report& report) {
+  static constexpr std::string_view known[] = {
+      "CA",       "CERT", "COMPRESS", "COMPUTE",  "DRIVER_VERSION", "FINGERPRINT", "GPUS",  "JOB",        "KEY",   "LANES",     "LOG",
+      "LOG_FILE", "MEM",  "POOL",     "PRIORITY", "PSK_FILE",       "SPIN_US",     "TOKEN", "TOKEN_FILE", "TRACE", "TRANSPORT", "WAIT"};
+  for (char** variable = environ; *variable; ++variable) {
+    std::string_view name(*variable);
+    name = name.substr(0, name.find('='));
+    if (!name.starts_with("FARGPU_") || name.starts_with("FARGPU_SOFTGPU_")) continue;
+    if (std::find(std::begin(known), std::end(known), name.substr(7)) == std::end(known))
+      report.note(fmt::format("{} is no variable of fargpu; it counts for nothing", name));
+  }
 }
 
 /// What mends that a host is not reached, or does not let this client in.
@@ -130,6 +146,7 @@ int doctor(const DoctorOptions& options) {
   std::cout << "this machine\n";
   check_library(report);
   check_memory(report);
+  check_variables(report);
   if (!config().number_error.empty()) report.bad(config().number_error, "unset or correct it");
   std::vector<PoolHost> hosts;
   try {
@@ -142,7 +159,7 @@ int doctor(const DoctorOptions& options) {
     std::cout << address_text(host) << "\n";
     check_host(report, host);
   }
-  std::cout << (report.failures() == 0 ? "everything is in order\n" : fmt::format("{} thing(s) to mend\n", report.failures()));
+  std::cout << (report.failures() == 0 ? "everything is in order\n" : fmt::format("{} {} to mend\n", report.failures(), report.failures() == 1 ? "thing" : "things"));
   return report.failures() == 0 ? 0 : 1;
 }
 

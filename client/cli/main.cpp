@@ -32,13 +32,13 @@ int main(int argc, char** argv) {
   cli::ListOptions list;
   CLI::App* const list_command = app.add_subcommand("ls", "Show hosts, devices and sessions");
   list_command->add_option("--pool", list.pool, "GPU hosts (default: FARGPU_POOL)");
-  list_command->add_option("-o,--output", list.output, "table or json")->check(CLI::IsMember({"table", "json"}));
+  list_command->add_option("-o,--output", list.output, "table or json")->capture_default_str()->check(CLI::IsMember({"table", "json"}));
 
   cli::TopOptions top;
   CLI::App* const top_command = app.add_subcommand("top", "Show what devices do and for whom, as it changes");
   top_command->add_option("--pool", top.pool, "GPU hosts (default: FARGPU_POOL)");
-  top_command->add_option("-o,--output", top.output, "table or json, which is told once")->check(CLI::IsMember({"table", "json"}));
-  top_command->add_option("-d,--delay", top.seconds, "Seconds between two looks")->check(CLI::Range(0.1, 3600.0));
+  top_command->add_option("-o,--output", top.output, "table or json, which is told once")->capture_default_str()->check(CLI::IsMember({"table", "json"}));
+  top_command->add_option("-d,--delay", top.seconds, "Seconds between two looks")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
   top_command->add_flag("--once", top.once, "Look once, as where the output is no terminal");
 
   cli::PolicyOptions policy;
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
   cli::SmiOptions smi;
   CLI::App* const smi_command = app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
   smi_command->add_option("--pool", smi.pool, "GPU hosts (default: FARGPU_POOL)");
-  smi_command->add_option("-o,--output", smi.output, "table or json")->check(CLI::IsMember({"table", "json"}));
+  smi_command->add_option("-o,--output", smi.output, "table or json")->capture_default_str()->check(CLI::IsMember({"table", "json"}));
 
   cli::DoctorOptions doctor;
   CLI::App* const doctor_command = app.add_subcommand("doctor", "Check everything that a program will need, and say how to mend it");
@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   CLI::App* const token_create = token_verb("create", "Make a token, and show it once");
   token_create->add_option("--tenant", token.tenant, "Whose it is")->required();
   token_create->add_option("--name", token.name, "What it is called in the list")->required();
-  token_create->add_option("--ttl", token.ttl, "How long it is good, for example 24h, or never");
+  token_create->add_option("--ttl", token.ttl, "How long it is good, for example 24h, or never")->capture_default_str();
   CLI::App* const token_list = token_verb("list", "Show what tokens there are");
   CLI::App* const token_revoke = token_verb("revoke", "Make a token worthless from now on");
   token_revoke->add_option("name", token.name, "Its name")->required();
@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
   const auto pki_verb = [&](const char* name, const char* help) {
     CLI::App* const verb = pki_command->add_subcommand(name, help);
     verb->add_option("--folder", pki.folder, "Where certificates and keys are kept")->required();
-    verb->add_option("--life", pki.life, "How long the certificate is good, for example 365d");
+    verb->add_option("--life", pki.life, "How long the certificate is good, for example 90d")->capture_default_str();
     return verb;
   };
   CLI::App* const pki_init = pki_verb("init", "Make an authority");
@@ -108,10 +108,14 @@ int main(int argc, char** argv) {
       std::cerr << "; `fargpu run -- " << word << "` runs a program\n";
       return cli::exit_own_error;
     }
-    const int code = app.exit(error);
-    return code == 0 ? 0 : cli::exit_own_error;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    const CLI::App* of = &app;  // the command that was begun
+    std::string help = "fargpu";
+    for (; !of->get_subcommands().empty(); help += " " + of->get_name()) of = of->get_subcommands().front();
+    std::cerr << "fargpu: " << error.what() << "; see `" << help << " --help`\n";
+    return cli::exit_own_error;
   }
-  try {
+  const auto command = [&] {
     if (run_command->parsed()) return cli::run(run);
     if (list_command->parsed()) return cli::list(list);
     if (top_command->parsed()) return cli::top(top);
@@ -124,6 +128,11 @@ int main(int argc, char** argv) {
     if (pki_init->parsed()) return cli::init_pki(pki);
     if (pki_issue->parsed()) return cli::issue_pki(pki);
     return cli::doctor(doctor);
+  };
+  try {
+    const int code = command();
+    if (!std::cout.flush()) throw std::runtime_error("what there is to say cannot be written; is the disk full?");
+    return code;
   } catch (const std::exception& error) {
     std::cerr << "fargpu: " << error.what() << "\n";
     return cli::exit_own_error;

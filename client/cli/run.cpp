@@ -72,19 +72,30 @@ std::string new_job() {
 
 // What is asked for on the command line counts more than what the environment asks for, for the programs too.
 void ask_for(const RunOptions& options) {
-  const std::pair<const char*, const std::string&> wishes[] = {{"FARGPU_GPUS", options.gpus},
-                                                               {"FARGPU_MEM", options.memory},
-                                                               {"FARGPU_COMPUTE", options.compute},
-                                                               {"FARGPU_PRIORITY", options.priority},
-                                                               {"FARGPU_WAIT", options.wait}};
+  struct Wish {
+    const char* flag;
+    const char* variable;
+    const std::string& value;
+  };
+  const Wish wishes[] = {{"--gpus", "FARGPU_GPUS", options.gpus},
+                         {"--mem", "FARGPU_MEM", options.memory},
+                         {"--compute", "FARGPU_COMPUTE", options.compute},
+                         {"--priority", "FARGPU_PRIORITY", options.priority},
+                         {"--wait", "FARGPU_WAIT", options.wait}};
   bool new_wish = !options.pool.empty();
-  for (const auto& [name, value] : wishes) {
-    if (value.empty()) continue;
-    ::setenv(name, value.c_str(), 1);
+  for (const Wish& wish : wishes) {
+    if (wish.value.empty()) continue;
+    ::setenv(wish.variable, wish.value.c_str(), 1);
     new_wish = true;
   }
   // Within another job without wishes of its own it is part of that job.
   if (new_wish || !std::getenv("FARGPU_JOB")) ::setenv("FARGPU_JOB", new_job().c_str(), 1);
+  std::string error = config().number_error;
+  if (error.empty()) return;
+  // It is called what its user called it.
+  for (const Wish& wish : wishes)
+    if (!wish.value.empty() && error.starts_with(std::string(wish.variable) + " ")) error.replace(0, std::strlen(wish.variable), wish.flag);
+  throw std::runtime_error(error);
 }
 
 }  // namespace
@@ -92,7 +103,6 @@ void ask_for(const RunOptions& options) {
 int run(const RunOptions& options) {
   if (!options.pool.empty()) ::setenv("FARGPU_POOL", options.pool.c_str(), 1);
   ask_for(options);
-  if (!config().number_error.empty()) throw std::runtime_error(config().number_error);
   const std::vector<PoolHost> hosts = pool_hosts(options.pool);
   const std::filesystem::path folder = library_folder();
   if (folder.empty()) {

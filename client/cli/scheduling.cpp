@@ -43,6 +43,7 @@ int policy(const PolicyOptions& options) {
 }
 
 int quota(const QuotaOptions& options) {
+  if (options.percent == 0 && options.weight == 0) throw std::runtime_error("say what of it is to change: --percent or --weight");
   return change(options.host, [&](wire::SchedulingRequest::Builder request) {
     auto share = request.initShare();
     share.setSession(options.session);

@@ -36,8 +36,9 @@ int create_token(const TokenOptions& options) {
 
 int list_tokens(const TokenOptions& options) {
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  const auto entries = site::read_tokens(options.file);
   std::cout << fmt::format("{:<24} {:<24} {}\n", "name", "tenant", "expires");
-  for (const site::TokenEntry& entry : site::read_tokens(options.file)) {
+  for (const site::TokenEntry& entry : entries) {
     std::cout << fmt::format("{:<24} {:<24} {}{}\n", entry.name, entry.tenant, site::time_text(entry.expires),
                              entry.expires && *entry.expires <= now ? "  (over)" : "");
   }

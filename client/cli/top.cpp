@@ -1,6 +1,7 @@
 // `fargpu top`: what devices do, and for whom.
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 #include <thread>
 
 #include "client/control_connection.h"
@@ -83,25 +85,41 @@ Json look(const PoolHost& host, Readings& readings) {
 std::string percent(const Json& ratio) { return ratio.is_null() ? "-" : fmt::format("{:.0f}%", 100 * ratio.get<double>()); }
 std::string gib(const Json& bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes.get<std::uint64_t>()) / (1u << 30)); }
 
-void print(const Json& host) {
-  if (host.contains("error")) {
-    std::cout << host["host"].get<std::string>() << "  ! " << host["error"].get<std::string>() << "\n";
-    return;
-  }
-  std::cout << fmt::format("{}  policy {}\n", host["host"].get<std::string>(), host["policy"].get<std::string>());
+std::string text_of(const Json& host) {
+  if (host.contains("error")) return host["host"].get<std::string>() + "  ! " + host["error"].get<std::string>() + "\n";
+  std::string text = fmt::format("{}  policy {}\n", host["host"].get<std::string>(), host["policy"].get<std::string>());
   unsigned number = 0;
   for (const Json& device : host["devices"]) {
     const Json& utilisation = device["utilisation_percent"];
-    std::cout << fmt::format("  GPU {}  {:<28} {:>10} of {:>10}  {:>5}\n", number++, device["name"].get<std::string>(), gib(device["used_bytes"]),
-                             gib(device["memory_bytes"]), utilisation.is_null() ? "-" : fmt::format("{}%", utilisation.get<int>()));
+    text += fmt::format("  GPU {}  {:<28} {:>10} of {:>10}  {:>5}\n", number++, device["name"].get<std::string>(), gib(device["used_bytes"]),
+                        gib(device["memory_bytes"]), utilisation.is_null() ? "-" : fmt::format("{}%", utilisation.get<int>()));
   }
-  std::cout << fmt::format("  {:>7}  {:<20} {:<16} {:>10} {:>6} {:>6} {:>7} {:>9}  {}\n", "session", "program", "tenant", "memory", "use", "share",
-                           "weight", "throttled", "turn");
+  text += fmt::format("  {:>7}  {:<20} {:<16} {:>10} {:>6} {:>6} {:>7} {:>9}  {}\n", "session", "program", "tenant", "memory", "use", "share", "weight",
+                      "throttled", "turn");
   for (const Json& session : host["sessions"])
-    std::cout << fmt::format("  {:>7}  {:<20.20} {:<16.16} {:>10} {:>6} {:>5}% {:>7} {:>9}  {}\n", session["id"].get<std::uint64_t>(),
-                             session["program"].get<std::string>(), session["tenant"].get<std::string>(), gib(session["memory_bytes"]),
-                             percent(session["use_ratio"]), session["share_percent"].get<unsigned>(), session["weight"].get<unsigned>(),
-                             percent(session["throttled_ratio"]), session["has_turn"].get<bool>() ? "yes" : "waits");
+    text += fmt::format("  {:>7}  {:<20.20} {:<16.16} {:>10} {:>6} {:>5}% {:>7} {:>9}  {}\n", session["id"].get<std::uint64_t>(),
+                        session["program"].get<std::string>(), session["tenant"].get<std::string>(), gib(session["memory_bytes"]),
+                        percent(session["use_ratio"]), session["share_percent"].get<unsigned>(), session["weight"].get<unsigned>(),
+                        percent(session["throttled_ratio"]), session["has_turn"].get<bool>() ? "yes" : "waits");
+  return text;
+}
+
+// As much of a text as the terminal shows without scrolling, so that the next look begins where this one did.
+std::string fitted(const std::string& text) {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row < 2 || size.ws_col == 0) return text;
+  std::istringstream all(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(all, line);) lines.push_back(line.substr(0, size.ws_col));
+  const std::size_t room = size.ws_row - 1;  // the cursor is below
+  if (lines.size() > room) {
+    const auto hidden = lines.size() - room + 1;
+    lines.resize(room);
+    lines.back() = fmt::format("  and {} more lines", hidden).substr(0, size.ws_col);
+  }
+  std::string result;
+  for (const std::string& line : lines) result += line + "\n";
+  return result;
 }
 
 }  // namespace
@@ -118,11 +136,11 @@ int top(const TopOptions& options) {
     std::this_thread::sleep_for(pause);
     Json all = Json::array();
     for (const PoolHost& host : hosts) all.push_back(look(host, readings));
-    if (live) std::cout << "\033[H\033[2J";
-    if (json) std::cout << all.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+    std::string text;
+    if (json) text = all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     else
-      for (const Json& host : all) print(host);
-    std::cout.flush();
+      for (const Json& host : all) text += text_of(host);
+    std::cout << (live ? "\033[H\033[2J" + fitted(text) : text) << std::flush;
     if (!live) return std::any_of(all.begin(), all.end(), [](const Json& host) { return host.contains("error"); }) ? exit_own_error : 0;
   }
 }

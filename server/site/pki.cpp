@@ -57,7 +57,7 @@ void write_new(const std::filesystem::path& path, const std::string& text, int m
 Certificate read_certificate(const std::filesystem::path& path) {
   const Bio in(BIO_new_file(path.c_str(), "r"));
   Certificate certificate(in ? PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr) : nullptr);
-  require(certificate != nullptr, "cannot read certificate " + path.string());
+  require(certificate != nullptr, "cannot read certificate " + path.string() + " (`fargpu pki init` makes an authority)");
   return certificate;
 }
 

@@ -1,6 +1,8 @@
 """`fargpu doctor`: whatever is wrong, it says what, and how to mend it."""
 
+import os
 import socket
+import subprocess
 import unittest
 
 from rig import SystemTest, fake_broker, fargpu, paths
@@ -23,7 +25,7 @@ class Doctor(SystemTest):
         self.assertNotIn("FAIL", report)
 
     def test_no_pool(self):
-        self.findings(None, "no pool is named", "for example FARGPU_POOL=gpuhost:8470", "1 thing(s) to mend")
+        self.findings(None, "no pool is named", "for example FARGPU_POOL=gpuhost:8470", "1 thing to mend")
 
     def test_wrong_port(self):
         with socket.socket() as unused:  # bound, so that nobody else takes it, and deaf
@@ -34,6 +36,29 @@ class Doctor(SystemTest):
     def test_numbers_that_are_none(self):
         self.findings(self.broker().pool, "FARGPU_SPIN_US is 'soon'; give microseconds", env={"FARGPU_SPIN_US": "soon"})
         self.findings(self.broker().pool, "FARGPU_COMPRESS is 'very'; use auto, on or off", env={"FARGPU_COMPRESS": "very"})
+
+    def test_variables_that_are_none(self):
+        report = self.findings(self.broker().pool, "note  FARGPU_COMPRES is no variable of fargpu", code=0, env={"FARGPU_COMPRES": "on", "FARGPU_COMPRESS": "on"})
+        self.assertNotIn("FARGPU_COMPRESS is no", report)
+
+    def test_words_that_are_none(self):
+        for arguments, words in ((("ls", "--long"), "fargpu: The following argument was not expected: --long; see `fargpu ls --help`"),
+                                 (("policy",), "see `fargpu policy --help`"),
+                                 (("policy", "set"), "see `fargpu policy set --help`"),
+                                 (("quota", "1"), "--percent or --weight"),
+                                 (("run", "-n", "two", "--", "true"), "--gpus is 'two'; give a number of GPUs"),
+                                 (("run", "--mem", "8", "--", "true"), "--mem is '8'; give an amount of memory with its unit")):
+            done = fargpu(*arguments, pool="127.0.0.1:1")
+            self.assertEqual((done.code, done.out), (125, ""), arguments)
+            self.assertIn(words, done.err)
+            self.assertEqual(done.err.count("\n"), 1, done.err)
+        self.assertIn("FARGPU_GPUS is 'two'", fargpu("run", "--", "true", pool="127.0.0.1:1", env={"FARGPU_GPUS": "two"}).err)
+
+    def test_a_full_disk(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([paths.FARGPU, "token", "list", "--file", os.devnull], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 125)
+        self.assertIn("cannot be written", done.stderr)
 
     def test_commands_that_are_none(self):
         done = fargpu("nvidia-smi")

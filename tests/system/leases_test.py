@@ -268,7 +268,7 @@ class Leases(SystemTest):
         self.assertIn("`fargpu token create --file /nowhere/tokens` makes one", done.err.text())
         asked = fargpu("run", "-m", "8", "--", "true", pool="127.0.0.1:1")
         self.assertEqual(asked.code, 125)
-        self.assertIn("FARGPU_MEM is '8'; give an amount of memory with its unit", asked.err)
+        self.assertIn("--mem is '8'; give an amount of memory with its unit", asked.err)
 
     def test_devices_and_tokens_for_nobody_are_warned_of(self):
         with tempfile.TemporaryDirectory() as folder, settings_file("[tenant.lab]\ndevices = [1, 7]\n") as file:

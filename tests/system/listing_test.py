@@ -2,8 +2,11 @@
 
 import json
 import os
+import pty
 import shutil
+import subprocess
 import tempfile
+import termios
 import unittest
 
 from rig import SystemTest, fargpu, paths, wait_until
@@ -14,6 +17,26 @@ class Listing(SystemTest):
         done = fargpu("ls", "-o", "json", pool=pool)
         self.assertEqual((done.code, done.err), (code, ""), done.out)
         return json.loads(done.out)
+
+    def test_top_fits_its_terminal(self):
+        host = self.broker(env={"FARGPU_FAKE_DEVICES": 8})
+        seen, terminal = pty.openpty()
+        self.addCleanup(os.close, seen)
+        termios.tcsetwinsize(terminal, (5, 40))
+        top = subprocess.Popen([paths.FARGPU, "top", "--delay", "0.1", "--pool", host.pool], stdout=terminal)
+        os.close(terminal)
+        try:
+            text = b""
+            while text.count(b"\033[2J") < 3:
+                text += os.read(seen, 4096)
+        finally:
+            top.terminate()
+            top.wait()
+        look = text.decode().split("\033[H\033[2J")[1].splitlines()
+        self.assertEqual(len(look), 4)  # and the cursor below
+        self.assertLessEqual(max(map(len, look)), 40)
+        self.assertIn("GPU 1", look[2])
+        self.assertEqual(look[3], "  and 7 more lines")
 
     def test_while_sessions_run_and_after(self):
         host = self.broker()
