@@ -176,7 +176,10 @@ class TlsChannel final : public Channel {
 
   // Why a handshake failed, for people.
   std::string reason(int error) {
-    if (const long verified = SSL_get_verify_result(ssl_); verified != X509_V_OK)
+    const long verified = SSL_get_verify_result(ssl_);
+    if (verified == X509_V_ERR_HOSTNAME_MISMATCH || verified == X509_V_ERR_IP_ADDRESS_MISMATCH)
+      return "its certificate is for other names; reach it by one of those, or have one issued for this one (`fargpu pki issue --host`)";
+    if (verified != X509_V_OK)
       return std::string("its certificate is not believed (") + X509_verify_cert_error_string(verified) + ")";
     const unsigned long last = ERR_peek_error();
     if (error == SSL_ERROR_SYSCALL || ERR_GET_REASON(last) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return "it closed the connection";

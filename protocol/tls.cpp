@@ -126,12 +126,12 @@ TlsContext make_client_context(const TlsTrust& trust) {
   SSL_CTX_set_verify(c, SSL_VERIFY_PEER, nullptr);
   if (!trust.fingerprint.empty()) {
     const auto bytes = parse_hex(trust.fingerprint);
-    if (!bytes || bytes->size() != 32) throw TlsError("a fingerprint is 64 hexadecimal digits, not '" + trust.fingerprint + "'");
+    if (!bytes || bytes->size() != 32) throw TlsError("FARGPU_FINGERPRINT is '" + trust.fingerprint + "'; a fingerprint is 64 hexadecimal digits");
     attached(context).fingerprint = *bytes;
     SSL_CTX_set_cert_verify_callback(c, verify_fingerprint, nullptr);
   } else if (!trust.ca_file.empty()) {
     if (SSL_CTX_load_verify_file(c, trust.ca_file.c_str()) != 1)
-      throw TlsError("authority '" + trust.ca_file + "' cannot be used: " + tls_complaint());
+      throw TlsError("FARGPU_CA names '" + trust.ca_file + "', which cannot be used: " + tls_complaint());
   }
   if (!trust.certificate_file.empty()) use_certificate(c, trust.certificate_file, trust.key_file);
   if (trust.key) {
@@ -147,7 +147,7 @@ TlsContext make_server_context(TlsService service) {
   if (!service.certificate_file.empty()) use_certificate(c, service.certificate_file, service.key_file);
   if (!service.client_ca_file.empty()) {
     if (SSL_CTX_load_verify_file(c, service.client_ca_file.c_str()) != 1)
-      throw TlsError("authority '" + service.client_ca_file + "' cannot be used: " + tls_complaint());
+      throw TlsError("tls_client_ca names '" + service.client_ca_file + "', which cannot be used: " + tls_complaint());
     SSL_CTX_set_verify(c, SSL_VERIFY_PEER, nullptr);  // who has no certificate may have a token
   }
   if (service.find_key) {

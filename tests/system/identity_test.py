@@ -179,7 +179,7 @@ class Identity(SystemTest):
     def test_a_host_by_a_name_that_is_not_its(self):
         self.must("pki", "issue", "--folder", self.pki, "--server", "third", "--host", "elsewhere")
         host = self.host(server="third")
-        self.assert_refused(host, self.trusting(token=self.token("t")), "not believed")
+        self.assert_refused(host, self.trusting(token=self.token("t")), "its certificate is for other names")
 
     def test_a_client_of_another_authority(self):
         other = self.folder / "other"
@@ -196,7 +196,10 @@ class Identity(SystemTest):
     def test_files_that_are_not_there(self):
         host = self.host()
         self.assert_refused(host, self.trusting(token_file=self.folder / "none"), "FARGPU_TOKEN_FILE names")
-        self.assert_refused(host, {"FARGPU_CA": self.folder / "none"}, "cannot be used")
+        self.assert_refused(host, {"FARGPU_CA": self.folder / "none"}, "FARGPU_CA names")
+        self.assert_refused(host, {"FARGPU_FINGERPRINT": "beef"}, "FARGPU_FINGERPRINT is 'beef'")
+        self.assertIn("`fargpu pki init` makes an authority", fargpu("pki", "issue", "--folder", self.folder / "none", "--tenant", "lab").err)
+        self.assertEqual(fargpu("token", "list", "--file", self.folder / "none").out, "")
         self.assert_refused(host, self.trusting(cert=self.pki / "ca.crt"), "belong together")
 
     def test_a_client_without_tls_where_it_is_spoken(self):
