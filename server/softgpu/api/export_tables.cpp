@@ -31,13 +31,6 @@ Word slot(F* function) {
   return reinterpret_cast<Word>(function);
 }
 
-void say_once(const std::string& text) {
-  static auto* mutex = new std::mutex();
-  static auto* said = new std::set<std::string>();
-  std::lock_guard lock(*mutex);
-  if (said->insert(text).second) log_line(text);
-}
-
 enum Table { cudart_table, tools_table, hooks_table, checks_table, relay_table };
 constexpr const char* table_names[] = {"cudart interface", "tools TLS", "runtime callback hooks",
                                        "context checks", "relay"};
@@ -45,7 +38,7 @@ constexpr const char* table_names[] = {"cudart interface", "tools TLS", "runtime
 template <Table table, size_t index>
 CUresult unknown_slot() noexcept {
   return guarded([] {
-    say_once("slot " + std::to_string(index) + " of the private table '" + table_names[table] +
+    log_once("slot " + std::to_string(index) + " of the private table '" + table_names[table] +
              "' is not supported by the software GPU");
     return CUDA_ERROR_NOT_SUPPORTED;
   });

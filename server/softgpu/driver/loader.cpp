@@ -22,7 +22,7 @@ template <class Step>
 auto reporting(JitOptions& options, Step step) {
   auto fail = [&](CUresult code, const std::string& message) {
     options.report_error(message);
-    log_line(message);
+    log_once(message);  // a library may try hundreds of images
     throw Failure(code);
   };
   try {
