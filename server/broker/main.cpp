@@ -48,6 +48,8 @@ int main(int argc, char** argv) {
     }
     EventLog::start(settings.log_level, settings.log_format);
     ::signal(SIGPIPE, SIG_IGN);
+    for (const std::string& name : settings.unknown_variables)
+      EventLog::warn("no such setting", {{"variable", name}, {"meaning", "it counts for nothing; `fargpud --help` lists those that there are"}});
     check_image_folder(settings);
     asio::io_context io;
     Broker broker(io, settings);

@@ -125,14 +125,16 @@ std::string variable_of(const Entry& entry) {
   return variable;
 }
 
-// A misspelt variable would else count for nothing, unseen.
-void check_variables() {
+// Not refused: Kubernetes gives variables of such names to a pod beside a service called fargpud.
+std::vector<std::string> unknown_variables() {
+  std::vector<std::string> unknown;
   for (char** variable = environ; *variable; ++variable) {
     const std::string_view name = std::string_view(*variable).substr(0, std::string_view(*variable).find('='));
     if (name.starts_with("FARGPUD_") &&
         std::none_of(entries().begin(), entries().end(), [&](const Entry& entry) { return name == variable_of(entry); }))
-      throw SettingsError("there is no setting for the environment variable " + std::string(name) + "; `fargpud --help` lists them");
+      unknown.emplace_back(name);
   }
+  return unknown;
 }
 
 void store(Settings& settings, const Entry& entry, const std::string& value, const std::string& from) {
@@ -294,7 +296,7 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
     exit_code = app.exit(error);
     return Wish::done;
   }
-  check_variables();
+  settings.unknown_variables = unknown_variables();
 
   toml::table table;
   const bool wanted = !file.empty();

@@ -53,6 +53,7 @@ struct Settings {
   };
   std::string file;             ///< the settings file; empty if there is none
   std::vector<Origin> origins;  ///< for --show-config
+  std::vector<std::string> unknown_variables;  ///< misspelt perhaps: they count for nothing
 };
 
 /// A setting that cannot be; the text names it, its value, where it came from and what would be right.

@@ -78,6 +78,10 @@ class Settings(SystemTest):
             self.assertEqual(done.code, 2)
             self.assertIn("is another fargpud running?", done.err)
 
+    def test_a_misspelt_variable_is_told(self):
+        host = self.broker(env={"FARGPUD_POLCY": "fair"})
+        self.assertEqual(host.log("no such setting")["variable"], "FARGPUD_POLCY")
+
     def test_what_is_shown_is_checked(self):
         with settings_file("[tenant.lab]\nbandwidth = \"fast\"\n") as file:
             done = self.refused("--show-config", config=file)
