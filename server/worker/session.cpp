@@ -1179,17 +1179,21 @@ CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& fo
   return CUDA_SUCCESS;
 }
 
-CUresult Session::hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout) {
-  if (!current_) return CUDA_SUCCESS;  // as in a graph that is made without one: the driver says what it thinks of that
+CUresult Session::hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout, ContextState* kernel_context) {
+  // A function is of its module's context, wherever it is named.
+  const Handles::Entry* const module = handles_.find(HandleKind::module, Handle(entry.owner));
+  ContextState* owner = kernel ? kernel_context : context(module ? module->context : entry.context);
+  if (!owner) owner = kernel_context;
+  if (!owner || !current_) return CUDA_SUCCESS;  // as in a graph that is made without one: the driver says what it thinks of that
   if (!layout.local_bytes) {
     int bytes = 0;
     const CUresult result = kernel ? driver_.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(entry.value),
-                                                                  driver_ordinal(current_->device))
+                                                                  driver_ordinal(owner->device))
                                    : driver_.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUfunction>(entry.value));
     if (result != CUDA_SUCCESS) return CUDA_SUCCESS;  // the launch will say the same
     layout.local_bytes = static_cast<std::uint32_t>(std::max(bytes, 0));
   }
-  return driver_memory().hold_local(*layout.local_bytes);
+  return owner->driver_memory->hold_local(*layout.local_bytes);
 }
 
 }  // namespace fargpu::server

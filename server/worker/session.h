@@ -275,8 +275,8 @@ class Session final : FrameHandler {
   const std::shared_ptr<DriverTable>& lent_driver() const { return lent_driver_; }
   UserObjects& user_objects() { return user_objects_; }
 
-  /// Before a function (or kernel) is given to the driver in the current context: what its threads need of local memory.
-  CUresult hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout);
+  /// Before a function (or kernel, in this context) is given to the driver: what its threads need of local memory.
+  CUresult hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout, ContextState* kernel_context);
   /// Layouts of functions live as long as the session; a handle's entry points to its own.
   CUresult layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found);
 
