@@ -100,6 +100,7 @@ void Session::stop(const std::string& why) {
 
 // One round: read and execute, collect, look for completions, send. Returns whether anything happened.
 bool Session::turn() {
+  rounds_.fetch_add(1, std::memory_order_relaxed);
   const bool heard = reading() && reader_.pump();
   bool progress = heard;
   progress |= crew_.collect([this](const CallId& id, CUresult result) { finish(id, result); });
@@ -143,6 +144,7 @@ bool Session::send_rest() {
   auto deadline = Clock::now() + options_.silence;
   while (!output_.empty()) {
     const auto now = Clock::now();
+    rounds_.fetch_add(1, std::memory_order_relaxed);
     if (output_.pump()) deadline = now + options_.silence;
     else if (now >= deadline) return false;
     else channel_.wait({.writable = true}, deadline - now);

@@ -96,6 +96,8 @@ class Session final : FrameHandler {
 
   /// Makes run() end soon, with a word to the client. Any thread.
   void stop(const std::string& why);
+  /// Grows while the executor goes round; a driver call that does not return stops it. Any thread.
+  std::uint64_t rounds() const { return rounds_.load(std::memory_order_relaxed); }
   /// A further connection for contents of memory, on which both sides have sent one frame. Any thread.
   void add_lane(std::unique_ptr<Channel> channel) { transfers_.add_lane(std::move(channel), 1, 1); }
   bool lanes_full() const { return transfers_.lanes_full(); }
@@ -395,6 +397,7 @@ class Session final : FrameHandler {
   std::atomic<bool> stopping_{false};
   std::mutex stop_mutex_;
   std::string stop_why_;
+  std::atomic<std::uint64_t> rounds_{0};
   std::uint64_t calls_ = 0;
   std::uint64_t confirmed_at_ = 0;
   std::chrono::steady_clock::time_point heard_at_;
