@@ -35,7 +35,8 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
       images_(options_.image_folder, options_.image_bytes_max, host_budget_),
-      completions_(driver, [this](CUevent event) { flush_prints(event); }, [this](StreamState& stream, CUevent event) { return crew_.record(stream, event); }),
+      completions_(driver, [this](CUevent event) { flush_prints(event); }, [this](StreamState& stream, CUevent event) { return crew_.record(stream, event); },
+                   [this] { return reading(); }),
       turns_(*this, options_.turns),
       lent_driver_(&driver, [](DriverTable*) {}),
       heard_at_(Clock::now()),
@@ -101,7 +102,8 @@ void Session::stop(const std::string& why) {
 // One round: read and execute, collect, look for completions, send. Returns whether anything happened.
 bool Session::turn() {
   rounds_.fetch_add(1, std::memory_order_relaxed);
-  const bool heard = reading() && reader_.pump();
+  if (!reading() || completions_.held_up()) return wait_for_reader();
+  const bool heard = reader_.pump();
   bool progress = heard;
   progress |= crew_.collect([this](const CallId& id, CUresult result) { finish(id, result); });
   progress |= aside_.collect();
@@ -127,6 +129,16 @@ bool Session::turn() {
   // A client whose bytes find no room here is not silent, and one that takes its answers lives.
   if (heard || sent || reader_.blocked()) heard_at_ = now;
   if (progress) busy_until_ = now + options_.spin;
+  return progress;
+}
+
+// The client does not take what there is for it: nothing is done that would make it more.
+bool Session::wait_for_reader() {
+  bool progress = reading() && completions_.poll(streams_hurried);
+  if (output_.pump()) {
+    progress = true;
+    heard_at_ = sent_at_ = Clock::now();
+  }
   return progress;
 }
 

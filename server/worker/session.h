@@ -326,6 +326,7 @@ class Session final : FrameHandler {
   void give_up(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
+  bool wait_for_reader();
   bool look_for_completions(bool hurried);
   void rest();
   bool send_rest();

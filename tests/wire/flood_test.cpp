@@ -1,0 +1,76 @@
+// Clients that ask for more than they take: what a worker keeps for them in the host's memory has bounds.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
+
+#include "calls_context.capnp.h"
+#include "calls_stream.capnp.h"
+#include "hand_made_client.h"
+#include "protocol/image_hash.h"
+
+using namespace fargpu;
+using test::HandMadeClient;
+
+namespace {
+
+constexpr std::uint64_t mib = 1u << 20;
+
+/// Of this process, in which the worker is.
+std::uint64_t resident() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t all = 0, here = 0;
+  file >> all >> here;
+  return here * 4096;
+}
+
+/// Waits until the driver has been called so often.
+void wait_for_calls(const char* name, std::size_t times) {
+  for (int i = 0; i < 20'000 && fake::FakeDriver::instance()->calls(name) < times; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  REQUIRE(fake::FakeDriver::instance()->calls(name) >= times);
+}
+
+struct Paused {
+  Paused() { fake::FakeDriver::instance()->pause(true); }
+  ~Paused() { fake::FakeDriver::instance()->pause(false); }
+};
+
+}  // namespace
+
+TEST_CASE("what is delivered waits at the GPU's side for a client that does not read") {
+  constexpr std::uint64_t bytes = 4 * mib, times = 64;
+  HandMadeClient client(0, false, false, 8 * mib);
+  client.open_context();
+  client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+    in.setAddress(0x1000'0000'0000);
+    in.setBytes(bytes);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [](auto in) {
+    in.setAddress(0x5000);
+    in.setBytes(bytes);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  const std::size_t copied = fake::FakeDriver::instance()->calls("cuMemcpyDtoHAsync_v2");
+  const std::uint64_t before = resident();
+  {
+    const Paused paused;
+    for (std::uint64_t i = 0; i < times; ++i) {
+      client.send_call<wire::CopyOut>(
+          Opcode::copyOut,
+          [](wire::CopyOut::Builder in) {
+            in.setStream(1);
+            in.initShape().setWidth(bytes);
+            in.initSource().setAddress(0x1000'0000'0000);
+            in.initTarget().setBlock(0x5000);
+          },
+          {}, false);
+    }
+    wait_for_calls("cuMemcpyDtoHAsync_v2", copied + times);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  CHECK((resident() - before) / mib < 64);
+  // Who reads gets all of it.
+  client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
+  CHECK(client.reply() == CUDA_SUCCESS);
+}
