@@ -18,6 +18,7 @@ constexpr std::size_t staging_out_bytes = 32u << 20;
 constexpr auto usage_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
 constexpr auto completion_interval = std::chrono::microseconds(50);
+constexpr std::size_t waits_max = 1u << 20;   // work held back, who waits for it, and completions; no program comes near
 constexpr std::size_t streams_hurried = 4;  // to look at while calls come in
 constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
 
@@ -129,6 +130,7 @@ bool Session::turn() {
   // A client whose bytes find no room here is not silent, and one that takes its answers lives.
   if (heard || sent || reader_.blocked()) heard_at_ = now;
   if (progress) busy_until_ = now + options_.spin;
+  if (order_.waits() + completions_.size() > waits_max) throw ProtocolError("more things wait than a session may have waiting");
   return progress;
 }
 

@@ -74,3 +74,29 @@ TEST_CASE("what is delivered waits at the GPU's side for a client that does not 
   client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
   CHECK(client.reply() == CUDA_SUCCESS);
 }
+
+TEST_CASE("waits for what is held back take memory that is counted") {
+  HandMadeClient client(4 * mib);
+  client.open_context();
+  client.send_call<wire::HostFunction>(Opcode::hostFunction, [](auto in) {
+    in.setStream(1);
+    in.setCallback(1);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  const std::uint64_t before = resident();
+  for (int i = 0; i < 20'000; ++i) client.send_call<wire::CuCtxSynchronize>(Opcode::cuCtxSynchronize, [](auto) {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+  CHECK((resident() - before) / mib < 64);
+}
+
+TEST_CASE("a session that has too much waiting ends") {
+  HandMadeClient client;
+  client.open_context();
+  client.send_call<wire::HostFunction>(Opcode::hostFunction, [](auto in) {
+    in.setStream(1);
+    in.setCallback(1);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  for (int i = 0; i < 1'100'000; ++i) client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
+  CHECK(client.worker_end().find("more things wait") != std::string::npos);
+}
