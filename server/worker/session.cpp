@@ -1173,9 +1173,9 @@ bool Session::borrow_context() {
 }
 
 CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found) {
-  found = entry.layout;
+  found = entry.layout.get();
   if (found) return CUDA_SUCCESS;
-  auto layout = std::make_unique<FunctionLayout>();
+  auto layout = std::make_shared<FunctionLayout>();
   for (std::size_t index = 0;; ++index) {
     std::size_t offset = 0, bytes = 0;
     const auto ask = [&] {
@@ -1190,8 +1190,8 @@ CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& fo
     layout->parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
     layout->bytes = std::max(layout->bytes, static_cast<std::uint32_t>(offset + bytes));
   }
-  layouts_.push_back(std::move(layout));
-  found = entry.layout = layouts_.back().get();
+  entry.layout = std::move(layout);
+  found = entry.layout.get();
   return CUDA_SUCCESS;
 }
 

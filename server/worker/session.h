@@ -279,7 +279,7 @@ class Session final : FrameHandler {
 
   /// Before a function (or kernel, in this context) is given to the driver: what its threads need of local memory.
   CUresult hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout, ContextState* kernel_context);
-  /// Layouts of functions live as long as the session; a handle's entry points to its own.
+  /// The layout lives as long as the handle.
   CUresult layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found);
 
   /// An event of the client is being waited for, or not any more; destroying it waits until nobody does.
@@ -362,7 +362,6 @@ class Session final : FrameHandler {
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   UserObjects user_objects_{driver_, handles_};
-  std::vector<std::unique_ptr<FunctionLayout>> layouts_;
   std::vector<std::shared_ptr<void>> kept_;
   ContextState* current_ = nullptr;
   int captures_ = 0;

@@ -89,6 +89,37 @@ TEST_CASE("waits for what is held back take memory that is counted") {
   CHECK((resident() - before) / mib < 64);
 }
 
+TEST_CASE("what is kept of code that is loaded again and again is counted") {
+  HandMadeClient client(4 * mib);
+  client.open_context();
+  // Containers with nothing in them: a pointer to each is kept, which is half of what it takes itself.
+  constexpr std::size_t containers = 4096, header_bytes = 16;
+  std::vector<std::byte> image(containers * header_bytes);
+  for (std::size_t i = 0; i < containers; ++i) {
+    const auto put = [&](std::size_t offset, auto value) { std::memcpy(image.data() + i * header_bytes + offset, &value, sizeof(value)); };
+    put(0, std::uint32_t{0xBA55ED50});
+    put(4, std::uint16_t{1});
+    put(6, std::uint16_t{header_bytes});
+  }
+  const ImageHash hash = hash_image(image);
+  const auto name = [&](auto in) {
+    in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+    in.setBytes(image.size());
+  };
+  client.send_call<wire::SendImage>(Opcode::sendImage, name, image, false);
+  int loads = 0;
+  for (CUresult result = CUDA_SUCCESS; result != CUDA_ERROR_OUT_OF_MEMORY && loads < 1000; ++loads) {
+    client.send_call<wire::LoadImage>(Opcode::loadImage, [&](auto in) {
+      name(in);
+      in.setModule(true);
+      in.setWrapped(true);
+    });
+    result = client.reply();
+    CHECK((result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY));
+  }
+  CHECK(loads < 1000);
+}
+
 TEST_CASE("a session that has too much waiting ends") {
   HandMadeClient client;
   client.open_context();
