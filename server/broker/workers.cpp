@@ -266,7 +266,7 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       return;
     case wire::WorkerMessage::SHARE:
       require(Worker::State::session);
-      if (!shares_.add(worker.process, message.getShare(), std::move(descriptor)))
+      if (!shares_.add(worker.process, worker.lease->lease().tenant, message.getShare(), std::move(descriptor)))
         EventLog::warn("too much shared", {{"session", worker.session}, {"worker", worker.process}});
       return;
     case wire::WorkerMessage::UNSHARE:
