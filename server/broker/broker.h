@@ -63,6 +63,7 @@ class Broker {
   const Settings& settings_;
   std::unique_ptr<Identity> identity_;
   std::shared_ptr<asio::ssl::context> tls_;  // of the identity; null if it has none
+  Callers callers_;  // raises the limit of descriptors, by which others go
   Leases leases_;
   Workers workers_;
   Tickets tickets_;
@@ -70,7 +71,6 @@ class Broker {
   MemoryWatch memory_watch_;
   const HostStatus status_;
   LocalKeys local_keys_;
-  Callers callers_;
   Count patient_;  // connections that wait for a lease, or hold one
   Listeners listeners_;
   asio::signal_set signals_;

@@ -408,7 +408,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
 
     std::shared_ptr<Lease> lease;
     std::unique_ptr<LeaseSession> session;
-    counted_ = broker_.patient_.take();
+    counted_ = broker_.patient_.take(client_.tenant);
     if (!counted_) co_return co_await refuse_lease(wire::Failure::Reason::NO_CAPACITY, "too many clients wait for this host; try later");
     deadline_.cancel();
     std::shared_ptr<Waiter> place;  // in the queue

@@ -7,16 +7,18 @@
 
 namespace fargpu::server {
 
-bool Shares::add(pid_t worker, wire::Share::Reader share, Descriptor descriptor) {
+bool Shares::add(pid_t worker, const std::string& tenant, wire::Share::Reader share, Descriptor descriptor) {
   const auto key = share_key(share.getKey());
   const auto event = share.getEvent();
   const bool memory = share.getDevice() >= 0;
   if (!key || shares_.contains(*key) || event.size() > sizeof(CUipcEventHandle))
     throw ProtocolError("the worker shares what cannot be shared");
   // Without a descriptor: none was free here.
-  if (shares_.size() >= most_ || counts_[worker] >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
+  if (counts_[worker] >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
+  Count::Part room = room_.take(tenant);
+  if (!room) return false;
   const auto* const bytes = reinterpret_cast<const std::byte*>(event.begin());
-  shares_[*key] = {worker, {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}}};
+  shares_[*key] = {worker, std::move(room), {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}}};
   ++counts_[worker];
   return true;
 }

@@ -5,8 +5,10 @@
 
 #include <functional>
 #include <map>
+#include <string>
 #include <vector>
 
+#include "count.h"
 #include "server/worker/exchange.h"
 #include "worker_link.capnp.h"
 
@@ -16,11 +18,11 @@ namespace fargpu::server {
 class Shares {
  public:
   /// `most`: of all workers together, because each may hold a descriptor of this process.
-  explicit Shares(std::size_t most) : most_(most) {}
+  explicit Shares(std::size_t most) : room_(most) {}
 
   /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense. False if it is too much: then
   /// nothing is shared by the key, as whoever asks for it is told.
-  bool add(pid_t worker, wire::Share::Reader share, Descriptor descriptor);
+  bool add(pid_t worker, const std::string& tenant, wire::Share::Reader share, Descriptor descriptor);
   void remove(pid_t worker, capnp::Data::Reader key);
   /// Everything of a worker.
   void remove_all(pid_t worker);
@@ -30,9 +32,10 @@ class Shares {
  private:
   struct Share {
     pid_t worker = -1;
+    Count::Part room;
     SharedThing thing;
   };
-  const std::size_t most_;
+  Count room_;
   std::map<ShareKey, Share> shares_;
   std::map<pid_t, std::size_t> counts_;
 };

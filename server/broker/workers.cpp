@@ -22,6 +22,7 @@ namespace fargpu::server {
 namespace {
 
 constexpr auto retry_after_failure = std::chrono::seconds(5);
+constexpr auto end_patience = std::chrono::seconds(5);
 
 // The worker's environment: ours, without what a client may have an opinion on, plus the client's.
 std::vector<std::string> compose(const Environment& environment) {
@@ -266,7 +267,7 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       return;
     case wire::WorkerMessage::SHARE:
       require(Worker::State::session);
-      if (!shares_.add(worker.process, message.getShare(), std::move(descriptor)))
+      if (!shares_.add(worker.process, worker.lease->lease().tenant, message.getShare(), std::move(descriptor)))
         EventLog::warn("too much shared", {{"session", worker.session}, {"worker", worker.process}});
       return;
     case wire::WorkerMessage::UNSHARE:
@@ -286,9 +287,14 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
   }
 }
 
-// What it had of the device is there until its process has ended.
+// What it had of the device is there until its process has ended, which it is made to do.
 void Workers::end_session(Worker& worker, const std::string& reason) {
   worker.state = Worker::State::ending;
+  worker.end_deadline = std::make_unique<asio::steady_timer>(io_, end_patience);
+  worker.end_deadline->async_wait([this, process = worker.process](const asio::error_code& error) {
+    const auto late = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
+    if (!error && late != workers_.end()) kill(*late);
+  });
   shares_.remove_all(worker.process);
   EventLog::info("session ended", {{"session", worker.session},
                                    {"worker", worker.process},

@@ -82,6 +82,8 @@ struct Worker {
   std::function<void(Worker*, const std::string& failure)> when_ready;
   /// Runs until it is ready.
   std::unique_ptr<asio::steady_timer> start_deadline;
+  /// Runs from the end of its session: it has nothing to do any more.
+  std::unique_ptr<asio::steady_timer> end_deadline;
 };
 
 /// Everything runs on the broker's one thread.

@@ -6,7 +6,7 @@
 
 namespace fargpu::server {
 
-CUresult Arguments::read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function, bool copy) {
+CUresult Arguments::read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function, ContextState* kernel_context, bool copy) {
   bool kernel = false;
   Handles::Entry* entry = session.handles().find(HandleKind::function, Handle(handle));
   if (!entry) {
@@ -17,7 +17,7 @@ CUresult Arguments::read(Session& session, std::uint64_t handle, capnp::Data::Re
   FunctionLayout* found = nullptr;
   if (const CUresult bad = session.layout(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
   const FunctionLayout& layout = *found;
-  if (const CUresult bad = session.hold_local(*entry, kernel, *found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
   function = reinterpret_cast<CUfunction>(entry->value);
   kj::byte* begin = const_cast<kj::byte*>(block.begin());
   if (copy || block.size() < layout.bytes) {

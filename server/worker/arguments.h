@@ -11,13 +11,14 @@
 namespace fargpu::server {
 
 class Session;
+struct ContextState;
 
 /// Points into the message that the block came with, so it lives no longer than that, or holds a copy. A block may end early, as NCCL's
 /// do: what it leaves out is zero.
 class Arguments {
  public:
-  /// Resolves the function (or kernel).
-  CUresult read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function, bool copy = false);
+  /// Resolves the function (or kernel, which is to run in this context; null if in none that is known).
+  CUresult read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function, ContextState* kernel_context, bool copy = false);
   void** pointers() { return pointers_.data(); }
 
  private:

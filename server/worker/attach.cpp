@@ -150,6 +150,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.image_folder = options.image_folder;
     session_options.image_bytes_max = options.image_bytes_max;
     session_options.host_bytes_max = options.host_bytes_max;
+    session_options.output_bytes_max = options.output_bytes_max;
     session_options.spin = options.spin;
     session_options.launch_threads = options.launch_threads;
     session_options.printed = options.printed;

@@ -20,6 +20,7 @@ struct AttachOptions {
   std::filesystem::path image_folder;
   std::uint64_t image_bytes_max = 8ull << 30;
   std::uint64_t host_bytes_max = 0;
+  std::size_t output_bytes_max = SessionOptions().output_bytes_max;  ///< as in SessionOptions
   std::chrono::nanoseconds spin{0};
   unsigned launch_threads = 0;
   std::chrono::milliseconds silence = limits::silence_timeout;

@@ -39,6 +39,7 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
     return;
   }
   queues_[&stream].push_back({event, std::move(recorded.later), stream.submitted, kind, std::move(done)});
+  ++queued_;
 }
 
 void Completions::after_event(CUevent event, ContextState& context, Done done) {
@@ -70,7 +71,7 @@ void Completions::tell_passed() {
 
 // Takes what is complete off the front of a stream's queue.
 bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted,
-                                const std::array<std::vector<Ready>*, kinds>& ready) {
+                                const std::array<std::deque<Ready>*, kinds>& ready) {
   bool progress = false;
   while (!queue.empty()) {
     Entry& entry = queue.front();
@@ -81,34 +82,43 @@ bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, K
     if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure is for whoever waits
     ready[static_cast<std::size_t>(entry.kind)]->push_back({result, std::move(entry.done)});
     queue.pop_front();
+    --queued_;
     progress = true;
   }
   return progress;
 }
 
-// Signals are only gathered; what is of the other kinds runs at once, and the second sweep runs those that became complete while the first
-// was looking elsewhere.
-bool Completions::sweep(Kind last_wanted, std::size_t streams_max, std::vector<Ready>& signals) {
+// Signals and deliveries are gathered, releases run at once.
+bool Completions::sweep(Kind last_wanted, std::size_t streams_max) {
   bool progress = false;
-  std::vector<Ready> deliveries, releases;
+  std::deque<Ready> releases;
   auto it = queues_.find(next_);
   for (std::size_t left = std::min(streams_max, queues_.size()); left > 0; --left) {
     if (it == queues_.end()) it = queues_.begin();
     auto& [stream, queue] = *it;
-    progress |= take_complete(*stream, queue, last_wanted, {&releases, &deliveries, &signals});
+    progress |= take_complete(*stream, queue, last_wanted, {&releases, &deliveries_, &signals_});
     it = queue.empty() ? queues_.erase(it) : std::next(it);
   }
   next_ = it == queues_.end() ? nullptr : it->first;
-  if (!deliveries.empty()) tell_passed();
-  for (Ready& ready : deliveries) ready.done(ready.result);
   for (Ready& ready : releases) ready.done(ready.result);
   return progress;
 }
 
+// One after the other, while there is room: each may be as large as what the client has pinned. Whether all have been called.
+bool Completions::call_back(std::deque<Ready>& ready) {
+  while (!ready.empty() && room_()) {
+    tell_passed();
+    const Ready next = std::move(ready.front());
+    ready.pop_front();
+    next.done(next.result);
+  }
+  return ready.empty();
+}
+
+// The second sweep gathers what became complete while the first was looking elsewhere, so that deliveries come before signals.
 bool Completions::poll(std::size_t streams_max) {
   if (empty()) return false;
-  std::vector<Ready> signals;
-  bool progress = sweep(Kind::signal, streams_max, signals);
+  bool progress = sweep(Kind::signal, streams_max);
   for (std::size_t i = 0; i < events_.size();) {
     const CUresult result = query(events_[i].event);
     if (result == CUDA_ERROR_NOT_READY) {
@@ -116,7 +126,7 @@ bool Completions::poll(std::size_t streams_max) {
       continue;
     }
     passed_(events_[i].event);
-    signals.push_back({result, std::move(events_[i].done)});
+    signals_.push_back({result, std::move(events_[i].done)});
     events_[i] = std::move(events_.back());
     events_.pop_back();
     progress = true;
@@ -125,16 +135,14 @@ bool Completions::poll(std::size_t streams_max) {
   due.swap(soon_);
   for (auto& [kind, ready] : due) {
     progress = true;
-    if (kind == Kind::signal) signals.push_back(std::move(ready));
+    if (kind == Kind::signal) signals_.push_back(std::move(ready));
+    else if (kind == Kind::delivery) deliveries_.push_back(std::move(ready));
     else ready.done(ready.result);
   }
-  if (!signals.empty()) {
-    std::vector<Ready> none;
-    sweep(Kind::delivery, queues_.size(), none);
-    tell_passed();
-    for (Ready& ready : signals) ready.done(ready.result);
-  }
-  return progress;
+  if (!signals_.empty()) sweep(Kind::delivery, queues_.size());
+  const std::size_t left = deliveries_.size() + signals_.size();
+  if (call_back(deliveries_)) call_back(signals_);
+  return progress || deliveries_.size() + signals_.size() < left;
 }
 
 void Completions::abandon(StreamState& stream, CUresult result) {
@@ -142,6 +150,7 @@ void Completions::abandon(StreamState& stream, CUresult result) {
   if (found == queues_.end()) return;
   std::deque<Entry> entries = std::move(found->second);
   queues_.erase(found);
+  queued_ -= entries.size();
   for (Entry& entry : entries) {
     stream.context->free_events.push_back(entry.event);
     soon(entry.kind, result, std::move(entry.done));

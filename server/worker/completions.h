@@ -36,9 +36,9 @@ class Completions {
   using Record = std::function<Recorded(StreamState&, CUevent)>;
 
   /// `passed` hears, before anything is called back that the client hears of, of the last event that has fired in each context, or of an
-  /// event of the program's.
-  Completions(DriverTable& driver, std::function<void(CUevent)> passed, Record record)
-      : driver_(driver), passed_(std::move(passed)), record_(std::move(record)) {}
+  /// event of the program's. Deliveries and signals, which give the client something to read, wait for `room`.
+  Completions(DriverTable& driver, std::function<void(CUevent)> passed, Record record, std::function<bool()> room = [] { return true; })
+      : driver_(driver), passed_(std::move(passed)), record_(std::move(record)), room_(std::move(room)) {}
 
   /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be capturing, and its
   /// context must be current.
@@ -51,7 +51,11 @@ class Completions {
   /// Calls back what is complete. Looks at `streams_max` streams at most, and goes on with the others the next time. Returns whether
   /// anything was.
   bool poll(std::size_t streams_max = ~std::size_t{0});
-  bool empty() const { return queues_.empty() && events_.empty() && soon_.empty(); }
+  bool empty() const { return queues_.empty() && events_.empty() && soon_.empty() && !held_up(); }
+  /// Whether something is complete and waits for room. Until it has been called back nothing else may be done with the session.
+  bool held_up() const { return !deliveries_.empty() || !signals_.empty(); }
+  /// What waits.
+  std::size_t size() const { return queued_ + events_.size() + soon_.size() + deliveries_.size() + signals_.size(); }
 
   /// The stream or context is gone: what waited for it is called back with this result.
   void abandon(StreamState& stream, CUresult result);
@@ -79,8 +83,9 @@ class Completions {
   CUresult query(CUevent event);
   CUresult query(StreamState& stream, Entry& entry);
   CUresult take_event(ContextState& context, CUevent& event);
-  bool sweep(Kind wanted, std::size_t streams_max, std::vector<Ready>& ready);
-  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, const std::array<std::vector<Ready>*, kinds>& ready);
+  bool sweep(Kind wanted, std::size_t streams_max);
+  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, const std::array<std::deque<Ready>*, kinds>& ready);
+  bool call_back(std::deque<Ready>& ready);
   void note_passed(ContextState& context, CUevent event);
   void forget_passed(ContextState& context);
   void tell_passed();
@@ -88,11 +93,14 @@ class Completions {
   DriverTable& driver_;
   const std::function<void(CUevent)> passed_;
   const Record record_;
+  const std::function<bool()> room_;
   Queues queues_;                // streams with something to wait for
+  std::size_t queued_ = 0;       // in all of them
   StreamState* next_ = nullptr;  // where to go on looking
   std::vector<std::pair<ContextState*, CUevent>> passed_events_;  // of which nobody has heard yet; they are not used again before that
   std::vector<EventEntry> events_;
   std::vector<std::pair<Kind, Ready>> soon_;
+  std::deque<Ready> deliveries_, signals_;  // complete
 };
 
 }  // namespace fargpu::server

@@ -118,7 +118,8 @@ CUresult NodeParameters::read_host(const Call& call, std::uint64_t part) {
 CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader in) {
   params_.type = CU_GRAPH_NODE_TYPE_KERNEL;
   auto& kernel = params_.kernel;
-  if (const CUresult bad = arguments_.read(session_, in.getFunction(), in.getParameters(), kernel.func); bad != CUDA_SUCCESS) return bad;
+  ContextState* const context = session_.context(in.getContext() != 0 ? Handle(in.getContext()).id() : call.id().context);
+  if (const CUresult bad = arguments_.read(session_, in.getFunction(), in.getParameters(), kernel.func, context); bad != CUDA_SUCCESS) return bad;
   if (in.getAsKernel()) {
     if (Handle(in.getFunction()).kind() != HandleKind::kernel) return CUDA_ERROR_INVALID_HANDLE;
     kernel.kern = reinterpret_cast<CUkernel>(kernel.func);

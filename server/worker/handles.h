@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -32,7 +33,7 @@ class Handles {
     std::uint32_t context = 0;  ///< id of the context it dies with; 0 for none
     std::uint16_t generation = 0;
     bool live = false;
-    FunctionLayout* layout = nullptr;  ///< of functions and kernels, once known; owned by the session
+    std::shared_ptr<FunctionLayout> layout = nullptr;  ///< of functions and kernels, once known
     std::uint64_t owner = 0;           ///< handle of the object that this one goes with; 0 for none
   };
 
@@ -116,7 +117,9 @@ class Handles {
     entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
     if (const Entry* const found = source ? find(source.kind(), source) : nullptr) {
       entry.owner = found->owner ? found->owner : source.value();
-      owned_[entry.owner].push_back(handle);
+      auto& owned = owned_[entry.owner];
+      if (owned.size() == owned.capacity()) std::erase_if(owned, [&](Handle part) { return !find(part.kind(), part); });
+      owned.push_back(handle);
     }
     known[value] = handle.id();
     return handle;
@@ -143,6 +146,7 @@ class Handles {
     }
     by_value_[number(kind)].erase(entry->value);
     entry->live = false;
+    entry->layout.reset();
     if (handle.index() >= Handle::worker_index_first) free_[number(kind)].push_back(handle.index());
   }
 

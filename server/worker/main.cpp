@@ -308,6 +308,21 @@ int run(const Options& options) {
     }).detach();
   }
 
+  // Of whose executor a driver call does not come back, because it waits for a kernel that never ends perhaps: such a session hears neither
+  // its client, which gives it up after as long a silence, nor the broker, and keeps to no bound of time.
+  std::thread([link = options.link, seconds = options.silence_seconds] {
+    std::uint64_t rounds = 0;
+    for (unsigned still = 0; still <= seconds; std::this_thread::sleep_for(std::chrono::seconds(1))) {
+      const std::lock_guard lock(mutex);
+      const std::uint64_t now = session ? session->rounds() : 0;
+      still = session && now == std::exchange(rounds, now) ? still + 1 : 0;
+    }
+    send_link(link, [&](wire::WorkerMessage::Builder message) {
+      message.setEnded("a call to the driver has not come back for " + std::to_string(seconds) + " s");
+    });
+    std::_Exit(0);
+  }).detach();
+
   const std::string why = serve_session(*channel, attach_message, driver, attach);
   send_link(options.link, [&](wire::WorkerMessage::Builder message) { message.setEnded(why); });
   return 0;

@@ -18,6 +18,7 @@ constexpr std::size_t staging_out_bytes = 32u << 20;
 constexpr auto usage_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
 constexpr auto completion_interval = std::chrono::microseconds(50);
+constexpr std::size_t waits_max = 1u << 20;   // work held back, who waits for it, and completions; no program comes near
 constexpr std::size_t streams_hurried = 4;  // to look at while calls come in
 constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
 
@@ -35,7 +36,8 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
       images_(options_.image_folder, options_.image_bytes_max, host_budget_),
-      completions_(driver, [this](CUevent event) { flush_prints(event); }, [this](StreamState& stream, CUevent event) { return crew_.record(stream, event); }),
+      completions_(driver, [this](CUevent event) { flush_prints(event); }, [this](StreamState& stream, CUevent event) { return crew_.record(stream, event); },
+                   [this] { return reading(); }),
       turns_(*this, options_.turns),
       lent_driver_(&driver, [](DriverTable*) {}),
       heard_at_(Clock::now()),
@@ -100,7 +102,9 @@ void Session::stop(const std::string& why) {
 
 // One round: read and execute, collect, look for completions, send. Returns whether anything happened.
 bool Session::turn() {
-  const bool heard = reading() && reader_.pump();
+  rounds_.fetch_add(1, std::memory_order_relaxed);
+  if (!reading() || completions_.held_up()) return wait_for_reader();
+  const bool heard = reader_.pump();
   bool progress = heard;
   progress |= crew_.collect([this](const CallId& id, CUresult result) { finish(id, result); });
   progress |= aside_.collect();
@@ -126,6 +130,17 @@ bool Session::turn() {
   // A client whose bytes find no room here is not silent, and one that takes its answers lives.
   if (heard || sent || reader_.blocked()) heard_at_ = now;
   if (progress) busy_until_ = now + options_.spin;
+  if (order_.waits() + completions_.size() > waits_max) throw ProtocolError("more things wait than a session may have waiting");
+  return progress;
+}
+
+// The client does not take what there is for it: nothing is done that would make it more.
+bool Session::wait_for_reader() {
+  bool progress = reading() && completions_.poll(streams_hurried);
+  if (output_.pump()) {
+    progress = true;
+    heard_at_ = sent_at_ = Clock::now();
+  }
   return progress;
 }
 
@@ -143,6 +158,7 @@ bool Session::send_rest() {
   auto deadline = Clock::now() + options_.silence;
   while (!output_.empty()) {
     const auto now = Clock::now();
+    rounds_.fetch_add(1, std::memory_order_relaxed);
     if (output_.pump()) deadline = now + options_.silence;
     else if (now >= deadline) return false;
     else channel_.wait({.writable = true}, deadline - now);
@@ -1157,9 +1173,9 @@ bool Session::borrow_context() {
 }
 
 CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found) {
-  found = entry.layout;
+  found = entry.layout.get();
   if (found) return CUDA_SUCCESS;
-  auto layout = std::make_unique<FunctionLayout>();
+  auto layout = std::make_shared<FunctionLayout>();
   for (std::size_t index = 0;; ++index) {
     std::size_t offset = 0, bytes = 0;
     const auto ask = [&] {
@@ -1174,22 +1190,26 @@ CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& fo
     layout->parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
     layout->bytes = std::max(layout->bytes, static_cast<std::uint32_t>(offset + bytes));
   }
-  layouts_.push_back(std::move(layout));
-  found = entry.layout = layouts_.back().get();
+  entry.layout = std::move(layout);
+  found = entry.layout.get();
   return CUDA_SUCCESS;
 }
 
-CUresult Session::hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout) {
-  if (!current_) return CUDA_SUCCESS;  // as in a graph that is made without one: the driver says what it thinks of that
+CUresult Session::hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout, ContextState* kernel_context) {
+  // A function is of its module's context, wherever it is named.
+  const Handles::Entry* const module = handles_.find(HandleKind::module, Handle(entry.owner));
+  ContextState* owner = kernel ? kernel_context : context(module ? module->context : entry.context);
+  if (!owner) owner = kernel_context;
+  if (!owner || !current_) return CUDA_SUCCESS;  // as in a graph that is made without one: the driver says what it thinks of that
   if (!layout.local_bytes) {
     int bytes = 0;
     const CUresult result = kernel ? driver_.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(entry.value),
-                                                                  driver_ordinal(current_->device))
+                                                                  driver_ordinal(owner->device))
                                    : driver_.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUfunction>(entry.value));
     if (result != CUDA_SUCCESS) return CUDA_SUCCESS;  // the launch will say the same
     layout.local_bytes = static_cast<std::uint32_t>(std::max(bytes, 0));
   }
-  return driver_memory().hold_local(*layout.local_bytes);
+  return owner->driver_memory->hold_local(*layout.local_bytes);
 }
 
 }  // namespace fargpu::server

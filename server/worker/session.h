@@ -96,6 +96,8 @@ class Session final : FrameHandler {
 
   /// Makes run() end soon, with a word to the client. Any thread.
   void stop(const std::string& why);
+  /// Grows while the executor goes round; a driver call that does not return stops it. Any thread.
+  std::uint64_t rounds() const { return rounds_.load(std::memory_order_relaxed); }
   /// A further connection for contents of memory, on which both sides have sent one frame. Any thread.
   void add_lane(std::unique_ptr<Channel> channel) { transfers_.add_lane(std::move(channel), 1, 1); }
   bool lanes_full() const { return transfers_.lanes_full(); }
@@ -275,9 +277,9 @@ class Session final : FrameHandler {
   const std::shared_ptr<DriverTable>& lent_driver() const { return lent_driver_; }
   UserObjects& user_objects() { return user_objects_; }
 
-  /// Before a function (or kernel) is given to the driver in the current context: what its threads need of local memory.
-  CUresult hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout);
-  /// Layouts of functions live as long as the session; a handle's entry points to its own.
+  /// Before a function (or kernel, in this context) is given to the driver: what its threads need of local memory.
+  CUresult hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout, ContextState* kernel_context);
+  /// The layout lives as long as the handle.
   CUresult layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found);
 
   /// An event of the client is being waited for, or not any more; destroying it waits until nobody does.
@@ -324,6 +326,7 @@ class Session final : FrameHandler {
   void give_up(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
+  bool wait_for_reader();
   bool look_for_completions(bool hurried);
   void rest();
   bool send_rest();
@@ -359,7 +362,6 @@ class Session final : FrameHandler {
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   UserObjects user_objects_{driver_, handles_};
-  std::vector<std::unique_ptr<FunctionLayout>> layouts_;
   std::vector<std::shared_ptr<void>> kept_;
   ContextState* current_ = nullptr;
   int captures_ = 0;
@@ -395,6 +397,7 @@ class Session final : FrameHandler {
   std::atomic<bool> stopping_{false};
   std::mutex stop_mutex_;
   std::string stop_why_;
+  std::atomic<std::uint64_t> rounds_{0};
   std::uint64_t calls_ = 0;
   std::uint64_t confirmed_at_ = 0;
   std::chrono::steady_clock::time_point heard_at_;

@@ -33,6 +33,7 @@ std::uint64_t StreamOrder::enqueue(const std::vector<std::uint64_t>& before, Str
     const auto found = items_.find(other);
     if (found == items_.end() || other == id) continue;
     found->second.followers.push_back(id);
+    ++followers_;
     ++item.waits_for;
   }
   if (stream) stream->last_item = id;
@@ -59,9 +60,12 @@ void StreamOrder::after_all(Job job, std::vector<std::uint64_t> recorded_events)
     job();
     return;
   }
+  // What comes before another such wait need not be waited for twice: many in a row would wait for each other as often as there are pairs.
   std::vector<std::uint64_t> all;
-  for (const auto& [id, item] : items_)
-    if (id != running_) all.push_back(id);
+  const auto last = items_.find(last_all_);
+  for (auto it = last == items_.end() ? items_.begin() : last; it != items_.end(); ++it)
+    if (it->first != running_) all.push_back(it->first);
+  if (running_ == 0) last_all_ = next_;  // else what runs is not waited for
   enqueue(all, nullptr, std::move(recorded_events), std::move(job));
 }
 
@@ -155,6 +159,7 @@ void StreamOrder::finish(std::uint64_t id) {
   const auto found = items_.find(id);
   const Item item = std::move(found->second);
   items_.erase(found);
+  followers_ -= item.followers.size();
   for (const std::uint64_t event : item.events) {
     const auto record = records_.find(event);
     if (record != records_.end() && record->second == id) records_.erase(record);

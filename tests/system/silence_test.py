@@ -44,6 +44,12 @@ class Silence(SystemTest):
         self.stop(client.pid)
         self.assert_ended(worker, "the client has been silent for 2 s")
 
+    def test_a_session_whose_driver_does_not_come_back_ends(self):
+        client, worker = self.session(2, "hang a")
+        client.begin("reset")  # which waits for the kernel
+        self.assert_ended(worker, "a call to the driver has not come back for 2 s")
+        self.assertEqual(client.answer(), LOST)
+
     def lose_silent_worker(self, client, worker, answer):
         client.says(f"{self.host.pool} has not answered for 2 s")
         self.assertEqual(answer(), LOST)

@@ -260,6 +260,51 @@ class Stolen(SystemTest):
             self.assert_lives(thief)
 
 
+class Fairness(SystemTest):
+    """What a broker has of its own is for all tenants."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        tokens = Path(folder.name) / "tokens"
+
+        def token(tenant):
+            done = fargpu("token", "create", "--file", tokens, "--name", tenant, "--tenant", tenant, "--ttl", "1h")
+            return {"FARGPU_TOKEN": done.out.strip()}
+
+        self.one, self.other = token("one"), token("other")
+        with settings_file("[tenant.one]\n[tenant.other]\n") as file:
+            # A quarter of the descriptors is for what is shared, another for who waits.
+            self.host = self.broker("--token-file", tokens, config=file, wrapper=("prlimit", "--nofile=256:256"))
+
+    def test_one_tenant_leaves_others_room_for_what_they_share(self):
+        greedy, other = (self.client(self.host, "init", "context", env=tenant) for tenant in (self.one, self.other))
+
+        def share(who, count):
+            for i in range(count):
+                who.must(f"alloc {i} {2 * MIB}")
+                who.must(f"write {i} 5")
+                who.must(f"export {i}")
+
+        share(greedy, 70)
+        self.host.log("too much shared")
+        share(other, 10)
+        self.assert_lives(other, "9")
+        refused = {int(fields["worker"]) for fields in self.host.logged("too much shared")}
+        self.assertEqual(refused, {self.worker_of(self.host, greedy)})
+
+    def test_one_tenant_leaves_others_room_to_wait_for_leases_and_to_hold_them(self):
+        answers = []
+        for i in range(70):
+            connection = self.connection(self.host)
+            connection.say(f'(hello = (protocolVersion = 1, token = "{self.one["FARGPU_TOKEN"]}"))')
+            connection.hear()
+            connection.say(f'(leaseRequest = (job = 0x"{i:032x}", hold = true))')
+            answers.append(connection.hear())
+        self.assertIn("too many clients wait", answers[-1])
+        self.assert_lives(self.client(self.host, "init", "context", "alloc a 4096", "write a 5", env=self.other))
+
+
 class LeftBehind(SystemTest):
     def test_scrubbing_is_for_hosts_with_tenants(self):
         for tenants, options, zeros in (("", (), False), ("", ("--scrub", "always"), True), ("[tenant.default]\n", (), True),

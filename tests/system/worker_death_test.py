@@ -192,6 +192,19 @@ class WithoutASession(SystemTest):
         os.kill(worker, signal.SIGTERM)
         host.log("worker died", worker=worker, how="signal 15")
 
+    def test_one_that_stays_when_its_session_is_over_is_ended(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkfifo(Path(folder, "for ever"))
+            script = Path(folder, "worker")
+            script.write_text(f"#!/bin/sh\n{paths.FARGPUD.parent}/fargpu-worker \"$@\"\nread nothing < '{folder}/for ever'\n", encoding="utf-8")
+            script.chmod(0o755)
+            host = self.broker("--worker", script)
+            client = self.client(host, "init")
+            worker = self.worker_of(host, client)
+            self.assertEqual(client.finish(), 0)
+            host.log("session ended", worker=worker)
+            wait_gone(worker)
+
     def test_one_that_talks_nonsense_is_ended(self):
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder, "worker")

@@ -49,13 +49,15 @@ struct Bench {
   CUevent last = nullptr;
   std::shared_ptr<std::atomic<CUresult>> later;  // for what is recorded next
   std::vector<std::string> told;
+  int room = 1000;  // for so many more
   Completions completions{driver,
                           [this](CUevent event) { told.push_back("passed " + std::to_string(reinterpret_cast<std::uintptr_t>(event))); },
                           [this](StreamState&, CUevent event) {
                             fired.erase(event);
                             last = event;
                             return Completions::Recorded{CUDA_SUCCESS, later};
-                          }};
+                          },
+                          [this] { return room-- > 0; }};
 };
 
 }  // namespace
@@ -138,4 +140,26 @@ TEST_CASE("an event that is recorded later is asked about only then") {
     CHECK(b.completions.poll());
     CHECK(b.told.back() == "signal failed");
   }
+}
+
+TEST_CASE("what gives the client more to read waits for room, in its order, and releases do not") {
+  Bench b;
+  b.after(Kind::delivery, "delivery");
+  fired.insert(b.last);
+  b.after(Kind::delivery, "another");
+  fired.insert(b.last);
+  b.after(Kind::signal, "signal");
+  fired.insert(b.last);
+  b.after(Kind::release, "release");
+  fired.insert(b.last);
+  b.room = 0;
+  CHECK(b.completions.poll());
+  CHECK(b.told == std::vector<std::string>{"release"});
+  CHECK(b.completions.held_up());
+  CHECK_FALSE(b.completions.poll());
+  CHECK(b.completions.size() == 3);
+  for (b.room = 1; b.completions.held_up(); b.room = 1) CHECK(b.completions.poll());
+  std::erase_if(b.told, [](const std::string& what) { return what.starts_with("passed"); });
+  CHECK(b.told == std::vector<std::string>{"release", "delivery", "another", "signal"});
+  CHECK(b.completions.empty());
 }

@@ -1,5 +1,7 @@
 // The worker's table of handles.
 
+#include <malloc.h>
+
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -204,4 +206,24 @@ TEST_CASE("an object without a handle is not told") {
   CHECK_FALSE(handles.known(HandleKind::array, 0));
   handles.forget(HandleKind::array, array);
   CHECK_FALSE(handles.known(HandleKind::array, 0x1110));
+}
+
+TEST_CASE("parts that come and go leave nothing behind") {
+  Handles handles;
+  const Handle graph = handles.reveal(HandleKind::graph, 0x1000, 0);
+  const auto come_and_go = [&](std::uint64_t value) {
+    const Handle part = handles.reveal(HandleKind::node, value, 0, graph);
+    handles.forget(HandleKind::node, part);
+  };
+  for (std::uint64_t i = 1; i <= 1000; ++i) come_and_go(0x2000 + 16 * i);
+  const auto before = ::mallinfo2();
+  for (std::uint64_t i = 1; i <= 500'000; ++i) come_and_go(0x2000 + 16 * i);
+  const auto after = ::mallinfo2();
+  CHECK(after.uordblks + after.hblkhd <= before.uordblks + before.hblkhd + 65536);
+
+  const Handle function = handles.reveal(HandleKind::function, 0x5000, 1);
+  const auto layout = std::make_shared<FunctionLayout>();
+  handles.find(HandleKind::function, function)->layout = layout;
+  handles.forget(HandleKind::function, function);
+  CHECK(layout.use_count() == 1);
 }

@@ -292,3 +292,35 @@ TEST_CASE("work that was held back may be postponed when it gets there, and agai
   f.order.resume(postponed, [&] { f.log += "now "; });
   CHECK(f.log == "now last ");
 }
+
+TEST_CASE("many waits for all that is held back are no more than as many") {
+  Fixture f;
+  const auto hold = f.order.hold(f.a);
+  for (int i = 0; i < 1000; ++i) {
+    if (i % 10 == 0) f.work(f.a, "");
+    f.order.after_all([&f, i] { f.log += std::to_string(i) + " "; });
+  }
+  CHECK(f.order.waits() < 4000);
+  f.work(f.b, "last");
+  f.order.release(hold);
+  CHECK_FALSE(f.order.any());
+  CHECK(f.order.waits() == 0);
+  CHECK(f.log.ends_with("998 999 "));
+}
+
+TEST_CASE("a wait for all that was made by what runs does not stand for that") {
+  Fixture f;
+  const auto first = f.order.hold(f.a), other = f.order.hold(f.free);
+  std::uint64_t held = 0;
+  f.order.enqueue({first}, &f.b, {}, [&] {
+    held = f.order.hold(f.b);
+    f.order.after_all([&] { f.log += "inner "; });
+  });
+  f.order.release(first);
+  f.order.after_all([&] { f.log += "outer "; });
+  CHECK(f.log.empty());
+  f.order.release(other);
+  CHECK(f.log == "inner ");
+  f.order.release(held);
+  CHECK(f.log == "inner outer ");
+}

@@ -38,16 +38,18 @@ class HandMadeClient {
   static constexpr std::uint64_t host_window = 0x2b5d'4000'0000;
 #endif
 
-  explicit HandMadeClient(std::uint64_t host_bytes_max = 0, bool shares_memory = false, bool scrub = false) {
+  explicit HandMadeClient(std::uint64_t host_bytes_max = 0, bool shares_memory = false, bool scrub = false,
+                          std::size_t output_bytes_max = server::AttachOptions().output_bytes_max) {
     auto [near, far] = shares_memory ? make_sockets() : make_memory_channel();
     channel_ = std::move(near);
-    worker_ = std::thread([this, host_bytes_max, scrub, far = std::move(far)] {
+    worker_ = std::thread([this, host_bytes_max, scrub, output_bytes_max, far = std::move(far)] {
       server::AttachOptions options;
       options.session_id = 5;
       options.devices = {0};
       options.one_process = true;
       options.host_bytes_max = host_bytes_max;
       options.scrub = scrub;
+      options.output_bytes_max = output_bytes_max;
       const auto attach = receive_control(*far, limits::lease_timeout);
       why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });

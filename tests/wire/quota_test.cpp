@@ -286,3 +286,40 @@ TEST_CASE("quota: a graph's kernels have local memory too") {
   CUgraphNode node = nullptr;
   CHECK(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &kernel) == CUDA_ERROR_OUT_OF_MEMORY);
 }
+
+TEST_CASE("quota: local memory is that of the context in which the kernel runs, whichever is current when it is named") {
+  constexpr std::size_t threads = 4 * 2048, at_first = 1024, frame = 4096;
+  Limited remote;
+  const char* const image = ".version 8.0\n.target sm_90\n.address_size 64\n.entry some() { .local .b8 pool[4096]; ret; }\n";
+  CUdevice device = 0;
+  CUcontext second = nullptr;
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  CUfunction here = nullptr, there = nullptr;
+  CUkernel anywhere = nullptr;
+  REQUIRE(cuModuleLoadData(&module, image) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&here, module, "some") == CUDA_SUCCESS);
+  REQUIRE(cuLaunchKernel(here, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v4(&second, nullptr, 0, device) == CUDA_SUCCESS);
+  REQUIRE(cuModuleLoadData(&module, image) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&there, module, "some") == CUDA_SUCCESS);
+  REQUIRE(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryGetKernel(&anywhere, library, "some") == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  CHECK(info().free == quota - threads * (frame - at_first));
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.gridDimX = kernel.gridDimY = kernel.gridDimZ = kernel.blockDimX = kernel.blockDimY = kernel.blockDimZ = 1;
+  SECTION("a function of the other context") { kernel.func = there; }
+  SECTION("a kernel, for the other context") {
+    kernel.kern = anywhere;
+    kernel.ctx = second;
+  }
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddKernelNode_v2(&node, graph, nullptr, 0, &kernel) == CUDA_SUCCESS);
+  CHECK(info().free == quota - 2 * threads * (frame - at_first));
+  REQUIRE(cuCtxDestroy_v2(second) == CUDA_SUCCESS);
+  CHECK(info().free == quota - threads * (frame - at_first));
+}

@@ -39,7 +39,7 @@ void tell_cluster(DriverTable& driver, CUfunction function, wire::LaunchReply::B
 // What comes of it is told later, as of all launches that nobody waits for.
 CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, StreamState& stream) {
   Launch& launch = session.crew().next(stream);
-  if (const CUresult bad = launch.arguments.read(session, in.getFunction(), in.getParameters(), launch.function, /*copy=*/true);
+  if (const CUresult bad = launch.arguments.read(session, in.getFunction(), in.getParameters(), launch.function, stream.context, /*copy=*/true);
       bad != CUDA_SUCCESS)
     return bad;
   launch.id = call.id();
@@ -63,7 +63,7 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
   session.crew().wait_for(*stream);
   CUfunction function{};
   Arguments arguments;
-  if (const CUresult bad = arguments.read(session, in.getFunction(), in.getParameters(), function); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = arguments.read(session, in.getFunction(), in.getParameters(), function, stream->context); bad != CUDA_SUCCESS) return bad;
   DriverTable& driver = session.driver();
   CUresult result;
   switch (in.getForm()) {
@@ -107,7 +107,8 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
   std::vector<CUDA_LAUNCH_PARAMS> launches(list.size());
   for (unsigned i = 0; i < list.size(); ++i) {
     CUDA_LAUNCH_PARAMS& to = launches[i];
-    if (const CUresult bad = arguments[i].read(session, list[i].getFunction(), list[i].getParameters(), to.function); bad != CUDA_SUCCESS)
+    if (const CUresult bad = arguments[i].read(session, list[i].getFunction(), list[i].getParameters(), to.function, streams[i]->context);
+        bad != CUDA_SUCCESS)
       return bad;
     to.gridDimX = list[i].getGridX();
     to.gridDimY = list[i].getGridY();

@@ -60,6 +60,7 @@ struct Load {
   std::vector<void*> library_values;
   CUmodule made_module = nullptr;
   CUlibrary made_library = nullptr;
+  HostCharge kept;  // for the session's life
 
   CUresult read(wire::LoadImage::Reader in, HostBudget& budget) {
     if (in.getLibrary().size() > options_max) return CUDA_ERROR_INVALID_VALUE;
@@ -147,6 +148,9 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
       load->wrapper.more = &load->containers[1];
     }
     load->image = &load->wrapper;
+    auto charge = HostCharge::take(session.host_budget(), sizeof(Load) + load->containers.size() * sizeof(load->containers[0]));
+    if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+    load->kept = std::move(*charge);
     session.keep(load);  // the driver may look at the wrapper again
   } else if (!keeps_within(image)) {
     return CUDA_ERROR_INVALID_IMAGE;

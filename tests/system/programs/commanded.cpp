@@ -117,6 +117,7 @@ std::string perform(std::istream& rest) {
   if (command == "context") return name_of(context());
   if (command == "load") return name_of(load());
   if (command == "profile") return name_of(start_profiler());
+  if (command == "reset") return name_of(cuDevicePrimaryCtxReset(0));
   if (command == "sync") return name_of(cuCtxSynchronize());
   if (command == "count") {
     int count = -1;
