@@ -12,8 +12,8 @@ constexpr std::uint32_t local_at_first = 1024;
 
 }  // namespace
 
-DriverMemory::DriverMemory(DriverTable& driver, Ledger& ledger, int device, CUdevice driver_device)
-    : driver_(driver), ledger_(ledger), device_(device), kernel_local_(local_at_first) {
+DriverMemory::DriverMemory(DriverTable& driver, Ledger& ledger, int device, CUdevice driver_device, std::uint64_t number)
+    : driver_(driver), ledger_(ledger), device_(device), number_(number), kernel_local_(local_at_first) {
   int processors = 0, threads = 0;
   std::size_t bytes = 0;
   driver_.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, driver_device);

@@ -17,10 +17,12 @@ namespace fargpu::server {
 /// only, with the context current.
 class DriverMemory {
  public:
-  DriverMemory(DriverTable& driver, Ledger& ledger, int device, CUdevice driver_device);
+  /// `number`: of this one in its session, from 1.
+  DriverMemory(DriverTable& driver, Ledger& ledger, int device, CUdevice driver_device, std::uint64_t number);
   DriverMemory(const DriverMemory&) = delete;
   DriverMemory& operator=(const DriverMemory&) = delete;
   ~DriverMemory();
+  std::uint64_t number() const { return number_; }
 
   /// cuCtxSetLimit; OUT_OF_MEMORY, and all as it was, if the session may not hold what comes of it.
   CUresult set_limit(CUlimit limit, std::size_t value);
@@ -36,6 +38,7 @@ class DriverMemory {
   DriverTable& driver_;
   Ledger& ledger_;
   const int device_;
+  const std::uint64_t number_;
   std::uint64_t threads_ = 0;      ///< that the device holds at once
   std::uint64_t device_bytes_ = 0;
   std::uint64_t heap_ = 0, prints_ = 0, local_ = 0;  ///< charged

@@ -22,6 +22,7 @@ struct FunctionLayout {
   std::vector<Parameter> parameters;
   std::uint32_t bytes = 0;  ///< of the whole block
   std::optional<std::uint32_t> local_bytes;  ///< of a thread's local memory; asked for when it is first launched, which loads it
+  std::uint64_t held_by = 0;  ///< number of the DriverMemory that was last found to hold it; 0: none yet
 };
 
 /// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the tables. Objects that

@@ -621,7 +621,7 @@ CUresult Session::open_context(Handle handle, int device, bool primary, unsigned
   }
   if (result != CUDA_SUCCESS) return result;
   state->primary = primary;
-  state->driver_memory = std::make_shared<DriverMemory>(driver_, ledger_, device, ordinal);
+  state->driver_memory = std::make_shared<DriverMemory>(driver_, ledger_, device, ordinal, ++driver_memories_);
   take_context(std::move(state), handle, device, opened);
   return result;
 }
@@ -1196,6 +1196,7 @@ CUresult Session::layout(Handles::Entry& entry, bool kernel, FunctionLayout*& fo
 }
 
 CUresult Session::hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout, ContextState* kernel_context) {
+  if (layout.held_by != 0 && (!kernel || (kernel_context && kernel_context->driver_memory->number() == layout.held_by))) return CUDA_SUCCESS;
   // A function is of its module's context, wherever it is named.
   const Handles::Entry* const module = handles_.find(HandleKind::module, Handle(entry.owner));
   ContextState* owner = kernel ? kernel_context : context(module ? module->context : entry.context);
@@ -1209,7 +1210,9 @@ CUresult Session::hold_local(const Handles::Entry& entry, bool kernel, FunctionL
     if (result != CUDA_SUCCESS) return CUDA_SUCCESS;  // the launch will say the same
     layout.local_bytes = static_cast<std::uint32_t>(std::max(bytes, 0));
   }
-  return owner->driver_memory->hold_local(*layout.local_bytes);
+  const CUresult result = owner->driver_memory->hold_local(*layout.local_bytes);
+  if (result == CUDA_SUCCESS) layout.held_by = owner->driver_memory->number();
+  return result;
 }
 
 }  // namespace fargpu::server

@@ -364,6 +364,7 @@ class Session final : FrameHandler {
   UserObjects user_objects_{driver_, handles_};
   std::vector<std::shared_ptr<void>> kept_;
   ContextState* current_ = nullptr;
+  std::uint64_t driver_memories_ = 0;  // that there have been
   int captures_ = 0;
   bool may_print_ = false;
   std::set<std::string> warned_;
