@@ -49,7 +49,8 @@ TokenEntry parse_line(const std::string& line, const std::filesystem::path& file
   if (!plain_name(entry.name) || !plain_name(entry.tenant)) complain("names are letters, digits, '-', '_' and '.'");
   if (expires != "never" && !(entry.expires = parse_time(expires))) complain("'" + expires + "' is no time such as 2026-12-31T23:59:59Z");
   const auto bytes = parse_hex(hash);
-  if (!bytes || bytes->size() != entry.hash.size()) complain("the last word is no SHA-256");
+  // No colons between them, as in fingerprints: a hash is written in one way.
+  if (!bytes || bytes->size() != entry.hash.size() || hash.size() != 2 * entry.hash.size()) complain("the last word is no SHA-256");
   std::copy(bytes->begin(), bytes->end(), entry.hash.begin());
   return entry;
 }

@@ -112,6 +112,7 @@ TEST_CASE("tokens: what is wrong in a file is named, and nobody is known by half
   CHECK(f.complaint("a lab never " + hash + " more\n").find("four words") != std::string::npos);
   CHECK(f.complaint("\na lab tomorrow " + hash + "\n").find("line 2: 'tomorrow' is no time") != std::string::npos);
   CHECK(f.complaint("a lab never " + hash.substr(1) + "\n").find("no SHA-256") != std::string::npos);
+  CHECK(f.complaint("a lab never " + hash.substr(0, 2) + ":" + hash.substr(2) + "\n").find("no SHA-256") != std::string::npos);
   CHECK(f.complaint("a l/b never " + hash + "\n").find("names are") != std::string::npos);
   CHECK_THROWS_AS(TokenBook(f.file).find("x"), TokenError);
   CHECK_THROWS_AS(TokenBook(f.folder / "none").find("x"), TokenError);
