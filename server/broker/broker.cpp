@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "event_log.h"
+#include "host_facts.h"
 #include "protocol/printable.h"
 
 namespace fargpu::server {
@@ -31,6 +32,13 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
   signals_.add(SIGCHLD);
   leases_.set_tenants(Tenants::read(settings.file));
   take_identity(std::make_unique<Identity>(settings));
+  // Leases name devices by their places. So those stay what they are while a lease lasts, also when the driver loses a device.
+  workers_.refuse_facts = [this](wire::HostFacts::Reader facts) -> std::string {
+    const auto known = workers_.facts();
+    if (!known || leases_.all().empty() || same_devices(*known, facts)) return "";
+    return fmt::format("it sees {} devices, and not those that leases are of; they become this host's when the leases have ended",
+                       facts.getDevices().size());
+  };
   workers_.on_facts = [this] {
     std::vector<std::uint64_t> memory_bytes;
     for (const auto device : workers_.facts()->getDevices()) memory_bytes.push_back(device.getMemoryBytes());

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "event_log.h"
+#include "host_facts.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "protocol/printable.h"
@@ -231,13 +232,16 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
   switch (message.which()) {
     case wire::WorkerMessage::READY: {
       require(Worker::State::starting, message.getReady().getFacts().getDevices().size());
-      worker.start_deadline->cancel();
       if (worker.profile.devices.empty()) {
+        auto facts = std::make_unique<capnp::MallocMessageBuilder>();
+        copy_facts(message.getReady().getFacts(), facts->initRoot<wire::HostFacts>());
+        const std::string refused = refuse_facts ? refuse_facts(facts->getRoot<wire::HostFacts>()) : "";
+        if (!refused.empty()) throw ProtocolError(refused);
         failure_.clear();
-        facts_ = std::make_unique<capnp::MallocMessageBuilder>();
-        facts_->setRoot(message.getReady().getFacts());
+        facts_ = std::move(facts);
         if (on_facts) on_facts();
       }
+      worker.start_deadline->cancel();
       worker.state = Worker::State::ready;
       EventLog::debug("worker ready", {{"worker", worker.process}});
       if (const auto when_ready = std::exchange(worker.when_ready, nullptr)) {

@@ -132,6 +132,8 @@ class Workers {
 
   /// Told when a worker has ended, and is none of them any more.
   std::function<void(const Worker& gone)> on_end;
+  /// Asked of facts that a worker tells: why they cannot be the host's; empty if they can.
+  std::function<std::string(wire::HostFacts::Reader)> refuse_facts;
   /// Told when facts are known.
   std::function<void()> on_facts;
 

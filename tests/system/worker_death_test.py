@@ -222,6 +222,25 @@ class WithoutASession(SystemTest):
             Path(folder, "mad").unlink()
             self.client(host, "init", "context")
 
+    def test_one_that_sees_other_devices_waits_for_the_end_of_leases(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "worker")
+            script.write_text(f"#!/bin/sh\n[ -e {folder}/lost ] && set -- \"$@\" --devices 0\nexec {paths.FARGPUD.parent}/fargpu-worker \"$@\"\n",
+                              encoding="utf-8")
+            script.chmod(0o755)
+            host = self.broker("--worker", script)
+            wait_until(host.workers, "a warm worker")
+            place = host.place()
+            Path(folder, "lost").touch()
+            client = self.client(host, "init", "context")  # takes the warm one, which has both
+            self.assertIn("it sees 1 devices", host.log("worker failed", start=place)["reason"])
+            self.assertEqual(len(host.status()["devices"]), 2)
+            self.assertEqual(client.ask("sync"), "SUCCESS")
+            self.assertEqual(client.finish(), 0)
+            wait_until(lambda: host.status()["warm_workers"] == 1, "a warm worker")  # it is tried again some seconds later
+            self.assertEqual(len(host.status()["devices"]), 1)
+            self.client(host, "init", "context")
+
 
 def asleep(pid):
     """Whether all threads of a process wait for something."""
