@@ -293,9 +293,10 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     client_.process_id = hello.getProcessId();
     if (hello.hasJob()) job_ = read_job(hello.getJob());
     shown_.token = hello.getToken().cStr();
-    const auto [tenant, denied] = broker_.identity_->judge(shown_, broker_.leases_.tenants());
+    const auto judgement = broker_.identity_->judge(shown_, broker_.leases_.tenants());
+    const std::string& denied = judgement.reason;
     shown_.token.clear();
-    client_.tenant = tenant;
+    client_.tenant = judgement.tenant;
     const bool same = hello.getProtocolVersion() == wire::PROTOCOL_VERSION;
     if (!same) {
       EventLog::warn("client of another version", {{"peer", client_.peer}, {"protocol", hello.getProtocolVersion()}});

@@ -312,10 +312,11 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
       throw SettingsError(file + ": " + std::string(error.description()) + " (" + where.str() + ")");
     }
     settings.file = file;
-    for (const auto& [key, value] : table) {
-      if (key.str() == "tenant") continue;  // read apart, and again when they change
-      const bool known = std::any_of(entries().begin(), entries().end(), [&](const Entry& e) { return key.str() == e.name; });
-      if (!known) throw SettingsError(file + ": there is no setting '" + std::string(key.str()) + "'; `fargpud --help` lists them");
+    for (const auto& line : table) {
+      const std::string key(line.first.str());
+      if (key == "tenant") continue;  // read apart, and again when they change
+      const bool known = std::any_of(entries().begin(), entries().end(), [&](const Entry& e) { return key == e.name; });
+      if (!known) throw SettingsError(file + ": there is no setting '" + key + "'; `fargpud --help` lists them");
     }
   }
   for (const Entry& entry : entries()) {

@@ -260,7 +260,8 @@ void Scheduler::grant_waiting(Time now) {
 
 // What there is no reason for any more ends, and who has company hears of it.
 void Scheduler::update_turns(Time now) {
-  for (auto& [id, lease] : leases_) {
+  for (auto& entry : leases_) {
+    Lease& lease = entry.second;
     Turn turn = lease.told;
     const bool limited = policy_->length(lease.account, false) != never;
     const bool unhindered = !held_back(lease, now) && !limited;
@@ -270,8 +271,8 @@ void Scheduler::update_turns(Time now) {
     } else if (unhindered && !policy_->takes_turns()) {
       turn = {.granted = true, .quiet = false, .until = never, .ahead = above(lease) ? ahead_shallow : never};
     } else if (unhindered && lease.account.share.critical() && !lease.holds() &&
-               std::none_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
-                 const Lease& other = entry.second;
+               std::none_of(leases_.begin(), leases_.end(), [&](const auto& known) {
+                 const Lease& other = known.second;
                  return &other != &lease && other.account.share.critical() && overlap(other.account.share, lease.account.share);
                })) {
       // It need not ask: the others give way when it begins.

@@ -46,7 +46,7 @@ CUresult GraphParts::add(DriverTable& driver, std::uint64_t number, const CopySh
     if (const CUresult result = driver.cuMemHostAlloc(&staging, bytes, CU_MEMHOSTALLOC_PORTABLE); result != CUDA_SUCCESS) return result;
     std::memset(staging, 0, bytes);  // all of it is delivered, whatever the copy wrote
   }
-  auto last = std::make_unique<Last>(gone_, number);
+  auto last = std::make_unique<Last>(Last{gone_, number});
   const CUresult result = driver.cuUserObjectCreate(&reference, last.get(), on_last, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
   if (result != CUDA_SUCCESS) {
     if (staging) driver.cuMemFreeHost(staging);
