@@ -20,13 +20,11 @@
 namespace fargpu {
 namespace {
 
-// Where the client's tests have their windows (client/windows.cpp), whose calls are inputs here.
+// Where the client's tests have their windows while they are recorded (wire/main.cpp), whose calls are inputs here.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t device_base = 0x5500'0000'0000, host_base = 0x7e80'4000'0000;
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t device_base = 0x1100'0000'0000, host_base = 0x2b5d'4000'0000;
 #else
-constexpr std::uint64_t device_base = 0x1000'0000'0000, host_base = 0x2b5d'4000'0000;
+constexpr std::uint64_t device_base = 0x1100'0000'0000, host_base = 0x2b5d'4000'0000;
 #endif
 constexpr server::Window device_window{device_base, std::uint64_t{64} << 30}, host_window{host_base, std::uint64_t{64} << 30};
 constexpr std::uint64_t device_bytes_max = 8u << 20, host_bytes_max = 16u << 20;  // what there is of it is filled and copied

@@ -1,6 +1,7 @@
-// Calls a target with its seeds, with the files it is given, or with inputs changed at random for so long. Where the target's code was
-// compiled with -fsanitize-coverage=trace-pc, inputs that lead somewhere new are kept and changed further. An input that ends the process
-// is written to a file first; the program given that file repeats it. (libFuzzer does the same better; GCC has none.)
+// What stands in for libFuzzer, which GCC has none of, and is told in the same words: calls a target with its seeds and the files of the
+// folders it is given, changed at random for so long, or with single files. Where the target's code was compiled with
+// -fsanitize-coverage=trace-pc, inputs that lead somewhere new are kept and changed further. An input that ends the process is written to
+// a file first; the program given that file repeats it.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +18,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
-#include <set>
+#include <span>
 
 #include "fuzz.h"
 
@@ -75,17 +76,17 @@ namespace {
 
 // Of the processor's time; and of anybody's, which passes on a busy machine too.
 constexpr long busy_seconds_max = 10;
-constexpr unsigned seconds_max = 60;
 constexpr std::size_t corpus_max = 20'000;
 
-std::string name;         // of the target
+unsigned seconds_max = 60;
+std::string artifact_prefix;
 const Input* now = nullptr;  // the input under way
 
 // In a handler of a signal: nothing but system calls.
 void keep_input() {
   if (!now) return;
   static char path[256];
-  std::snprintf(path, sizeof(path), "finding-%s-%d", name.c_str(), static_cast<int>(::getpid()));
+  std::snprintf(path, sizeof(path), "%scrash-%d", artifact_prefix.c_str(), static_cast<int>(::getpid()));
   const int file = ::open(path, O_CREAT | O_WRONLY | O_TRUNC, 0644);
   const bool written = file >= 0 && ::write(file, now->data(), now->size()) == static_cast<ssize_t>(now->size());
   std::fprintf(stderr, written ? "the input is in %s\n" : "the input could not be written to %s\n", path);
@@ -208,32 +209,35 @@ void broken(const char* what) {
 
 int main(int count, char** arguments) {
   using namespace fargpu::fuzz;
-  const std::string path = arguments[0];
-  name = path.substr(path.rfind('/') + 1);
   double seconds = 0;
   std::uint64_t runs = 0, seed = 1;
   std::size_t bytes_max = 4096;
   std::vector<std::string> files, seed_files;
-  for (int i = 1; i < count; ++i) {
-    const std::string argument = arguments[i];
-    if (argument.rfind("--", 0) != 0) {
-      files.push_back(argument);
-      continue;
-    }
-    const char* const value = ++i < count ? arguments[i] : "";
-    if (argument == "--seconds") {
-      seconds = std::strtod(value, nullptr);
-    } else if (argument == "--runs") {
-      runs = std::strtoull(value, nullptr, 10);
-    } else if (argument == "--seed") {
-      seed = std::strtoull(value, nullptr, 10);
-    } else if (argument == "--seeds") {
-      for (const auto& entry : std::filesystem::directory_iterator(value)) seed_files.push_back(entry.path().string());
-    } else if (argument == "--bytes-max") {
-      bytes_max = std::strtoull(value, nullptr, 10);
-    } else {
-      std::fprintf(stderr, "usage: %s [--seconds N] [--runs N] [--seed N] [--bytes-max N] [--seeds FOLDER] [FILE...]\n", name.c_str());
+  for (const std::string argument : std::span(arguments + 1, arguments + count)) {
+    const std::size_t equals = argument.find('=');
+    const std::string option = argument.substr(0, equals), value = equals == std::string::npos ? "" : argument.substr(equals + 1);
+    if (option == "-max_total_time") {
+      seconds = std::stod(value);
+    } else if (option == "-runs") {
+      runs = std::stoull(value);
+    } else if (option == "-seed") {
+      seed = std::stoull(value);
+    } else if (option == "-max_len") {
+      bytes_max = std::stoull(value);
+    } else if (option == "-timeout") {
+      seconds_max = static_cast<unsigned>(std::stoul(value));
+    } else if (option == "-artifact_prefix") {
+      artifact_prefix = value;
+    } else if (argument.starts_with('-')) {
+      std::fprintf(stderr,
+                   "usage: %s [-max_total_time=SECONDS] [-runs=N] [-seed=N] [-max_len=BYTES] [-timeout=SECONDS] [-artifact_prefix=PATH] "
+                   "[FOLDER...|FILE...]\n",
+                   arguments[0]);
       return 2;
+    } else if (std::filesystem::is_directory(argument)) {
+      for (const auto& entry : std::filesystem::directory_iterator(argument)) seed_files.push_back(entry.path().string());
+    } else {
+      files.push_back(argument);
     }
   }
   for (const int signal : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGALRM, SIGPROF}) ::signal(signal, on_signal);
@@ -262,7 +266,7 @@ int main(int count, char** arguments) {
     ++done;
     if (something_new() && corpus.size() < corpus_max) corpus.push_back(std::move(input));
   }
-  std::printf("%s: %llu inputs in %.0f s, %zu kept\n", name.c_str(), static_cast<unsigned long long>(done), spent(), corpus.size());
+  std::printf("Done %llu runs in %.0f second(s), %zu inputs kept\n", static_cast<unsigned long long>(done), spent(), corpus.size());
   std::fflush(nullptr);
   if (at_end) at_end();
   std::_Exit(0);  // what the target keeps for all inputs is nobody's to take down
