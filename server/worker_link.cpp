@@ -31,7 +31,10 @@ std::pair<int, int> make_link() {
 bool send_link(int link, const std::function<void(wire::WorkerMessage::Builder)>& fill, int descriptor) {
   MessageWriter writer;
   fill(writer.root<wire::WorkerMessage>());
-  const auto bytes = writer.finish();
+  return send_packet(link, writer.finish(), descriptor);
+}
+
+bool send_packet(int link, std::span<const std::byte> bytes, int descriptor) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   msghdr message{};
   message.msg_iov = &part;

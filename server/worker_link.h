@@ -24,6 +24,9 @@ std::pair<int, int> make_link();
 /// other end is gone, or has not read for so long that there is no room.
 bool send_link(int link, const std::function<void(wire::WorkerMessage::Builder)>& fill, int descriptor = -1);
 
+/// The same of a message that is made already.
+bool send_packet(int link, std::span<const std::byte> bytes, int descriptor = -1);
+
 /// Receives one packet; waits for it if the socket is blocking. Nothing if it is not and none is there.
 std::optional<LinkPacket> receive_link(int link);
 
