@@ -20,6 +20,11 @@ void Aside::run(Work work, Done done) {
   changed_.notify_one();
 }
 
+void Aside::wait_for_all() {
+  std::unique_lock lock(mutex_);
+  quiet_.wait(lock, [&] { return waiting_.empty() && busy_ == 0; });
+}
+
 bool Aside::collect() {
   Jobs finished;
   {
@@ -54,6 +59,7 @@ void Aside::loop() {
     --busy_;
     if (failure) failure_ = failure;
     finished_.splice(finished_.end(), job);
+    if (waiting_.empty() && busy_ == 0) quiet_.notify_all();
     waker_.signal();
   }
 }

@@ -27,6 +27,8 @@ class Aside {
   /// Runs what is done. Returns whether anything was. Throws what work threw: for the want of memory, most likely, and the session's end.
   bool collect();
   bool idle() const { return under_way_ == 0; }
+  /// Until no thread is at work and none is to be: what was done is still to be collected.
+  void wait_for_all();
 
  private:
   static constexpr std::size_t threads_max = 8;
@@ -36,6 +38,7 @@ class Aside {
   const std::function<void()> prepare_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable quiet_;
   // Lists, so that a piece of work goes from one to the next without memory, which the pool's threads could not do without.
   using Jobs = std::list<std::pair<Work, Done>>;
   Jobs waiting_;

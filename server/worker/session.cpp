@@ -715,6 +715,7 @@ void Session::drop_streams(ContextState& context) {
 
 CUresult Session::close_context(ContextState& context) {
   crew_.wait_for_all();
+  aside_.wait_for_all();  // it may be in this context
   if (context.green) return close_green(context, *primary_of(context.device));
   for (ContextState* const green : with_greens(context))
     if (green != &context) close_green(*green, context);
