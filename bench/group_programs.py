@@ -37,7 +37,6 @@ def workload(bench, row, case, name, command=None):
         local = started()
         if name in ("W6.compile", "W8"):
             local.answer(150)  # its compiler's cache serves the others
-        counted = [pool.submit(count, machine, command, transports[0].pool, extra, name, steps) for steps in (FEW, MANY)]
         remote = {t.name: started(t.pool) for t in transports}
         if name not in ("W6.compile", "W8"):
             local.answer(150)
@@ -48,9 +47,10 @@ def workload(bench, row, case, name, command=None):
                 ready[t.name] = t
             except Failed as error:
                 add(row, t.name, None, case, note=f"failed: {' '.join(str(error).split())}")
-        counters = [counter.result() for counter in counted]
         if not ready:
             return
+        # Now that the host knows the images: whose would be sent makes a difference that is not the steps'.
+        counters = list(pool.map(lambda steps: count(machine, command, transports[0].pool, extra, name, steps), (FEW, MANY)))
         trips, sent, received = per_unit(*counters, MANY - FEW)
         budget = bench.sizes.step_seconds
 

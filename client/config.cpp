@@ -20,6 +20,7 @@ constexpr const char* cuda_variables[] = {
 };
 
 constexpr long spin_us_max = 1'000'000;
+constexpr long spin_us_usual = 20'000;  // as long as most steps of a program take
 
 const char* variable(const char* name) {
   const char* value = std::getenv(name);
@@ -53,8 +54,8 @@ Config read() {
     c.visible_set = true;
     c.visible_devices = visible;
   }
-  // Polling pays where another processor makes progress meanwhile.
-  long spin_us = std::thread::hardware_concurrency() >= 4 ? 50 : 0;
+  // As the driver does by itself. Where few processors are, others need this one.
+  long spin_us = std::thread::hardware_concurrency() >= 4 ? spin_us_usual : 0;
   if (const std::string wanted = variable("FARGPU_SPIN_US"); !wanted.empty()) {
     if (!parse_number(wanted, spin_us) || spin_us < 0 || spin_us > spin_us_max)
       c.number_error = "FARGPU_SPIN_US is '" + wanted + "'; give microseconds from 0 to " + std::to_string(spin_us_max);

@@ -44,7 +44,7 @@ struct Config {
   /// CUDA_VISIBLE_DEVICES; `visible_set` tells unset from empty.
   std::string visible_devices;
   bool visible_set = false;
-  /// How long a waiting thread polls before it sleeps (FARGPU_SPIN_US, microseconds).
+  /// For how long a thread that waits for an answer looks for it before it sleeps (FARGPU_SPIN_US, microseconds).
   std::chrono::nanoseconds spin{0};
   /// Connections that large copies are divided among (FARGPU_LANES); 0 or 1 for the session's own alone.
   unsigned lanes = 0;

@@ -46,6 +46,8 @@ struct Context {
   bool green = false;  ///< a part of the device, for streams of the device's primary context, whose memory and code it shares
   std::atomic<bool> active{false};
   std::atomic<unsigned> flags{0};
+  /// Whether the program wants its threads to sleep while they wait for this context's work.
+  bool sleeps() const { return (flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC; }
   unsigned retained = 0;  ///< of primary contexts; under Contexts::mutex
   std::uint64_t number = 0;
   unsigned api_version = wide_api_version;

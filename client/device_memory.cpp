@@ -1,6 +1,7 @@
 #include "device_memory.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "operations.capnp.h"
 #include "remote_call.h"
@@ -13,6 +14,19 @@ constexpr std::uint64_t arena_bytes_max = 32u << 20;
 constexpr std::uint64_t alignment = 512;  // of every allocation, as the driver's own
 
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
+
+/// A request that spares come with, while it is under way.
+class Sparing {
+ public:
+  Sparing(std::atomic<unsigned>& count, bool counts) : count_(count), counts_(counts) { count_ += counts_ ? 1 : 0; }
+  Sparing(const Sparing&) = delete;
+  Sparing& operator=(const Sparing&) = delete;
+  ~Sparing() { count_ -= counts_ ? 1 : 0; }
+
+ private:
+  std::atomic<unsigned>& count_;
+  const bool counts_;
+};
 
 }  // namespace
 
@@ -112,6 +126,7 @@ CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, int devi
 
 // An extent of this size or a little more: a kept one, or a new part of the window behind which the worker puts memory.
 CUresult DeviceMemory::back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent) {
+  std::uint32_t spares = 0;
   {
     const std::lock_guard lock(mutex_);
     MemoryStore& store = store_of(device, pool);
@@ -127,7 +142,9 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
       store.bytes += extent.bytes;
       return CUDA_SUCCESS;
     }
-    const auto at = window_.take(extent.bytes, granularity);
+    if (!pool) spares = spares_for(store, extent.bytes);
+    auto at = window_.take((1 + spares) * extent.bytes, granularity);
+    if (!at && spares > 0) at = window_.take(extent.bytes, granularity), spares = 0;
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
     extent.base = *at;
   }
@@ -137,14 +154,29 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
   in.setAddress(extent.base);
   in.setBytes(extent.bytes);
   in.setDevice(session_.facts().devices[static_cast<std::size_t>(device)].worker_ordinal);
+  in.setSpares(spares);
+  const Sparing sparing(sparing_, spares > 0);
   const CUresult result = call.wait();
   const std::lock_guard lock(mutex_);
+  std::uint32_t backed = 0;
   if (result == CUDA_SUCCESS) {
-    store_of(device, pool).bytes += extent.bytes;
-  } else {
-    window_.give(extent.base, extent.bytes);
+    MemoryStore& store = store_of(device, pool);
+    store.bytes += extent.bytes;
+    backed = 1 + std::min(call.out<wire::BackMemoryReply>().getSpares(), spares);
+    for (std::uint32_t i = 1; i < backed; ++i) {
+      store.keep({extent.base + i * extent.bytes, extent.bytes});
+      store.bytes += extent.bytes;
+    }
   }
+  if (backed <= spares) window_.give(extent.base + backed * extent.bytes, (1 + spares - backed) * extent.bytes);
   return result;
+}
+
+// A program that takes piece after piece of one size is about to take more: they come with what it asks for, a few at first.
+std::uint32_t DeviceMemory::spares_for(MemoryStore& store, std::uint64_t bytes) {
+  const std::uint64_t room = spare_bytes_max - std::min(spare_bytes_max, store.kept_bytes);
+  const std::uint64_t asked = store.asked[bytes]++;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>({asked - std::min<std::uint64_t>(asked, 1), spares_max, room / bytes}));
 }
 
 CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
@@ -310,10 +342,12 @@ void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>
 
 // Gives everything back that is not in use, waiting for the GPU if it must. Returns whether there was anything.
 bool DeviceMemory::reclaim(Thread& thread, Context& context, int device) {
-  bool waiting;
+  // What is on its way to be kept would be missing to everybody.
+  bool waiting = sparing_ > 0;
+  while (sparing_ > 0) std::this_thread::yield();
   {
     const std::lock_guard lock(mutex_);
-    waiting = waiting_ > 0;
+    waiting = waiting || waiting_ > 0;
   }
   if (waiting) session_.settle(thread, context);
   return release_unused(thread, device) || waiting;

@@ -33,6 +33,7 @@ class DeviceMemory {
   static constexpr std::uint64_t granularity = 2u << 20;   ///< of physical memory (cuMemGetAllocationGranularity on all GPUs)
   static constexpr std::uint64_t small_bytes_max = 1u << 20;
   static constexpr std::uint64_t kept_bytes_max = 256u << 20;
+  static constexpr std::uint64_t spare_bytes_max = 128u << 20, spares_max = 8;  ///< of what nobody has asked for yet
 
   DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
 
@@ -78,6 +79,7 @@ class DeviceMemory {
   CUresult allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
   CUresult allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
   CUresult back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent);
+  std::uint32_t spares_for(MemoryStore& store, std::uint64_t bytes);
   bool take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block);
   Block take_block(std::uint64_t address);
   void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream);
@@ -101,6 +103,7 @@ class DeviceMemory {
   std::uint64_t waiting_ = 0;              // freed blocks that the GPU has not passed yet
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
+  std::atomic<unsigned> sparing_{0};  // requests under way that spares come with
 };
 
 }  // namespace fargpu::client

@@ -30,7 +30,12 @@ Facts read_facts(wire::HostFacts::Reader from) {
       if (a.remote_value) device.attributes[a.attribute] = *a.remote_value;
     constexpr CUdevice_attribute grid[] = {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
                                            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
-    for (std::size_t d = 0; d < 3; ++d) device.grid_max[d] = static_cast<unsigned>(device.attribute(grid[d]));
+    constexpr CUdevice_attribute block[] = {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+                                            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z};
+    for (std::size_t d = 0; d < 3; ++d) {
+      device.grid_max[d] = static_cast<unsigned>(device.attribute(grid[d]));
+      device.block_max[d] = static_cast<unsigned>(device.attribute(block[d]));
+    }
     for (const auto a : item.getExecAffinity()) device.exec_affinity[static_cast<int>(a.getAttribute())] = a.getValue();
     facts.devices.push_back(std::move(device));
   }

@@ -21,7 +21,7 @@ struct Device {
   unsigned luid_node_mask = 0;
   std::uint64_t memory_bytes = 0;
   std::unordered_map<int, int> attributes;
-  std::array<unsigned, 3> grid_max{};  ///< of these attributes, for launches
+  std::array<unsigned, 3> grid_max{}, block_max{};  ///< of these attributes, for launches
   std::map<int, int> exec_affinity;
 
   int attribute(CUdevice_attribute which) const {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "context.h"
+#include "protocol/errors.h"
+
 namespace fargpu::client {
 
 void Function::reset() {
@@ -10,6 +13,7 @@ void Function::reset() {
   parameters.clear();
   parameter_bytes = 0;
   gaps = false;
+  context = 0;
   functions.clear();
   attributes.clear();
   legacy = {};
@@ -17,13 +21,34 @@ void Function::reset() {
   for (auto& known : launched) known = 0;
 }
 
-Function* Functions::learn(wire::FunctionReply::Reader reply) {
+Function::Attributes Function::read(wire::FunctionAttributesReply::Reader reply) {
+  const auto values = reply.getValues();
+  const auto results = reply.getResults();
+  if (values.size() != results.size()) throw ProtocolError("function attributes without results");
+  Attributes attributes;
+  for (unsigned i = 0; i < values.size(); ++i) {
+    attributes.values.push_back(values[i]);
+    attributes.results.push_back(static_cast<CUresult>(results[i]));
+  }
+  return attributes;
+}
+
+Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* context) {
   const Handle handle(reply.getFunction());
   auto& map = handle.well_formed(HandleKind::kernel) ? kernels_ : functions_;
+  if (&map == &kernels_) {
+    const std::lock_guard lock(mutex_);
+    named_[{reply.getOwner(), reply.getName().cStr()}] = handle;
+  }
   return map.learn(handle, [&](Function& function) {
     function.handle = handle;
     function.owner = Handle(reply.getOwner());
     function.name = reply.getName().cStr();
+    if (context) {
+      if (function.owner.kind() == HandleKind::kernel) function.context = context->id();
+      if (reply.hasAttributes())
+        function.attributes.insert_or_assign(function.attribute_device(context->device), Function::read(reply.getAttributes()));
+    }
     for (const auto p : reply.getParameters()) {
       // The worker is not trusted with our memory: a layout beyond CUDA's limit is cut off here.
       const std::uint64_t end = std::uint64_t{p.getOffset()} + p.getBytes();
@@ -35,7 +60,17 @@ Function* Functions::learn(wire::FunctionReply::Reader reply) {
   });
 }
 
+Function* Functions::find_named(Handle library, const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = named_.find({library.value(), name});
+  return known == named_.end() ? nullptr : kernels_.find(known->second);
+}
+
 void Functions::forget_owner(Handle owner) {
+  {
+    const std::lock_guard lock(mutex_);
+    named_.erase(named_.lower_bound({owner.value(), ""}), named_.lower_bound({owner.value() + 1, ""}));
+  }
   for (auto* map : {&functions_, &kernels_}) {
     std::vector<Handle> gone;
     map->for_each([&](Handle handle, Function& function) {

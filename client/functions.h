@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include "protocol/limits.h"
 
 namespace fargpu::client {
+
+struct Context;
 
 struct Parameter {
   std::uint32_t offset = 0;
@@ -29,6 +32,7 @@ struct Function {
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
   bool gaps = false;  ///< there are bytes between them
+  std::uint32_t context = 0;  ///< id of the context that a kernel's function is for; 0 where that is not known
 
   std::mutex mutex;
   /// Of a kernel: its function in each context, by context id. Of such a function: the kernel.
@@ -38,7 +42,14 @@ struct Function {
   struct Attributes {
     std::vector<int> values;
     std::vector<CUresult> results;
+    /// The value, if the driver gave one.
+    std::optional<int> value(CUfunction_attribute attribute) const {
+      const auto index = static_cast<std::size_t>(attribute);
+      if (index >= values.size() || results[index] != CUDA_SUCCESS) return std::nullopt;
+      return values[index];
+    }
   };
+  static Attributes read(wire::FunctionAttributesReply::Reader reply);
   std::map<int, Attributes> attributes;
 
   /// The cluster it was compiled for, zeros for none: known once a launch was accepted.
@@ -81,8 +92,10 @@ class Functions {
   }
   Function* find_kernel(CUkernel kernel) const { return kernels_.find(handle_of(kernel)); }
 
-  /// Takes in what the worker says of one.
-  Function* learn(wire::FunctionReply::Reader reply);
+  /// Takes in what the worker says of one that was asked for in this context; null for none.
+  Function* learn(wire::FunctionReply::Reader reply, const Context* context);
+  /// A kernel of a library that is known by its name, or null.
+  Function* find_named(Handle library, const std::string& name) const;
   /// Forgets all functions of a module or library that is unloaded.
   void forget_owner(Handle owner);
   /// Forgets the functions that kernels have in a context that is closed.
@@ -93,6 +106,8 @@ class Functions {
  private:
   HandleMap<Function> functions_{HandleKind::function};
   HandleMap<Function> kernels_{HandleKind::kernel};
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::uint64_t, std::string>, Handle> named_;  // kernels, by library and name
 };
 
 }  // namespace fargpu::client

@@ -287,7 +287,7 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
     RemoteCall<wire::DescribeFunction> describe(thread, Opcode::describeFunction, ContextNeed::optional);
     describe.in().setFunction(in.getFunction());
     if (const CUresult bad = describe.wait(); bad != CUDA_SUCCESS) return bad;
-    function = functions.learn(describe.out<wire::FunctionReply>());
+    function = functions.learn(describe.out<wire::FunctionReply>(), nullptr);
     if (!function) throw ProtocolError("the worker named a function by a handle of another kind");
   }
   Graphs::Given& given = thread.session().graphs().given(handle_of(node));

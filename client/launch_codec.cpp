@@ -108,4 +108,12 @@ void LaunchClass::add(std::span<const std::byte> bytes) {
   }
 }
 
+std::uint64_t fit_of(const Context& context, const unsigned (&block)[3], unsigned shared_bytes, const unsigned (&cluster)[3]) {
+  LaunchClass fingerprint;
+  fingerprint.add(context.id());
+  fingerprint.add(shared_bytes);
+  for (std::size_t d = 0; d < 3; ++d) fingerprint.add(std::uint64_t{block[d]} << 32 | cluster[d]);
+  return fingerprint.value();
+}
+
 }  // namespace fargpu::client

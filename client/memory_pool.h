@@ -31,6 +31,7 @@ struct MemoryStore {
   std::list<Extent> kept;  ///< free extents, oldest first
   std::uint64_t kept_bytes = 0;
   std::uint64_t bytes = 0;  ///< all that is backed: arenas, extents in use, extents kept
+  std::map<std::uint64_t, unsigned> asked;  ///< for how many extents of a size the worker was asked
 
   void keep(const Extent& extent);
   /// A kept extent of this size or a little more, taken out.

@@ -1,8 +1,16 @@
 #include "receiver.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "protocol/errors.h"
 
 namespace fargpu::client {
+namespace {
+
+constexpr std::chrono::nanoseconds moment = std::chrono::microseconds(50);  // sleeping takes longer than most answers
+
+}  // namespace
 
 Receiver::Receiver(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin)
     : channel_(channel), pushes_(pushes), spin_(spin), reader_(channel, *this, /*frames_before=*/1) {}  // attachAnswer
@@ -13,9 +21,9 @@ void Receiver::expect(std::uint64_t number, PendingReply& pending) {
   pending_[static_cast<std::uint32_t>(number)] = &pending;
 }
 
-void Receiver::wait(std::uint64_t number, PendingReply& pending) {
+void Receiver::wait(std::uint64_t number, PendingReply& pending, Manner manner) {
   try {
-    wait_for([&] { return pending.done.load(std::memory_order_acquire); });
+    wait_for([&] { return pending.done.load(std::memory_order_acquire); }, manner);
   } catch (...) {
     forget(number);
     throw;
@@ -30,10 +38,11 @@ void Receiver::forget(std::uint64_t number) noexcept {
   pending_.erase(static_cast<std::uint32_t>(number));
 }
 
-void Receiver::wait_until(const std::function<bool()>& ready) { wait_for(ready); }
+void Receiver::wait_until(const std::function<bool()>& ready) { wait_for(ready, Manner::spin); }
 
 template <class Ready>
-void Receiver::wait_for(Ready&& ready) {
+void Receiver::wait_for(Ready&& ready, Manner manner) {
+  const auto spin = manner == Manner::spin ? spin_ : std::min(spin_, moment);
   std::unique_lock lock(mutex_);
   while (!ready()) {
     if (reading_) {  // also after a loss: the thread that reads may be writing where this one wants its data
@@ -42,7 +51,7 @@ void Receiver::wait_for(Ready&& ready) {
     }
     if (lost_) throw ChannelClosed(lost_why_);
     if (!stopped_why_.empty()) throw ChannelClosed(stopped_why_);
-    read(lock, [&] { read_until(ready); });  // the next one that waits reads on
+    read(lock, [&] { read_until(ready, spin); });  // the next one that waits reads on
   }
 }
 
@@ -72,17 +81,19 @@ void Receiver::stop_reading(const std::string& why) {
   if (stopped_why_.empty()) stopped_why_ = why;
 }
 
-// Polls for a moment, because most answers come soon and sleeping costs more than they take, then sleeps.
+// A processor that slept for milliseconds takes tenths of one to be back at full speed, which a program pays that waits in each of its
+// steps. So this looks on for about as long as steps take. Most answers come within a moment; after that other threads go first.
 template <class Ready>
-void Receiver::read_until(Ready&& ready) {
-  auto spin_end = std::chrono::steady_clock::now() + spin_;
+void Receiver::read_until(Ready&& ready, std::chrono::nanoseconds spin) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto heard = begin;
   while (!ready()) {
-    if (reader_.pump()) {
-      spin_end = std::chrono::steady_clock::now() + spin_;
-    } else if (std::chrono::steady_clock::now() >= spin_end) {
-      // lose() closes the channel, which ends this wait.
-      channel_.wait({.readable = true}, Channel::forever);
-    }
+    const bool progress = reader_.pump();
+    const auto now = std::chrono::steady_clock::now();
+    if (progress) heard = now;
+    if (now - heard < std::min(spin, moment)) continue;
+    if (now - begin < spin) std::this_thread::yield();
+    else if (!progress) channel_.wait({.readable = true}, Channel::forever);  // lose() closes the channel, which ends this wait
   }
 }
 

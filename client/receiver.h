@@ -42,13 +42,20 @@ class PushHandler {
 /// replies to the others.
 class Receiver final : FrameHandler {
  public:
+  /// `spin`: for how long a thread that waits looks for what it waits for before it sleeps, at most.
   Receiver(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin);
 
   /// Registers before the call leaves; `number` is the call's.
   void expect(std::uint64_t number, PendingReply& pending);
 
+  /// How a thread waits that reads the connection.
+  enum class Manner {
+    spin,   ///< looks for the answer for as long as `spin` says, as the driver does
+    sleep,  ///< after a moment it sleeps, as a program may ask of the driver
+  };
+
   /// Waits for it. Throws ChannelClosed when the connection is lost; the reply is then no longer registered.
-  void wait(std::uint64_t number, PendingReply& pending);
+  void wait(std::uint64_t number, PendingReply& pending, Manner manner = Manner::spin);
 
   /// The call could not be sent, or not all of it, and the connection is of no use any more. Nothing is written to the reply, or to where
   /// its data would go, after this.
@@ -73,9 +80,9 @@ class Receiver final : FrameHandler {
   void take(const FrameHeader& header, std::span<const std::byte> message,
             std::span<std::byte> bulk) override;
   template <class Ready>
-  void wait_for(Ready&& ready);
+  void wait_for(Ready&& ready, Manner manner);
   template <class Ready>
-  void read_until(Ready&& ready);
+  void read_until(Ready&& ready, std::chrono::nanoseconds spin);
   template <class Read>
   void read(std::unique_lock<std::mutex>& lock, Read&& read);
   void stop_reading(const std::string& why);

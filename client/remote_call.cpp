@@ -103,7 +103,7 @@ CUresult RemoteCallBase::wait(Stream* stream) {
     if (expected) session_.receiver().forget(expected);
     throw;
   }
-  session_.receiver().wait(number_, pending_);
+  session_.receiver().wait(number_, pending_, context_ && context_->sleeps() ? Receiver::Manner::sleep : manner_);
   auto& counts = stats::of(opcode_);
   counts.waited.fetch_add(1, std::memory_order_relaxed);
   trace::sent(thread_, stream, bytes);

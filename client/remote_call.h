@@ -48,6 +48,9 @@ class RemoteCallBase {
   void host_visible() { host_visible_ = true; }
   bool seen_by_host() const { return host_visible_; }
 
+  /// The program wants its threads to sleep while they wait.
+  void sleeps() { manner_ = Receiver::Manner::sleep; }
+
   /// All that the work needs of this process went with the call, and nobody but later work can tell when it is done.
   void taken() { taken_ = true; }
 
@@ -99,6 +102,7 @@ class RemoteCallBase {
   std::uint64_t number_ = 0;
   bool host_visible_ = false;
   bool taken_ = false;
+  Receiver::Manner manner_ = Receiver::Manner::spin;
   std::vector<Stream*> further_streams_;
 };
 

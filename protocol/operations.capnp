@@ -83,6 +83,10 @@ struct BackMemory {
   address @0 :UInt64;
   bytes @1 :UInt64;               # multiple of 2 MiB
   device @2 :Int32;
+  spares @3 :UInt32;              # further ranges of the same size right behind it, for which there may be no memory
+}
+struct BackMemoryReply {
+  spares @0 :UInt32;              # so many of them have memory now
 }
 
 struct ReleaseMemory {
@@ -338,6 +342,7 @@ struct LoadImageReply {
   infoLog @2 :Data;
   errorLog @3 :Data;
   wallMilliseconds @4 :Float32;
+  kernels @5 :List(FunctionReply);  # of a library: some that will be looked for, by what earlier sessions did
 }
 
 # --- linking ------------------------------------------------------------------------------------------------------------
@@ -395,6 +400,7 @@ struct FunctionReply {
   parameters @1 :List(Parameter);
   name @2 :Text;
   owner @3 :UInt64;               # module or library
+  attributes @4 :FunctionAttributesReply;  # a kernel's for the context's device; empty without a context
 }
 struct Parameter {
   offset @0 :UInt32;
@@ -416,7 +422,8 @@ struct FunctionAttributesReply {
 }
 
 struct SetFunctionAttribute {
-  # cuFuncSetAttribute, cuKernelSetAttribute. Barrier: tuners probe what is allowed by trying.
+  # cuFuncSetAttribute, cuKernelSetAttribute. Deferred where the driver cannot but accept the value, else a barrier: tuners probe what is
+  # allowed by trying.
   function @0 :UInt64;
   device @1 :Int32 = -1;
   attribute @2 :UInt32;

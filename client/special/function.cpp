@@ -22,14 +22,7 @@ CUresult fetch(Thread& thread, Function& function, int device, Function::Attribu
   in.setDevice(worker_device);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const auto out = call.out<wire::FunctionAttributesReply>();
-  const auto values = out.getValues();
-  const auto results = out.getResults();
-  if (values.size() != results.size()) throw ProtocolError("function attributes without results");
-  for (unsigned i = 0; i < values.size(); ++i) {
-    attributes.values.push_back(values[i]);
-    attributes.results.push_back(static_cast<CUresult>(results[i]));
-  }
+  attributes = Function::read(call.out<wire::FunctionAttributesReply>());
   return result;
 }
 
@@ -56,6 +49,19 @@ CUresult get(Thread& thread, int* value, CUfunction_attribute attribute, Functio
   return result;
 }
 
+// Whether the driver cannot but accept it. Others it must be asked about: tuners find out what is allowed by trying.
+bool surely_settable(const Device& device, const Function::Attributes& known, CUfunction_attribute attribute, int value) {
+  const auto present = known.value(attribute), fixed = known.value(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+  if (!present || !fixed) return false;
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      return value >= 0 && std::int64_t{*fixed} + value <= device.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return value >= -1 && value <= 100;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: return value == 0 || value == 1;
+    default: return false;
+  }
+}
+
 CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function& function, int device) {
   // Setting what is set already needs no word; frameworks do it before every launch.
   int present = 0;
@@ -69,7 +75,14 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
   in.setDevice(worker_device);
   in.setAttribute(attribute);
   in.setValue(value);
-  const CUresult result = call.wait();
+  const bool sure = [&] {
+    const int ordinal = device >= 0 ? device : thread.context()->device;
+    const std::lock_guard lock(function.mutex);
+    const auto known = function.attributes.find(device);
+    return known != function.attributes.end() &&
+           surely_settable(thread.session().facts().devices[static_cast<std::size_t>(ordinal)], known->second, attribute, value);
+  }();
+  const CUresult result = sure ? call.post() : call.wait();
   if (result == CUDA_SUCCESS) thread.session().functions().attribute_changed(function, device, attribute, value);
   return result;
 }

@@ -60,6 +60,42 @@ std::uint64_t fingerprint_of(const Launch& launch, const Function& function, con
   return fingerprint.value();
 }
 
+// Whether the driver cannot but accept the launch, as what is known of the function shows: then nobody waits for its word. Whatever the
+// driver has to find out by itself, such as room for clusters or for much local memory, is not sure.
+bool surely_accepted(const Device& device, const Launch& launch, Function& function, const Context& context) {
+  constexpr int local_bytes_sure = 1024;  // of a thread's stack, as much as every context has from its beginning
+  if (launch.form == wire::Launch::Form::COOPERATIVE) return false;
+  if (function.handle.kind() == HandleKind::function && function.context != context.id()) return false;
+  // CUDA C++ Programming Guide, "Thread Block Clusters": but for devices, or parts of them, that are too small for it.
+  constexpr unsigned portable_cluster_max = 8;
+  const bool whole_device = !context.green && device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= static_cast<int>(8 * portable_cluster_max);
+  unsigned cluster[3] = {0, 0, 0};
+  for (unsigned i = 0; i < launch.attribute_count; ++i) {
+    const CUlaunchAttribute& attribute = launch.attributes[i];
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) continue;
+    if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return false;
+    cluster[0] = attribute.value.clusterDim.x;
+    cluster[1] = attribute.value.clusterDim.y;
+    cluster[2] = attribute.value.clusterDim.z;
+    for (std::size_t d = 0; d < 3; ++d)
+      if (cluster[d] == 0 || launch.grid[d] % cluster[d] != 0) return false;
+    const bool portable = std::uint64_t{1} * cluster[0] * cluster[1] * cluster[2] <= portable_cluster_max && whole_device;
+    if (!portable && !function.launch_known(fit_of(context, launch.block, launch.shared_bytes, cluster))) return false;
+  }
+  const std::lock_guard lock(function.mutex);
+  const auto known = function.attributes.find(function.attribute_device(context.device));
+  if (known == function.attributes.end()) return false;
+  const auto at_most = [&](CUfunction_attribute attribute, std::uint64_t value) {
+    const auto bound = known->second.value(attribute);
+    return bound && value <= static_cast<std::uint64_t>(std::max(*bound, 0));
+  };
+  const auto local_bytes = known->second.value(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
+  return at_most(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, std::uint64_t{1} * launch.block[0] * launch.block[1] * launch.block[2]) &&
+         launch.block[0] <= device.block_max[0] && launch.block[1] <= device.block_max[1] && launch.block[2] <= device.block_max[2] &&
+         at_most(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes) && local_bytes && *local_bytes <= local_bytes_sure &&
+         known->second.value(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 && known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0;
+}
+
 // Checks a launch and says it, all but its attributes.
 CUresult write_launch(Thread& thread, const Launch& launch, const Function& function, const StreamUse& stream, wire::Launch::Builder in) {
   Session& session = thread.session();
@@ -105,7 +141,12 @@ CUresult launch(Thread& thread, const Launch& launch) {
     if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
     return session.settle(thread, *stream);
   }
-  if (function->launch_known(fingerprint_of(launch, *function, *stream->context))) return call.post(stream);
+  const std::uint64_t fingerprint = fingerprint_of(launch, *function, *stream->context);
+  if (function->launch_known(fingerprint)) return call.post(stream);
+  if (surely_accepted(session.facts().devices[static_cast<std::size_t>(stream->context->device)], launch, *function, *stream->context)) {
+    function->learn_launch(fingerprint);
+    return call.post(stream);
+  }
   // Behind what this process has yet to do the answer may take as long as that, and what it has to do may be this thread's.
   if (session.waits_for_host() && !stream->capture.load()) return call.post(stream);
   const CUresult result = call.wait(stream);

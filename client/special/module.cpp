@@ -52,6 +52,7 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
       [&](CUresult result, wire::LoadImageReply::Reader out) {
         JitOutputs(jit).store(out);
         handle = out.getHandle();
+        for (const auto kernel : out.getKernels()) thread.session().functions().learn(kernel, thread.context());
         return result;
       });
 }
@@ -83,7 +84,7 @@ CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNe
   in.setName(name);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  found = thread.session().functions().learn(call.out<wire::FunctionReply>());
+  found = thread.session().functions().learn(call.out<wire::FunctionReply>(), need == ContextNeed::none ? nullptr : thread.context());
   if (!found) throw ProtocolError("the worker named a function by a handle of another kind");
   return result;
 }
@@ -130,7 +131,7 @@ CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need
     RemoteCall<wire::DescribeFunction> describe(thread, Opcode::describeFunction, need);
     describe.in().setFunction(list[i]);
     if (const CUresult bad = describe.wait(); bad != CUDA_SUCCESS) return bad;
-    if (!thread.session().functions().learn(describe.out<wire::FunctionReply>()))
+    if (!thread.session().functions().learn(describe.out<wire::FunctionReply>(), thread.context()))
       throw ProtocolError("the worker named a function by a handle of another kind");
     store(i, Handle(list[i]));
   }
@@ -221,8 +222,8 @@ CUresult cuModuleGetFunction(Thread& thread, CUfunction* out, CUmodule module, c
 CUresult cuLibraryGetKernel(Thread& thread, CUkernel* out, CUlibrary library, const char* name) {
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  Function* kernel = nullptr;
-  const CUresult result = find_function(thread, handle_of(library), name, ContextNeed::optional, kernel);
+  Function* kernel = thread.session().functions().find_named(handle_of(library), name);
+  const CUresult result = kernel ? CUDA_SUCCESS : find_function(thread, handle_of(library), name, ContextNeed::optional, kernel);
   if (result == CUDA_SUCCESS) *out = handle_cast<CUkernel>(kernel->handle);
   return result;
 }

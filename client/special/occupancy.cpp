@@ -32,9 +32,19 @@ CUresult attribute(Thread& thread, CUfunction f, CUfunction_attribute which, int
   return cuFuncGetAttribute(thread, &value, which, f);
 }
 
+// Launches with such clusters will be accepted.
+void learn_fit(Function& function, const Context& context, const CUlaunchConfig& config) {
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (config.attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+    const auto& cluster = config.attrs[i].value.clusterDim;
+    const std::uint64_t fit = fit_of(context, {config.blockDimX, config.blockDimY, config.blockDimZ}, config.sharedMemBytes, {cluster.x, cluster.y, cluster.z});
+    if (!function.launch_known(fit)) function.learn_launch(fit);
+  }
+}
+
 CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaunchConfig* config, bool potential) {
   if (!value || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  const Function* const function = thread.session().functions().find(f);
+  Function* const function = thread.session().functions().find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::ClusterOccupancy> call(thread, Opcode::clusterOccupancy, ContextNeed::current);
   if (!call) return call.error();
@@ -52,7 +62,9 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
       bad != CUDA_SUCCESS)
     return bad;
   const CUresult result = call.recall();
-  if (result == CUDA_SUCCESS) *value = call.out<wire::ClusterOccupancyReply>().getValue();
+  if (result != CUDA_SUCCESS) return result;
+  *value = call.out<wire::ClusterOccupancyReply>().getValue();
+  if (!potential && *value > 0) learn_fit(*function, *thread.context(), *config);
   return result;
 }
 

@@ -120,6 +120,7 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
   RemoteCall<Request> call(thread, opcode, ContextNeed::none);
   call.in_context(found->context);
   call.in().setHEvent(handle_of(event).value());
+  if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
   session.host_memory().before_wait(thread);
   const std::uint64_t record = found->recorded;
   const CUresult result = call.wait();

@@ -39,7 +39,9 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
     return;
   }
   queues_[&stream].push_back({event, std::move(recorded.later), stream.submitted, kind, std::move(done)});
+  stream.looked_at = stream.submitted;
   ++queued_;
+  if (kind != Kind::release) ++wanted_;
 }
 
 void Completions::after_event(CUevent event, ContextState& context, Done done) {
@@ -81,6 +83,7 @@ bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, K
     note_passed(*stream.context, entry.event);
     if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure is for whoever waits
     ready[static_cast<std::size_t>(entry.kind)]->push_back({result, std::move(entry.done)});
+    if (entry.kind != Kind::release) --wanted_;
     queue.pop_front();
     --queued_;
     progress = true;
@@ -152,6 +155,7 @@ void Completions::abandon(StreamState& stream, CUresult result) {
   queues_.erase(found);
   queued_ -= entries.size();
   for (Entry& entry : entries) {
+    if (entry.kind != Kind::release) --wanted_;
     stream.context->free_events.push_back(entry.event);
     soon(entry.kind, result, std::move(entry.done));
   }

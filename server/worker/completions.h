@@ -54,6 +54,10 @@ class Completions {
   bool empty() const { return queues_.empty() && events_.empty() && soon_.empty() && !held_up(); }
   /// Whether something is complete and waits for room. Until it has been called back nothing else may be done with the session.
   bool held_up() const { return !deliveries_.empty() || !signals_.empty(); }
+  /// Whether the client waits to hear of something.
+  bool wanted() const { return wanted_ + events_.size() > 0; }
+  /// Whether something of the stream is being looked for.
+  bool follow(StreamState& stream) const { return queues_.contains(&stream); }
   /// What waits.
   std::size_t size() const { return queued_ + events_.size() + soon_.size() + deliveries_.size() + signals_.size(); }
 
@@ -96,6 +100,7 @@ class Completions {
   const std::function<bool()> room_;
   Queues queues_;                // streams with something to wait for
   std::size_t queued_ = 0;       // in all of them
+  std::size_t wanted_ = 0;       // of these, what the client will hear of
   StreamState* next_ = nullptr;  // where to go on looking
   std::vector<std::pair<ContextState*, CUevent>> passed_events_;  // of which nobody has heard yet; they are not used again before that
   std::vector<EventEntry> events_;

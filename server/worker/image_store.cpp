@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 #include <system_error>
 
 #include "protocol/limits.h"
@@ -15,6 +16,9 @@ namespace fargpu::server {
 namespace {
 
 constexpr std::size_t arriving_max = 16;  // images under way at once in one session
+constexpr std::size_t found_max = 16;     // names kept of an image
+constexpr std::size_t found_name_bytes_max = 1024;
+constexpr auto found_suffix = ".found";
 
 // A private mapping, so that nobody who can write the file can change what the driver reads later.
 const std::byte* map_copy(std::span<const std::byte> bytes) {
@@ -161,8 +165,40 @@ void ImageStore::evict() {
   for (const File& file : files) {
     if (total <= bytes_max_) break;
     std::filesystem::remove(file.path, error);
+    std::filesystem::remove(file.path.string() + found_suffix, error);
     total -= file.bytes;
   }
+}
+
+const std::vector<std::string>& ImageStore::names_found(const ImageHash& hash) {
+  const auto [known, asked_first] = found_.try_emplace(hash);
+  std::vector<std::string>& names = known->second;
+  if (!asked_first || folder_.empty()) return names;
+  const int file = ::open((path_of(hash).string() + found_suffix).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return names;
+  std::vector<char> text(found_max * (found_name_bytes_max + 1));
+  const ssize_t bytes = ::read(file, text.data(), text.size());
+  ::close(file);
+  std::istringstream lines(std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0))));
+  for (std::string name; names.size() < found_max && std::getline(lines, name);)
+    if (!lines.eof() && !name.empty() && name.size() <= found_name_bytes_max) names.push_back(name);  // a line that is still being written has no end
+  return names;
+}
+
+// Lines are appended in one piece each, so that sessions that write at once do not mix them. Failure costs a later session a question.
+void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
+  names_found(hash);
+  std::vector<std::string>& names = found_[hash];
+  if (names.size() >= found_max || name.empty() || name.size() > found_name_bytes_max || name.find('\n') != name.npos ||
+      std::find(names.begin(), names.end(), name) != names.end())
+    return;
+  names.push_back(name);
+  if (folder_.empty()) return;
+  const int file = ::open((path_of(hash).string() + found_suffix).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (file < 0) return;
+  const std::string line = name + "\n";
+  [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
+  ::close(file);
 }
 
 }  // namespace fargpu::server

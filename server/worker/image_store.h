@@ -32,6 +32,11 @@ class ImageStore {
   enum class Received { taken, refused, no_room };
   Received receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part);
 
+  /// Names of kernels that sessions have looked for in this image and found, the first so many: who loads it will want them. They are no
+  /// more than a hint, since any session may have left them.
+  const std::vector<std::string>& names_found(const ImageHash& hash);
+  void note_found(const ImageHash& hash, const std::string& name);
+
  private:
   std::filesystem::path path_of(const ImageHash& hash) const;
   void keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes);
@@ -52,6 +57,7 @@ class ImageStore {
   const std::byte* map(const ImageHash& hash, std::span<const std::byte> bytes, HostCharge charge);
   std::map<ImageHash, Mapped> mapped_;
   std::map<ImageHash, Arriving> arriving_;
+  std::map<ImageHash, std::vector<std::string>> found_;  // of images that were asked about
 };
 
 }  // namespace fargpu::server

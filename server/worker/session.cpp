@@ -17,7 +17,13 @@ constexpr std::size_t staging_in_bytes = 32u << 20;
 constexpr std::size_t staging_out_bytes = 32u << 20;
 constexpr auto usage_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
+/// How long to sleep at least and at most while the GPU works; for as long as a step of a program takes, what its client waits for is looked for often.
+constexpr auto look_least = std::chrono::microseconds(20), look_most = std::chrono::microseconds(500);
+constexpr auto hurried_wait = std::chrono::milliseconds(50);
 constexpr auto completion_interval = std::chrono::microseconds(50);
+/// Work on a stream after which an event is recorded, where the client asks for none: its own fences come a little sooner. Each costs the GPU a pause.
+constexpr std::uint64_t look_interval = limits::stream_fence_interval * 5 / 4;
+constexpr std::uint64_t pending_most = limits::stream_pending_max - limits::stream_fence_interval;
 constexpr std::size_t waits_max = 1u << 20;   // work held back, who waits for it, and completions; no program comes near
 constexpr std::size_t streams_hurried = 4;  // to look at while calls come in
 constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
@@ -111,6 +117,7 @@ bool Session::turn() {
   progress |= collect_parts();
   progress |= transfers_.collect();
   progress |= look_for_completions(heard);
+  progress |= empty_full();
   progress |= turns_.poll();
   for (std::size_t i = 0; i < retries_.size();) {
     if (retries_[i]()) {
@@ -184,7 +191,8 @@ void Session::rest() {
     const auto waited = now - busy_until_;
     // Most of what is waited for comes within a few microseconds, and sleeping takes longer than that.
     if (waited < completion_poll) return;
-    timeout = std::clamp<Channel::Timeout>(waited / 16, std::chrono::microseconds(20), std::chrono::microseconds(500));
+    const bool hurried = completions_.wanted() && waited < hurried_wait;
+    timeout = hurried ? look_least : std::clamp<Channel::Timeout>(waited / 16, look_least, look_most);
   }
   timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(std::min<std::chrono::nanoseconds>(turns_.due(), heartbeat)));
   // A blocked reader is woken by completions, not by more bytes.
@@ -768,19 +776,24 @@ void Session::submitted(StreamState& stream) {
   if (captures_ != 0 && capturing(stream)) return;
   ++stream.submitted;
   turns_.given(stream);
-  if (stream.submitted - stream.looked_at >= limits::stream_fence_interval) look_ahead(stream);
+  if (stream.submitted - stream.looked_at >= look_interval) completions_.after(stream, Completions::Kind::release, [](CUresult) {});
+  // The driver must not be given so much that it blocks: with enough of it pending, what comes waits here.
+  if (stream.full == 0 && stream.pending() > pending_most) {
+    stream.full = order_.hold(stream);
+    full_.emplace_back(stream.handle, stream.context->id);
+  }
 }
 
-// The driver must not be given so much that it blocks: with enough of it pending, what comes waits here.
-void Session::look_ahead(StreamState& stream) {
-  const auto pending = [](const StreamState& stream) { return stream.submitted - stream.passed; };
-  stream.looked_at = stream.submitted;
-  completions_.after(stream, Completions::Kind::release, [this, pending, handle = stream.handle, id = stream.context->id](CUresult) {
-    StreamState* const target = this->stream(handle, id);
-    if (!target || target->full == 0 || pending(*target) > limits::stream_pending_max - limits::stream_fence_interval) return;
-    order_.release(std::exchange(target->full, 0));
-  });
-  if (stream.full == 0 && pending(stream) > limits::stream_pending_max - limits::stream_fence_interval) stream.full = order_.hold(stream);
+// What was held back behind enough work goes on when there is less of it, or when nothing more will be heard of it because it has failed.
+bool Session::empty_full() {
+  const auto full = std::exchange(full_, {});  // what goes on may fill it again
+  for (const auto& name : full) {
+    StreamState* const target = stream(name.first, name.second);
+    if (!target || target->full == 0) continue;
+    if (target->pending() > pending_most && completions_.follow(*target)) full_.push_back(name);
+    else order_.release(std::exchange(target->full, 0));
+  }
+  return full_.size() < full.size();
 }
 
 void Session::submitted(ContextState& context) {
@@ -905,6 +918,7 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   if (kind == HandleKind::exec) attended_.erase(value);
   if (kind == HandleKind::link) links_.erase(value);
   charges_.erase(value);
+  if (kind == HandleKind::library) library_images_.erase(value);
   if (kind == HandleKind::event) sharing_.event_gone(value);
   if (kind != HandleKind::stream) return;
   const auto found = streams_.find(value);

@@ -165,6 +165,12 @@ class Session final : FrameHandler {
     return CUDA_SUCCESS;
   }
   /// What an object took of the device's memory: charged until the object is forgotten.
+  /// Which image a library was loaded from; null where that is not known.
+  const ImageHash* image_of(Handle library) const {
+    const auto found = library_images_.find(library.value());
+    return found == library_images_.end() ? nullptr : &found->second;
+  }
+  void note_image(Handle library, const ImageHash& hash) { library_images_[library.value()] = hash; }
   void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()].insert(std::move(charge)); }
   /// A variable of a module or library: the session may use it as long as its owner lives.
   void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
@@ -299,7 +305,8 @@ class Session final : FrameHandler {
   void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
 
   std::chrono::steady_clock::time_point looked_at_{};
-  void look_ahead(StreamState& stream);
+  bool empty_full();
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> full_;  ///< streams (handle, context) of which the driver has enough
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
   void on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk);
@@ -349,6 +356,7 @@ class Session final : FrameHandler {
   ImageStore images_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;  // owner and address
   std::unordered_map<std::uint64_t, std::set<std::shared_ptr<Charge>>> charges_;  // by handle
+  std::unordered_map<std::uint64_t, ImageHash> library_images_;                   // by handle
   Handles handles_;
   Completions completions_;
   StreamOrder order_;

@@ -31,6 +31,7 @@ struct StreamState {
   std::uint64_t last_item = 0;      ///< the last work on it that is held back (StreamOrder); 0 for none
   std::uint64_t overtake_seen = 0;  ///< see ContextState::overtake
   bool dirty() const { return submitted != passed; }
+  std::uint64_t pending() const { return submitted - passed; }
 
   // What Turns knows of it.
   unsigned marks = 0;               ///< events of its own that are still to pass

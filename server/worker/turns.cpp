@@ -84,7 +84,7 @@ void Turns::given(StreamState& stream) {
   if (turn_.quiet && stream.unmarked && options_.work_max.count() == 0) return;  // known to have work
   const Time at = now();
   set_active(stream, true, at);
-  if (turn_.quiet && options_.work_max.count() == 0 && (stream.marks > 0 || at - stream.marked < mark_interval)) {
+  if (turn_.quiet && options_.work_max.count() == 0 && (session_.completions().follow(stream) || at - stream.marked < mark_interval)) {
     if (!stream.unmarked) unmarked_.push_back(&stream);
     stream.unmarked = true;
     return;
@@ -196,12 +196,12 @@ bool Turns::take_word() {
   return true;
 }
 
-// Streams with work behind their last mark, where marks are few.
+// Streams with work behind their last mark, where marks are few: while they are looked at for another reason they need none.
 bool Turns::mark_again(Time at) {
   bool progress = false;
   for (std::size_t i = 0; i < unmarked_.size();) {
     StreamState& stream = *unmarked_[i];
-    if (stream.marks > 0 || (turn_.quiet && at - stream.marked < mark_interval)) {
+    if (stream.marks > 0 || (turn_.quiet && (session_.completions().follow(stream) || at - stream.marked < mark_interval))) {
       ++i;
       continue;
     }

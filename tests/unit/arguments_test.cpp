@@ -136,7 +136,7 @@ TEST_CASE("a worker's layout beyond CUDA's limit is cut off") {
   parameters[2].setBytes(0xFFFFFFFF);
   MessageReader reader(writer.finish());
   Functions functions;
-  Function* const function = functions.learn(reader.root<wire::FunctionReply>());
+  Function* const function = functions.learn(reader.root<wire::FunctionReply>(), nullptr);
   REQUIRE(function);
   CHECK(functions.find(handle_cast<CUfunction>(handle)) == function);
   CHECK(function->parameters.size() == 2);

@@ -152,6 +152,24 @@ TEST_CASE("another session finds what one has received") {
   CHECK(found(without, image).empty());
 }
 
+TEST_CASE("what was found in an image is known to later sessions, as far as it is well-formed") {
+  Folder folder;
+  const ImageHash hash = hash_of(pattern(5000)), another = hash_of(pattern(5001));
+  {
+    ImageStore store(folder.path, plenty, unbounded);
+    CHECK(store.names_found(hash).empty());
+    for (const char* name : {"_Z4firstv", "second", "_Z4firstv", "", "two\nlines"}) store.note_found(hash, name);
+    store.note_found(hash, std::string(5000, 'x'));
+    CHECK(store.names_found(hash) == std::vector<std::string>{"_Z4firstv", "second"});
+  }
+  ImageStore later(folder.path, plenty, unbounded);
+  CHECK(later.names_found(hash) == std::vector<std::string>{"_Z4firstv", "second"});
+  CHECK(later.names_found(another).empty());
+  for (int i = 0; i < 100; ++i) later.note_found(another, "kernel" + std::to_string(i));
+  ImageStore last(folder.path, plenty, unbounded);
+  CHECK(last.names_found(another).size() == 16);
+}
+
 TEST_CASE("a file that was changed, cut or lengthened is not believed") {
   Folder folder;
   const Bytes image = pattern(5000);

@@ -66,11 +66,14 @@ struct Making {
 template <class Reply, class Object>
 Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array, Making<Object> making) {
   const bool scrubs = session.options().scrub && making.bytes != 0;
-  if (scrubs && !can_scrub(array)) return CUDA_ERROR_NOT_SUPPORTED;
   std::shared_ptr<Charge> charge = Charge::take(session.ledger(), session.context(call.id().context)->device, making.bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   Object object{};
   if (const CUresult result = making.create(&object); result != CUDA_SUCCESS) return result;
+  if (scrubs && !can_scrub(array)) {  // what the driver refuses it refuses in its own words
+    making.destroy(object);
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   const auto reveal = [&session, kind = making.kind, object, charge, context = call.id().context] {
     const Handle handle = session.handles().reveal(kind, reinterpret_cast<std::uint64_t>(object), context);
     session.charge(handle, charge);

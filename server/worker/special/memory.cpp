@@ -28,12 +28,28 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
 
 }  // namespace
 
+// Memory that nobody has asked for yet is had only where there is plenty, for the session and on the device.
+std::uint32_t back_spares(Session& session, Call& call, std::uint64_t address, std::uint64_t bytes, int device, std::uint32_t wanted) {
+  constexpr std::uint64_t plenty = 64;  // times as much
+  std::uint32_t spares = 0;
+  std::size_t free = 0, total = 0;
+  while (spares < wanted && session.ledger().share(session.context(call.id().context)->device).left / plenty >= bytes &&
+         session.driver().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && free / plenty >= bytes &&
+         session.memory().back(address + (spares + 1ull) * bytes, bytes, device) == CUDA_SUCCESS)
+    ++spares;
+  return spares;
+}
+
 Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   const int device = session.driver_ordinal(in.getDevice());
   if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
   const std::uint64_t address = in.getAddress(), bytes = in.getBytes();
   DeviceMemory& memory = session.memory();
-  if (!session.options().scrub) return memory.back(address, bytes, device);
+  if (!session.options().scrub) {
+    const CUresult result = memory.back(address, bytes, device);
+    if (result == CUDA_SUCCESS) call.out<wire::BackMemoryReply>().setSpares(back_spares(session, call, address, bytes, device, in.getSpares()));
+    return result;
+  }
   CUmemGenericAllocationHandle handle{};
   if (const CUresult made = memory.make(address, bytes, device, handle); made != CUDA_SUCCESS) return made;
   return session.aside(call, scrubbing(session, device, handle, bytes), [&session, address, bytes, device, handle](CUresult result) {

@@ -90,7 +90,26 @@ bool lacks_code(CUresult result) {
   }
 }
 
-CUresult describe(Session& session, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
+template <class Get>
+void tell_attributes(wire::FunctionAttributesReply::Builder out, Get&& get) {
+  auto values = out.initValues(CU_FUNC_ATTRIBUTE_MAX);
+  auto results = out.initResults(CU_FUNC_ATTRIBUTE_MAX);
+  for (unsigned i = 0; i < CU_FUNC_ATTRIBUTE_MAX; ++i) {
+    int value = 0;
+    results.set(i, get(&value, static_cast<CUfunction_attribute>(i)));
+    values.set(i, value);
+  }
+}
+
+void tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
+  tell_attributes(out, [&](int* value, CUfunction_attribute which) { return session.driver().cuKernelGetAttribute(value, which, kernel, device); });
+}
+
+void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out) {
+  tell_attributes(out, [&](int* value, CUfunction_attribute which) { return session.driver().cuFuncGetAttribute(value, which, function); });
+}
+
+CUresult describe(Session& session, const CallId& id, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
   const bool kernel = handle.kind() == HandleKind::kernel;
   Handles::Entry& entry = *session.handles().find(handle.kind(), handle);
   FunctionLayout* found = nullptr;
@@ -108,7 +127,25 @@ CUresult describe(Session& session, Handle handle, wire::FunctionReply::Builder 
   const CUresult named = kernel ? session.driver().cuKernelGetName(&name, reinterpret_cast<CUkernel>(entry.value))
                                 : session.driver().cuFuncGetName(&name, reinterpret_cast<CUfunction>(entry.value));
   if (named == CUDA_SUCCESS && name) out.setName(name);
+  const ContextState* const context = session.context(id.context);
+  if (!context) return CUDA_SUCCESS;
+  // What everybody asks next.
+  if (kernel) tell_attributes(session, reinterpret_cast<CUkernel>(entry.value), session.driver_ordinal(context->device), out.initAttributes());
+  else tell_attributes(session, reinterpret_cast<CUfunction>(entry.value), out.initAttributes());
   return CUDA_SUCCESS;
+}
+
+// What earlier sessions looked for in the same image: the client will not have to ask.
+void find_again(Session& session, const CallId& id, Handle library, CUlibrary loaded, wire::LoadImageReply::Builder out) {
+  const ImageHash* const image = session.image_of(library);
+  std::vector<Handle> found;
+  for (const std::string& name : session.images().names_found(*image)) {
+    CUkernel kernel{};
+    if (session.driver().cuLibraryGetKernel(&kernel, loaded, name.c_str()) == CUDA_SUCCESS)
+      found.push_back(session.handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, library));
+  }
+  auto list = out.initKernels(static_cast<unsigned>(found.size()));
+  for (unsigned i = 0; i < found.size(); ++i) describe(session, id, found[i], list[i], library);
 }
 
 }  // namespace
@@ -164,7 +201,7 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
         return driver.cuLibraryLoadData(&load->made_library, load->image, load->jit.kinds(), load->jit.values(), load->jit.count(),
                                         load->library.data(), load->library_values.data(), static_cast<unsigned>(load->library.size()));
       },
-      [load, &session, id = call.id()](CUresult result, MessageWriter& writer) {
+      [load, &session, hash, id = call.id()](CUresult result, MessageWriter& writer) {
         auto out = writer.root<wire::LoadImageReply>();
         out.setKnown(true);
         load->jit.tell(out);
@@ -173,6 +210,10 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
             load->module ? session.handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load->made_module), id.context)
                          : session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load->made_library), 0);
         out.setHandle(handle.value());
+        if (!load->module) {
+          session.note_image(handle, hash);
+          find_again(session, id, handle, load->made_library, out);
+        }
         return result;
       });
 }
@@ -191,6 +232,7 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
     CUkernel kernel{};
     result = driver.cuLibraryGetKernel(&kernel, library, name.c_str());
     if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::kernel, kernel, call, owner.value());
+    if (const ImageHash* const image = session.image_of(owner); image && result == CUDA_SUCCESS) session.images().note_found(*image, name);
   } else if (CUkernel kernel{}; session.resolve(HandleKind::kernel, owner.value(), kernel)) {
     if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
     CUfunction function{};
@@ -199,7 +241,7 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  return result == CUDA_SUCCESS ? describe(session, handle, call.out<wire::FunctionReply>(), owner) : result;
+  return result == CUDA_SUCCESS ? describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner) : result;
 }
 
 Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::Reader in) {
@@ -208,14 +250,14 @@ Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::R
   if (CUkernel kernel{}; session.resolve(HandleKind::kernel, handle.value(), kernel)) {
     CUlibrary library{};
     if (const CUresult bad = driver.cuKernelGetLibrary(&library, kernel); bad != CUDA_SUCCESS) return bad;
-    return describe(session, handle, call.out<wire::FunctionReply>(), session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
+    return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
   }
   CUfunction function{};
   if (!session.handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;
   session.resolve(HandleKind::function, handle.value(), function);
   CUmodule module{};
   if (const CUresult bad = driver.cuFuncGetModule(&module, function); bad != CUDA_SUCCESS) return bad;
-  return describe(session, handle, call.out<wire::FunctionReply>(), session.reveal(HandleKind::module, module, call));
+  return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), session.reveal(HandleKind::module, module, call));
 }
 
 Outcome listFunctions(Session& session, Call& call, wire::DescribeFunction::Reader in) {
@@ -245,31 +287,16 @@ Outcome listFunctions(Session& session, Call& call, wire::DescribeFunction::Read
 }
 
 Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttributes::Reader in) {
-  DriverTable& driver = session.driver();
-  std::vector<std::pair<int, CUresult>> values;
-  const auto ask = [&](auto&& get) {
-    for (int attribute = 0; attribute < CU_FUNC_ATTRIBUTE_MAX; ++attribute) {
-      int value = 0;
-      const CUresult result = get(&value, static_cast<CUfunction_attribute>(attribute));
-      values.emplace_back(value, result);
-    }
-  };
+  auto out = call.out<wire::FunctionAttributesReply>();
   if (CUkernel kernel{}; in.getDevice() >= 0 && session.resolve(HandleKind::kernel, in.getFunction(), kernel)) {
     const int device = session.driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    ask([&](int* value, CUfunction_attribute which) { return driver.cuKernelGetAttribute(value, which, kernel, device); });
+    tell_attributes(session, kernel, device, out);
   } else if (CUfunction function{}; session.resolve(HandleKind::function, in.getFunction(), function)) {
     if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    ask([&](int* value, CUfunction_attribute which) { return driver.cuFuncGetAttribute(value, which, function); });
+    tell_attributes(session, function, out);
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
-  }
-  auto out = call.out<wire::FunctionAttributesReply>();
-  auto value_list = out.initValues(static_cast<unsigned>(values.size()));
-  auto result_list = out.initResults(static_cast<unsigned>(values.size()));
-  for (unsigned i = 0; i < values.size(); ++i) {
-    value_list.set(i, values[i].first);
-    result_list.set(i, values[i].second);
   }
   return CUDA_SUCCESS;
 }
