@@ -84,16 +84,20 @@ def weights(bench, tenants):
 
 
 def loads(bench, tenants):
-    """Four tenants of unequal habits at once, under each policy and without fargpu; each one's work is a part of what it gets done alone."""
-    seconds = bench.sizes.share_seconds
-    kinds = {"short kernels": ["spend", seconds, 100], "20 ms kernels": ["spend", seconds, 20000], "graphs": ["graphs", seconds, 2000],
-             "copies": ["copies", seconds, bench.sizes.device_copy_mib]}
+    """Four tenants of unequal habits at once, under each policy and without fargpu; each one's work is a part of what it gets done alone. A full
+    load takes all multiprocessors that it may have, the others one."""
+    seconds, blocks, rounds = bench.sizes.share_seconds, bench.sizes.fill_blocks, bench.sizes.fill_rounds
+    four = {"short kernels": ["spend", seconds, 100], "20 ms kernels": ["spend", seconds, 20000], "graphs": ["graphs", seconds, 2000],
+            "copies": ["copies", seconds, bench.sizes.device_copy_mib]}
+    full = {f"{kind} full kernels{more}": ["fill", seconds, blocks, rounds * times] for kind, times in (("short", 1), ("long", 100)) for more in ("", ", again")}
     solo = {}
 
-    def measure(on, case, pool, env=None):
-        if on == "tcp" not in solo or on != "tcp" and "local" not in solo:
-            solo["tcp" if on == "tcp" else "local"] = [tenants.run(pool, [(arguments, None)])[0]["share"] for arguments in kinds.values()]
-        alone = solo["tcp" if on == "tcp" else "local"]
+    def measure(on, case, pool, env=None, kinds=four):
+        where = ("tcp" if on == "tcp" else "local", kinds is full)
+        if where not in solo:
+            everything = {"FARGPU_COMPUTE": "100%"} if env else None
+            solo[where] = [tenants.run(pool, [(arguments, everything)])[0]["share"] for arguments in kinds.values()]
+        alone = solo[where]
         got = tenants.run(pool, [(arguments, env) for arguments in kinds.values()])
         parts = [one["share"] / whole for one, whole in zip(got, alone)]
         detail = {name: f"{100 * part:.1f}%" for name, part in zip(kinds, parts)} | {"together": f"{100 * sum(parts):.1f}%"}
@@ -108,10 +112,13 @@ def loads(bench, tenants):
         with bench.attempt(("Q4", where, "four loads, Jain")):
             with tenants.beside(where) as pool:
                 measure(where, "four loads, Jain", pool)
-    case = "four loads, a tenant's MPS, Jain"
-    with bench.attempt(("Q4", "tcp", case)):
-        with tenants.under_mps():
-            measure("tcp", case, tenants.pool_under_mps())
+    for how, partitions in (("a tenant's MPS", False), ("a tenant's SM partitions", True)):
+        cases = {f"four loads, {how}, Jain": four, f"four full loads, {how}, Jain": full}
+        with bench.attempt(*(("Q4", "tcp", case) for case in cases)):
+            with tenants.under_mps():
+                pool = tenants.pool_under_mps(partitions)
+                for case, kinds in cases.items():
+                    measure("tcp", case, pool, {"FARGPU_COMPUTE": "25%"} if partitions else None, kinds)
 
 
 def priorities(bench, tenants):

@@ -26,13 +26,15 @@ class Sizes:
     image_bytes: int = 4 << 20
     share_seconds: float = 10  # of tenants beside each other
     device_copy_mib: int = 1024  # of a tenant that copies on the device
+    fill_blocks: int = 1056  # of a kernel that fills the device: eight for each multiprocessor of an H200
+    fill_rounds: int = 20000  # and what each of their threads does: two tenths of a millisecond of it
     sessions_most: int = 200  # at once
     session_mib: int = 515  # of each of them
     quota_mib: int = 512  # of a session that takes all it can
 
 
 TINY = Sizes(batches=2, launches=400, thread_launches=20, calls=20, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20, copies=2, overlaps=1, step_seconds=0.02, steps_max=3,
-             image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, sessions_most=3, session_mib=1, quota_mib=32)
+             image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2, fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32)
 
 
 @dataclasses.dataclass

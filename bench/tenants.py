@@ -75,12 +75,14 @@ class Tenants:
     def pool(self, policy, name=None, *options):
         return self.machine.broker(f"policy.{name or policy}", "--policy", policy, "--warm-workers", "2", *options)
 
-    def pool_under_mps(self):
-        """Of a broker whose sessions go by the MPS daemon that runs now, and whose policy leaves the rest to that."""
-        path = os.path.join(self.machine.out, "mps.toml")
+    def pool_under_mps(self, partitions=False):
+        """Of a broker whose sessions go by the MPS daemon that runs now, and whose policy leaves the rest to that, or to multiprocessors of each
+        lease's own."""
+        name = "partitions" if partitions else "mps"
+        path = os.path.join(self.machine.out, f"{name}.toml")
         with open(path, "w") as file:
-            file.write(f'[tenant.default]\nmps = "{self.mps["CUDA_MPS_PIPE_DIRECTORY"]}"\n')
-        return self.pool("free", "mps", "--config", path)
+            file.write(f'[tenant.default]\nmps = "{self.mps["CUDA_MPS_PIPE_DIRECTORY"]}"\n' + "sm_partitions = true\n" * partitions)
+        return self.pool("free", name, "--config", path)
 
     def start(self, pool, program, arguments, env=None):
         command = [os.path.join(self.machine.bench, program), *map(str, arguments)]

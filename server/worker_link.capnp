@@ -31,6 +31,7 @@ struct WorkerMessage {
 
 struct Ready {
   facts @0 :Control.HostFacts;
+  smGroups @1 :List(UInt32);  # into how many groups of multiprocessors each device can be divided; 0: not at all
 }
 
 struct Usage {

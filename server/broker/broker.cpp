@@ -43,7 +43,7 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
     std::vector<std::uint64_t> memory_bytes;
     for (const auto device : workers_.facts()->getDevices()) memory_bytes.push_back(device.getMemoryBytes());
     const bool news = !leases_.knows_devices();
-    leases_.set_devices(std::move(memory_bytes));
+    leases_.set_devices(std::move(memory_bytes), workers_.sm_groups());
     if (news) warn_of_tenants();
   };
   workers_.on_end = [this](const Worker& gone) {
@@ -134,15 +134,15 @@ std::shared_ptr<const Lease> Broker::lease_of(const ClientFacts& client, const s
 }
 
 // The devices of a lease, unless those are all: then workers that are kept ready will do. Under MPS the lease's percentage is that of the
-// multiprocessors that its kernels may be on.
+// multiprocessors that its kernels may be on: by number, or so many as MPS chooses, of which no driver makes groups.
 Profile Broker::profile(Environment environment, const Lease& lease) const {
   if (!lease.mps.empty()) {
     environment["CUDA_MPS_PIPE_DIRECTORY"] = lease.mps;
-    if (lease.compute_percent > 0 && lease.compute_percent < scheduler::percent_max)
+    if (lease.sm_groups.empty() && lease.compute_percent > 0 && lease.compute_percent < scheduler::percent_max)
       environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = std::to_string(lease.compute_percent);
   }
   const bool all = lease.devices.size() == workers_.facts()->getDevices().size();
-  return {std::move(environment), all ? std::vector<unsigned>{} : lease.devices};
+  return {std::move(environment), all ? std::vector<unsigned>{} : lease.devices, lease.sm_groups};
 }
 
 bool Broker::may_administer(const std::string& name, bool near) const {

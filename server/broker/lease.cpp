@@ -154,16 +154,40 @@ std::vector<unsigned> Leases::allowed(const Tenant& tenant) const {
   return devices;
 }
 
-Leases::Spare Leases::spare(const std::vector<Waiter*>& before) const {
+// Whole groups, so that leases of 100% together always have room. That one has at least one is why it may be lacking.
+unsigned Leases::wanted_groups(const Tenant& tenant, const LeaseWish& wish, unsigned device) const {
+  return tenant.sm_partitions ? std::max(1u, wish.compute_percent * sm_groups_.at(device) / 100) : 0;
+}
+
+// Who goes by the same MPS daemon shares devices with the tenant, whatever it is called.
+std::vector<unsigned> Leases::free_groups(const Tenant& tenant, unsigned device) const {
+  std::vector<unsigned> free;
+  if (!tenant.sm_partitions) return free;
+  free.resize(sm_groups_.at(device));
+  std::iota(free.begin(), free.end(), 0u);
+  for (const auto& lease : all()) {
+    if (lease->mps != tenant.mps || lease->sm_groups.empty()) continue;
+    const auto place = std::find(lease->devices.begin(), lease->devices.end(), device);
+    if (place == lease->devices.end()) continue;
+    const auto& taken = lease->sm_groups.at(static_cast<std::size_t>(place - lease->devices.begin()));
+    std::erase_if(free, [&](unsigned group) { return std::find(taken.begin(), taken.end(), group) != taken.end(); });
+  }
+  return free;
+}
+
+Leases::Spare Leases::spare(const Tenant& asking, const std::vector<Waiter*>& before) const {
   Spare spare;
   for (unsigned device = 0; device < capacity_.size(); ++device) {
     spare.bytes.push_back(free_bytes(device));
     spare.percent.push_back(free_percent(device));
+    spare.sm_groups.push_back(static_cast<unsigned>(free_groups(asking, device).size()));
   }
   for (Waiter* const waiter : before) {
     const Tenant* const tenant = tenants_.find(waiter->tenant);
     if (waiter->lack != Lack::devices || !tenant) continue;
     const LeaseWish& wish = waiter->wish;
+    const bool same_groups = asking.sm_partitions && tenant->mps == asking.mps;
+    const auto groups = [&](unsigned device) { return same_groups ? wanted_groups(*tenant, wish, device) : 0; };
     std::vector<unsigned> devices = allowed(*tenant);
     std::erase_if(devices, [&](unsigned device) { return capacity_[device] < wish.memory_bytes; });
     const std::size_t count = std::min<std::size_t>(wish.gpus == 0 ? devices.size() : wish.gpus, devices.size());
@@ -172,7 +196,7 @@ Leases::Spare Leases::spare(const std::vector<Waiter*>& before) const {
                        });
     if (!still) {
       std::stable_sort(devices.begin(), devices.end(), [&](unsigned a, unsigned b) {
-        return std::pair(spare.fits(a, wish), spare.bytes[a]) > std::pair(spare.fits(b, wish), spare.bytes[b]);
+        return std::pair(spare.fits(a, wish, groups(a)), spare.bytes[a]) > std::pair(spare.fits(b, wish, groups(b)), spare.bytes[b]);
       });
       devices.resize(count);
       waiter->devices = std::move(devices);
@@ -180,6 +204,7 @@ Leases::Spare Leases::spare(const std::vector<Waiter*>& before) const {
     for (const unsigned device : waiter->devices) {
       spare.bytes[device] = left_of(spare.bytes[device], wish.memory_bytes);
       spare.percent[device] -= std::min(spare.percent[device], wish.compute_percent);
+      spare.sm_groups[device] -= std::min(spare.sm_groups[device], groups(device));
     }
   }
   return spare;
@@ -223,6 +248,15 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   if (count > allowed.size()) {
     return never(fmt::format("{} GPUs are asked for, but this host has {} for tenant '{}'", count, allowed.size(), tenant.name));
   }
+  if (tenant.sm_partitions && wish.compute_percent == 0) {
+    return never(fmt::format("leases of tenant '{}' have multiprocessors of their own (sm_partitions), as many as their percentage says; ask for one, "
+                             "by -c or FARGPU_COMPUTE", tenant.name));
+  }
+  for (const unsigned device : allowed) {
+    if (tenant.sm_partitions && sm_groups_[device] == 0)
+      return never(fmt::format("the multiprocessors of GPU {} cannot be divided among leases of tenant '{}' (sm_partitions): the driver of this host "
+                               "makes no groups of {} of them", device, tenant.name, sm_group_size));
+  }
 
   // What could never be had, whoever leaves.
   const auto large = static_cast<std::size_t>(
@@ -260,12 +294,14 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     return LeaseRefusal{true, fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later or wait with --wait",
                                           tenant.name, use.compute_percent, tenant.compute_percent, percent), Lack::quota};
   }
-  const Spare left = spare(earlier);
+  const Spare left = spare(tenant, earlier);
   std::vector<unsigned> fitting;
   std::string free;
   for (const unsigned device : allowed) {
-    if (left.fits(device, wish)) fitting.push_back(device);
+    if (left.fits(device, wish, wanted_groups(tenant, wish, device))) fitting.push_back(device);
     free += fmt::format("{}GPU {}: {}", free.empty() ? "" : ", ", device, share_text(left.bytes[device], left.percent[device]));
+    if (tenant.sm_partitions)
+      free += fmt::format(" and {} of {} groups of {} multiprocessors", left.sm_groups[device], sm_groups_[device], sm_group_size);
   }
   if (fitting.size() < count) {
     return LeaseRefusal{true, fmt::format("{} on each of {} GPUs is asked for, but free are {}{}; try later or wait with --wait",
@@ -298,6 +334,11 @@ std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish,
   lease->job = job;
   lease->kernel_seconds_max = tenant.kernel_seconds_max;
   lease->mps = tenant.mps;
+  for (const unsigned device : lease->devices) {
+    if (!tenant.sm_partitions) break;
+    lease->sm_groups.push_back(free_groups(tenant, device));
+    lease->sm_groups.back().resize(wanted_groups(tenant, wish, device));
+  }
   lease->among_tenants = tenants_.configured();
   lease->account = account_of(tenant.name);
   leases_[lease->id] = lease;

@@ -15,6 +15,7 @@
 
 #include "control.capnp.h"
 #include "server/memory_account.h"
+#include "server/sm_groups.h"
 #include "tenants.h"
 
 namespace fargpu::server {
@@ -44,6 +45,7 @@ struct Lease {
   std::size_t sessions = 0;           ///< that run, and that were promised
   std::optional<std::uint64_t> kernel_seconds_max;  ///< the tenant's; none: the host's
   std::string mps;                    ///< the tenant's
+  SmGroups sm_groups;                 ///< of each device: on these multiprocessors its kernels are, and those of no other lease that goes by the same `mps`; empty: on any
   bool among_tenants = false;         ///< the host has others
   std::shared_ptr<MemoryAccount> account;  ///< the tenant's
 };
@@ -93,8 +95,13 @@ class Leases {
   /// `account_slots`: sessions that a tenant can have at once.
   explicit Leases(std::size_t account_slots) : account_slots_(account_slots) {}
 
-  /// The host's devices and their memory. Until they are known nothing is granted.
-  void set_devices(std::vector<std::uint64_t> memory_bytes) { capacity_ = std::move(memory_bytes); }
+  /// The host's devices, their memory, and into how many groups of multiprocessors each can be divided. Until they are known nothing is
+  /// granted.
+  void set_devices(std::vector<std::uint64_t> memory_bytes, std::vector<unsigned> sm_groups = {}) {
+    capacity_ = std::move(memory_bytes);
+    sm_groups_ = std::move(sm_groups);
+    sm_groups_.resize(capacity_.size());
+  }
   bool knows_devices() const { return !capacity_.empty(); }
   /// Tenants may change at any time. What was granted stays.
   void set_tenants(Tenants tenants);
@@ -135,11 +142,16 @@ class Leases {
   struct Spare {
     std::vector<std::uint64_t> bytes;
     std::vector<std::uint32_t> percent;
-    bool fits(unsigned device, const LeaseWish& wish) const {
-      return bytes[device] >= wish.memory_bytes && percent[device] >= wish.compute_percent;
+    std::vector<unsigned> sm_groups;  ///< none for a tenant whose leases have none
+    bool fits(unsigned device, const LeaseWish& wish, unsigned wanted_groups) const {
+      return bytes[device] >= wish.memory_bytes && percent[device] >= wish.compute_percent && sm_groups[device] >= wanted_groups;
     }
   };
-  Spare spare(const std::vector<Waiter*>& before) const;
+  Spare spare(const Tenant& tenant, const std::vector<Waiter*>& before) const;
+  /// How many of a device's groups a lease is to have.
+  unsigned wanted_groups(const Tenant& tenant, const LeaseWish& wish, unsigned device) const;
+  /// The groups of a device that no lease of the tenant has.
+  std::vector<unsigned> free_groups(const Tenant& tenant, unsigned device) const;
   std::vector<Waiter*> those_before(const Waiter* place, const std::string& tenant) const;
   std::vector<unsigned> allowed(const Tenant& tenant) const;
   std::uint64_t held(const Lease& lease, std::size_t device) const;
@@ -152,6 +164,7 @@ class Leases {
 
   const std::size_t account_slots_;
   std::vector<std::uint64_t> capacity_;
+  std::vector<unsigned> sm_groups_;  // of each device
   Tenants tenants_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, std::weak_ptr<Lease>> leases_;

@@ -32,12 +32,12 @@ class Reading {
 
   void check_keys() const {
     static const std::set<std::string_view> known{"memory", "compute", "weight", "sessions", "devices", "priority", "certificates", "users",
-                                                  "host_memory", "bandwidth", "kernel_seconds_max", "mps", "administrator"};
+                                                  "host_memory", "bandwidth", "kernel_seconds_max", "mps", "sm_partitions", "administrator"};
     for (const auto& [key, value] : table_) {
       if (known.contains(key.str())) continue;
       throw SettingsError(file_ + ": tenant '" + name_ + "' has no setting '" + std::string(key.str()) +
                           "'; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, kernel_seconds_max, mps, "
-                          "administrator, certificates and users");
+                          "sm_partitions, administrator, certificates and users");
     }
   }
 
@@ -133,6 +133,9 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
     if (!folder->starts_with('/')) reading.complain("mps", "the folder of an MPS daemon's pipes, from the root on, such as \"/run/mps-lab\"");
     tenant.mps = *folder;
   }
+  tenant.sm_partitions = reading.yes("sm_partitions");
+  if (tenant.sm_partitions && tenant.mps.empty())
+    reading.complain("sm_partitions", "its `mps` too: programs that do not go by MPS have a device one after the other, each all of it");
   tenant.administrator = reading.yes("administrator");
   constexpr std::uint32_t percent_max = 100 * limits::devices_max;
   if (const auto text = reading.text("compute", "a share such as \"150%\"")) {

@@ -122,6 +122,7 @@ Worker& Workers::start(const Profile& profile, bool warm) {
                                      "--launch-threads", std::to_string(settings_.launch_threads),
                                      "--silence-seconds", std::to_string(settings_.silence_seconds)};
   if (const std::string devices = devices_argument(profile); !devices.empty()) arguments.insert(arguments.end(), {"--devices", devices});
+  if (!profile.sm_groups.empty()) arguments.insert(arguments.end(), {"--sm-groups", text_of(profile.sm_groups)});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
   if (!settings_.worker_user.empty()) arguments.insert(arguments.end(), {"--user", settings_.worker_user});
   if (settings_.warm_context && warm) arguments.emplace_back("--warm-context");
@@ -239,6 +240,11 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
         if (!refused.empty()) throw ProtocolError(refused);
         failure_.clear();
         facts_ = std::move(facts);
+        // One that MPS gives a percentage makes no groups.
+        std::vector<unsigned> groups;
+        for (const std::uint32_t count : message.getReady().getSmGroups()) groups.push_back(std::min(count, sm_groups_max));
+        groups.resize(facts_->getRoot<wire::HostFacts>().getDevices().size());
+        if (std::any_of(groups.begin(), groups.end(), [](unsigned count) { return count != 0; })) sm_groups_ = std::move(groups);
         if (on_facts) on_facts();
       }
       worker.start_deadline->cancel();
@@ -393,7 +399,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.session = id;
   worker.client = client;
   worker.started = std::chrono::system_clock::now();
-  if (lease.compute_percent != 0 && lease.compute_percent < scheduler::percent_max && scheduling_.rules().policy != "fixed")
+  if (!lease.sm_groups.empty()) EventLog::info("multiprocessors", {{"session", id}, {"lease", lease.id}, {"groups", text_of(lease.sm_groups)}});
+  else if (lease.compute_percent != 0 && lease.compute_percent < scheduler::percent_max && scheduling_.rules().policy != "fixed")
     EventLog::warn("share not kept", {{"session", id}, {"lease", lease.id}, {"percent", lease.compute_percent}, {"policy", scheduling_.rules().policy},
                                       {"meaning", "only the policy 'fixed' keeps leases to their percentage"}});
   scheduling_.begin(id, lease.id, share_of(lease), worker.link->native_handle());

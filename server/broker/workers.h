@@ -38,7 +38,8 @@ struct ClientFacts {
 struct Profile {
   Environment environment;        ///< variables that clients have an opinion on
   std::vector<unsigned> devices;  ///< places among the broker's devices; empty for all
-  bool standard() const { return environment.empty() && devices.empty(); }
+  SmGroups sm_groups;             ///< as in a lease
+  bool standard() const { return environment.empty() && devices.empty() && sm_groups.empty(); }
   bool operator==(const Profile&) const = default;
 };
 
@@ -120,6 +121,8 @@ class Workers {
   bool giving_back(const std::function<std::uint64_t(const Lease& lease, unsigned device)>& least) const;
   /// Facts of all devices as the last worker with all of them told them; null before the first.
   std::optional<wire::HostFacts::Reader> facts() const;
+  /// Into how many groups of multiprocessors each device can be divided, as the last worker said that could tell.
+  const std::vector<unsigned>& sm_groups() const { return sm_groups_; }
   /// Of all devices, 16 bytes each; none before there are facts.
   std::vector<std::string> device_uuids() const;
   /// Why the last worker with the standard environment could not start; empty if it could.
@@ -161,6 +164,7 @@ class Workers {
   std::uint64_t faults_ = 0;
   std::string failure_;
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
+  std::vector<unsigned> sm_groups_;
   bool stopping_ = false;
   asio::steady_timer retry_;
 };

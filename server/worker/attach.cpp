@@ -11,6 +11,7 @@
 
 #include "exchange.h"
 #include "facts.h"
+#include "partition.h"
 #include "protocol/channel_tls.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
@@ -135,6 +136,9 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
       int number = 0;
       for (auto device : answer.getFacts().getDevices())
         device.setMemoryBytes(std::min(device.getMemoryBytes(), quota.share(number++).limit));
+      for (unsigned i = 0; i < options.parts.size(); ++i)
+        for (auto attribute : answer.getFacts().getDevices()[i].getAttributes())
+          if (attribute.getAttribute() == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) attribute.setValue(static_cast<int>(processors_of(options.parts[i])));
       auto opcodes = answer.initOpcodes(opcode_max / 8 + 1);
       for (unsigned opcode = 1; opcode <= opcode_max; ++opcode)
         if (service_of(static_cast<std::uint16_t>(opcode))) opcodes[opcode / 8] |= static_cast<kj::byte>(1u << opcode % 8);
@@ -160,6 +164,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.turns = options.turns;
     if (!shares_memory) session_options.compression = compression_of(attach.getCompression());
     session_options.scrub = options.scrub;
+    session_options.parts = options.parts;
     session_options.one_process = options.one_process;
     const std::unique_ptr<Channel> shared = shares_memory ? share_memory(channel) : nullptr;
     std::string why;

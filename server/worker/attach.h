@@ -33,6 +33,7 @@ struct AttachOptions {
   std::vector<std::byte> lane_key;  ///< by which the client's further connections are let in; empty for none
   TurnOptions turns;
   bool scrub = false;  ///< as in SessionOptions
+  std::vector<std::vector<CUdevResource>> parts;  ///< as in SessionOptions
   std::function<void(const SessionUsage&)> report;
   /// Told of the session while it runs, so that it can be stopped from another thread.
   std::function<void(Session*)> running;

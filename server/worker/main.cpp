@@ -24,8 +24,10 @@
 #include "facts.h"
 #include "sandbox.h"
 #include "link_exchange.h"
+#include "partition.h"
 #include "protocol/channel_tls.h"
 #include "protocol/handshake.h"
+#include "server/sm_groups.h"
 #include "server/worker_link.h"
 
 namespace fargpu::server {
@@ -68,6 +70,7 @@ struct Options {
   std::string driver;
   int link = -1;
   std::string devices;
+  std::string sm_groups;
   std::string user;
   bool sandbox = false;
   bool warm_context = false;
@@ -151,12 +154,25 @@ int run(const Options& options) {
   if (!options.devices.empty() && std::count(options.devices.begin(), options.devices.end(), ',') + 1 != count)
     return fail(options.link, "the driver does not have all of the devices " + options.devices);
   if (devices.empty()) return fail(options.link, "the driver '" + options.driver + "' has no devices");
+  std::vector<std::vector<CUdevResource>> parts;
+  if (!options.sm_groups.empty()) {
+    const auto groups = parse_sm_groups(options.sm_groups);
+    if (!groups || groups->size() != devices.size()) return fail(options.link, "groups of multiprocessors of so many devices: " + options.sm_groups);
+    try {
+      for (std::size_t i = 0; i < devices.size(); ++i) parts.push_back(choose_sm_groups(driver, devices[i], (*groups)[i]));
+    } catch (const DriverError& error) {
+      return fail(options.link, error.what());
+    }
+  }
   if (options.warm_context) {  // what takes longest of a session's start, done before there is one
     CUcontext context{};
     driver.cuDevicePrimaryCtxRetain(&context, devices.front());
   }
   if (!send_link(options.link, [&](wire::WorkerMessage::Builder message) {
-        write_facts(driver, devices, message.initReady().initFacts());
+        auto ready = message.initReady();
+        write_facts(driver, devices, ready.initFacts());
+        auto groups = ready.initSmGroups(static_cast<unsigned>(devices.size()));
+        for (unsigned i = 0; i < groups.size(); ++i) groups.set(i, count_sm_groups(driver, devices[i]));
       }))
     return 1;
   said_ready = true;
@@ -209,6 +225,7 @@ int run(const Options& options) {
   if (!channel->passes_descriptors()) channel = pace(std::move(channel), bandwidth, true);
   ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps between looks at the GPU would take 50 us longer
   attach.devices = devices;
+  attach.parts = parts;
   attach.printed = &printed;
   attach.image_bytes_max = options.image_bytes_max;
   attach.host_bytes_max = options.host_bytes_max;
@@ -354,6 +371,7 @@ int main(int argc, char** argv) {
   app.add_option("--driver", options.driver, "Driver library, by path")->required();
   app.add_option("--link", options.link, "Descriptor of the link to the broker")->required();
   app.add_option("--devices", options.devices, "The driver's ordinals to offer, comma-separated (default: all)");
+  app.add_option("--sm-groups", options.sm_groups, "Groups of multiprocessors of each device that the session's kernels may be on: 0,1,2:4 (default: all)");
   app.add_option("--user", options.user, "Become this user first");
   app.add_flag("--sandbox", options.sandbox, "Give up what is not needed before the driver is loaded");
   app.add_flag("--warm-context", options.warm_context, "Create the first device's primary context before there is a session");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "calls_graph.capnp.h"
 #include "operations.capnp.h"
@@ -54,6 +55,8 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       busy_until_(Clock::now()),
       crew_(driver, options_.launch_threads, waker_, [this] { relax_captures(); }),
       aside_(waker_, [this] { relax_captures(); }) {
+  for (std::size_t device = 0; device < options_.parts.size(); ++device)
+    partitions_.push_back(std::make_unique<Partition>(driver, options_.devices[device], options_.parts[device]));
   relax_captures();
 }
 
@@ -611,6 +614,10 @@ ContextState* Session::context_on(int device) {
   return nullptr;
 }
 
+Partition* Session::partition(int device) {
+  return device >= 0 && static_cast<std::size_t>(device) < partitions_.size() ? partitions_[static_cast<std::size_t>(device)].get() : nullptr;
+}
+
 CUresult Session::open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened) {
   if (!handle.well_formed(HandleKind::context) || contexts_.contains(handle.id())) return CUDA_ERROR_INVALID_VALUE;
   const int ordinal = driver_ordinal(device);
@@ -618,11 +625,23 @@ CUresult Session::open_context(Handle handle, int device, bool primary, unsigned
   auto state = std::make_unique<ContextState>();
   // Waiting is done by polling events here, so how the driver would wait does not matter; spinning in it never happens.
   const unsigned kept = flags & ~static_cast<unsigned>(CU_CTX_SCHED_MASK);
+  Partition* const part = partition(device);
+  if (primary && part && primary_of(device)) return CUDA_ERROR_INVALID_VALUE;  // it would be gone with the first
   CUresult result;
   if (primary) {
     driver_.cuDevicePrimaryCtxSetFlags_v2(ordinal, kept);  // fails, harmlessly, on an active one
     result = driver_.cuDevicePrimaryCtxRetain(&state->cuda, ordinal);
+    if (result == CUDA_SUCCESS && part) {
+      result = part->open();
+      if (result != CUDA_SUCCESS) driver_.cuDevicePrimaryCtxRelease_v2(ordinal);
+      state->whole = std::exchange(state->cuda, part->cuda());
+      state->part = part->green();
+    }
     if (result == CUDA_SUCCESS) result = driver_.cuCtxSetCurrent(state->cuda);
+  } else if (part) {
+    warn("cuCtxCreate is not supported here: this session has multiprocessors of its own (sm_partitions of its tenant), to which only the primary "
+         "context of a device keeps");
+    return CUDA_ERROR_NOT_SUPPORTED;
   } else {
     result = driver_.cuCtxCreate_v4(&state->cuda, nullptr, kept, ordinal);
     // Creating also pushes it: it stays current, and nothing else is ever on our stack.
@@ -749,6 +768,10 @@ CUresult Session::close_context(ContextState& context) {
   CUdevice device = driver_ordinal(context.device);
   CUresult result;
   if (context.primary) {
+    if (context.part) {
+      driver_.cuCtxSetCurrent(context.whole);
+      partition(context.device)->close();
+    }
     result = driver_.cuDevicePrimaryCtxReset_v2(device);
   } else {
     result = driver_.cuCtxDestroy_v2(context.cuda);
@@ -1100,7 +1123,7 @@ AttendedGraph* Session::attended(std::uint64_t exec) {
 
 std::uint64_t Session::context_handle(CUcontext context) const {
   for (const auto& [id, state] : contexts_)
-    if (state->cuda == context) return Handle::from_id(HandleKind::context, id).value();
+    if (state->cuda == context || (state->whole && state->whole == context)) return Handle::from_id(HandleKind::context, id).value();
   return 0;
 }
 
@@ -1182,6 +1205,7 @@ void Session::drop_staging(ContextState& context) {
 bool Session::borrow_context() {
   if (current_) return false;
   if (!contexts_.empty()) return make_current(*contexts_.begin()->second);
+  if (Partition* const part = partition(0)) return part->open() == CUDA_SUCCESS && driver_.cuCtxSetCurrent(part->cuda()) == CUDA_SUCCESS;
   CUcontext primary = nullptr;
   return driver_.cuDevicePrimaryCtxRetain(&primary, options_.devices.front()) == CUDA_SUCCESS &&
          driver_.cuCtxSetCurrent(primary) == CUDA_SUCCESS;

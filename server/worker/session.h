@@ -32,6 +32,7 @@
 #include "links.h"
 #include "opcodes.h"
 #include "output.h"
+#include "partition.h"
 #include "printed.h"
 #include "resources.h"
 #include "scrub.h"
@@ -77,6 +78,7 @@ struct SessionOptions {
   std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
   Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
   TurnOptions turns;
+  std::vector<std::vector<CUdevResource>> parts;  ///< of each device: the groups of multiprocessors that are the session's; empty: all are
   bool scrub = false;        ///< others' memory comes here: it becomes zeros before it is seen
   bool one_process = false;  ///< with the client (tests)
   /// Hears what the session uses, now and then.
@@ -208,6 +210,8 @@ class Session final : FrameHandler {
   void capture_ended(CUstream stream, CUresult result);
 
   ContextState* context(std::uint32_t id);
+  /// The session's part of a device, by its number in the session; null where it has all of it.
+  Partition* partition(int device);
   /// Any context on a device (the driver's ordinal); null if there is none.
   ContextState* context_on(int device);
   CUresult open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
@@ -365,6 +369,7 @@ class Session final : FrameHandler {
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
   GraphParts graph_parts_{waker_, host_budget_};
   GraphMemory graph_memory_{handles_};
+  std::vector<std::unique_ptr<Partition>> partitions_;  // of each device, or of none
   Resources resources_;
   Links links_;
   std::shared_ptr<DriverTable> lent_driver_;

@@ -46,6 +46,8 @@ struct ContextState {
   int device = 0;
   bool primary = false;
   CUgreenCtx green = nullptr;  ///< which it was converted from: it has streams only, the rest is the primary context's
+  CUgreenCtx part = nullptr;   ///< the same of the session's part of the device (partition.h), where this stands for the primary context
+  CUcontext whole = nullptr;   ///< the driver's primary context then
   std::shared_ptr<DriverMemory> driver_memory;
   std::unique_ptr<StreamState> legacy;
   std::vector<StreamState*> streams;  ///< all of it, the legacy one first

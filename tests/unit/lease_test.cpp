@@ -43,9 +43,9 @@ std::string complaint(const std::string& text) {
 
 /// A host with two devices of 80 GiB.
 struct Host {
-  explicit Host(const std::string& tenants = "") : leases(16) {
+  explicit Host(const std::string& tenants = "", std::vector<unsigned> sm_groups = {}) : leases(16) {
     if (!tenants.empty()) leases.set_tenants(tenants_of(tenants));
-    leases.set_devices({80 * gib, 80 * gib});
+    leases.set_devices({80 * gib, 80 * gib}, std::move(sm_groups));
   }
   Leases::Answer ask(const LeaseWish& wish, const std::string& tenant = "default", std::optional<JobKey> job = std::nullopt) {
     const Tenant* const found = leases.tenants().find(tenant);
@@ -134,6 +134,50 @@ TEST_CASE("leases: compute is divided too") {
   CHECK(host.get({.gpus = 1, .compute_percent = 30}));
   CHECK(host.get({}));  // without a share of its own it takes nothing from those who have one
   CHECK_FALSE(host.refusal({.compute_percent = 101}).may_change);
+}
+
+TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its own") {
+  Host host("[tenant.lab]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n[tenant.same]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n"
+            "[tenant.other]\nmps = \"/run/mps-other\"\nsm_partitions = true\n[tenant.mps]\nmps = \"/run/mps-lab\"\n", {15, 4});
+  using Groups = std::vector<unsigned>;
+  auto one = host.get({.gpus = 2, .compute_percent = 25}, "lab");
+  CHECK(one->sm_groups == SmGroups{Groups{0, 1, 2}, Groups{0}});  // whole groups of each
+  const auto two = host.get({.gpus = 1, .memory_bytes = gib, .compute_percent = 40}, "lab");
+  CHECK(two->devices == Groups{0});
+  CHECK(two->sm_groups == SmGroups{Groups{3, 4, 5, 6, 7, 8}});
+  SECTION("given back with the lease") {
+    one.reset();
+    CHECK(host.get({.gpus = 2, .compute_percent = 34}, "lab")->sm_groups == SmGroups{Groups{0, 1, 2, 9, 10}, Groups{0}});
+  }
+  SECTION("disjoint from those of whoever goes by the same daemon, and of nobody else") {
+    CHECK(host.get({.gpus = 2, .compute_percent = 10}, "same")->sm_groups == SmGroups{Groups{9}, Groups{1}});
+    CHECK(host.get({.gpus = 2, .compute_percent = 10}, "other")->sm_groups == SmGroups{Groups{0}, Groups{0}});
+    CHECK(host.get({.gpus = 2, .compute_percent = 10}, "mps")->sm_groups.empty());
+    CHECK(host.get({.gpus = 2}, "mps")->sm_groups.empty());
+  }
+  SECTION("never less than one, so that they can be lacking before the percentage is") {
+    std::vector<std::shared_ptr<Lease>> small;
+    for (int i = 0; i < 3; ++i) small.push_back(host.get({.gpus = 2, .compute_percent = 1}, "lab"));
+    CHECK(small.back()->sm_groups == SmGroups{Groups{11}, Groups{3}});
+    const LeaseRefusal refused = host.refusal({.gpus = 2, .compute_percent = 1}, "lab");
+    CHECK(refused.may_change);
+    CHECK(refused.lack == Lack::devices);
+    CHECK(mentions(refused.text, "GPU 0: 79.0 GiB and 32% and 3 of 15 groups of 8 multiprocessors, GPU 1: 80.0 GiB and 72% and 0 of 4 groups of 8"));
+    CHECK(host.get({.gpus = 1, .compute_percent = 1}, "lab")->devices == Groups{0});
+    small.pop_back();
+    CHECK(host.get({.gpus = 2, .compute_percent = 1}, "lab")->sm_groups == SmGroups{Groups{11}, Groups{3}});
+  }
+  SECTION("without a percentage there are none") {
+    const LeaseRefusal refused = host.refusal({.gpus = 1}, "lab");
+    CHECK_FALSE(refused.may_change);
+    CHECK(mentions(refused.text, "ask for one, by -c or FARGPU_COMPUTE"));
+  }
+  SECTION("a driver that makes none") {
+    host.leases.set_devices({80 * gib, 80 * gib}, {15});
+    const LeaseRefusal refused = host.refusal({.gpus = 1, .compute_percent = 1}, "lab");
+    CHECK_FALSE(refused.may_change);
+    CHECK(mentions(refused.text, "multiprocessors of GPU 1 cannot be divided"));
+  }
 }
 
 TEST_CASE("leases: what can never be is refused for good") {
@@ -278,6 +322,8 @@ TEST_CASE("tenants: what is wrong is named") {
   CHECK(mentions(complaint("tenant = 5\n"), "(line 1): tenant is the number 5; write tables [tenant.NAME]"));
   CHECK(mentions(complaint("[tenant.a]\ncertificates = [\"x\"]\n[tenant.b]\ncertificates = [\"x\"]\n"), "certificate 'x' is of two tenants"));
   CHECK(mentions(complaint("[tenant.lab\n"), "line 1"));
+  CHECK(mentions(complaint("[tenant.lab]\nsm_partitions = true\n"), "(line 2): sm_partitions of tenant 'lab' is true; give its `mps` too"));
+  CHECK(mentions(complaint("[tenant.lab]\nmps = \"/run/mps\"\nsm_partitions = 1\n"), "sm_partitions of tenant 'lab' is the number 1; give true or false"));
 }
 
 // --- the queue -----------------------------------------------------------------------------------------------------------------------
@@ -443,4 +489,17 @@ TEST_CASE("leases: all sessions of a lease have the tenant's bound of host memor
   host.leases.set_tenants(tenants_of("[tenant.a]\nhost_memory = \"3GiB\"\n"));
   CHECK(first.take(gib));
   CHECK_FALSE(first.take(1));
+}
+
+TEST_CASE("leases: groups of multiprocessors are kept for who waits for them") {
+  Host host("[tenant.lab]\nmps = \"/run/mps-lab\"\nsm_partitions = true\ndevices = [0]\n", {4, 4});
+  std::vector<std::shared_ptr<Lease>> small;
+  for (int i = 0; i < 4; ++i) small.push_back(host.get({.compute_percent = 1}, "lab"));
+  Waiting large(host, {.compute_percent = 50}, "lab");
+  small.pop_back();
+  CHECK_FALSE(large.try_again());
+  CHECK(mentions(host.refusal({.compute_percent = 1}, "lab").text, "beside what others have waited for"));
+  small.pop_back();
+  REQUIRE(large.try_again());
+  CHECK(large.lease->sm_groups == SmGroups{{2, 3}});
 }

@@ -9,6 +9,7 @@
 #include "cuda_facts.h"
 #include "protocol/handshake.h"
 #include "server/worker/attach.h"
+#include "server/worker/partition.h"
 #include "wrap.h"
 
 namespace fargpu::test {
@@ -54,13 +55,14 @@ std::size_t Turnstile::words() {
   return words_;
 }
 
-Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile, std::chrono::nanoseconds work_max, bool scrub) {
+Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile, std::chrono::nanoseconds work_max, bool scrub,
+               std::vector<unsigned> sm_groups) {
   driver->reset();
   auto [near, far] = config.transport == client::Transport::shm ? make_sockets() : make_memory_channel();
   if (wrap_channel && config.transport != client::Transport::shm) near = wrap_channel(std::move(near));
   else config.wrap_shared = wrap_channel;
   channel_ = near.get();
-  worker_ = std::thread([this, turnstile, work_max, scrub, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
+  worker_ = std::thread([this, turnstile, work_max, scrub, sm_groups, far = std::move(far), memory_limits = std::move(memory_limits)]() mutable {
     std::vector<std::byte> attach;
     try {
       attach = receive_control(*far, limits::lease_timeout);
@@ -81,6 +83,8 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
     options.lane_key = lane_key;
     options.turns.work_max = work_max;
     options.scrub = scrub;
+    if (!sm_groups.empty())
+      for (const int device : options.devices) options.parts.push_back(server::choose_sm_groups(driver.table(), device, sm_groups));
     if (turnstile) {
       options.turns.asks = true;
       options.turns.tell = [turnstile](const scheduler::Activity& activity, std::uint64_t, scheduler::Time) {
@@ -200,8 +204,8 @@ void CUDA_CB Gate::pass(void* argument) {
 }
 
 RemoteContext::RemoteContext(client::Config config, std::vector<std::uint64_t> memory_limits, Turnstile* turnstile,
-                             std::chrono::nanoseconds work_max, bool scrub)
-    : Remote(std::move(config), std::move(memory_limits), turnstile, work_max, scrub) {
+                             std::chrono::nanoseconds work_max, bool scrub, std::vector<unsigned> sm_groups)
+    : Remote(std::move(config), std::move(memory_limits), turnstile, work_max, scrub, std::move(sm_groups)) {
   if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
     throw std::runtime_error("no context");
 }

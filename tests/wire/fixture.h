@@ -47,9 +47,9 @@ class Remote {
  public:
   /// `memory_limits`: bytes per device that the session may hold; none where there is none.
   /// `turnstile`: who grants turns; without it the session may always give work. `work_max` as in server::TurnOptions.
-  /// `scrub`: memory becomes zeros before the session sees it.
+  /// `scrub`: memory becomes zeros before the session sees it. `sm_groups`: of each device, that the session's kernels may be on; all if empty.
   explicit Remote(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {}, Turnstile* turnstile = nullptr,
-                  std::chrono::nanoseconds work_max = {}, bool scrub = false);
+                  std::chrono::nanoseconds work_max = {}, bool scrub = false, std::vector<unsigned> sm_groups = {});
   ~Remote();
 
   fake::FakeDriver& driver = fake::FakeDriver::instance();
@@ -95,7 +95,8 @@ std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_sockets();
 /// A Remote with the primary context of device 0 current.
 struct RemoteContext : Remote {
   explicit RemoteContext(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {},
-                         Turnstile* turnstile = nullptr, std::chrono::nanoseconds work_max = {}, bool scrub = false);
+                         Turnstile* turnstile = nullptr, std::chrono::nanoseconds work_max = {}, bool scrub = false,
+                         std::vector<unsigned> sm_groups = {});
   CUcontext context = nullptr;
 };
 

@@ -215,6 +215,71 @@ TEST_CASE("execution affinity is the driver's answer") {
   CHECK(cuCtxGetExecAffinity(&affinity, static_cast<CUexecAffinityType>(5)) == CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
 }
 
+TEST_CASE("a session with a part of the processors has that for the device, and cannot leave it") {
+  RemoteContext remote(test::Remote::default_config(), {}, nullptr, {}, false, {1});
+  int processors = 0;
+  CHECK(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0) == CUDA_SUCCESS);
+  CHECK(processors == 8);
+  CHECK(whole().sm.smCount == 8);
+  CUdevResource of_context{};
+  CHECK(cuCtxGetDevResource(remote.context, &of_context, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS);
+  CHECK(of_context.sm.smCount == 8);
+  CHECK(remote.driver->calls("cuGreenCtxCreate") == 1);
+  // Another context would be of all of them.
+  CUcontext created = nullptr;
+  CHECK(cuCtxCreate_v4(&created, nullptr, 0, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(remote.driver->calls("cuCtxCreate_v4") == 0);
+  // So would a green one of more than the part.
+  CUdevResource group{};
+  const CUdevResource all = whole();
+  unsigned count = 1;
+  CHECK(cuDevSmResourceSplitByCount(&group, &count, &all, nullptr, 0, 16) == CUDA_ERROR_INVALID_VALUE);
+  const CUgreenCtx green = make_green(8);
+  CHECK(cuGreenCtxGetDevResource(green, &group, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS);
+  CHECK(group.sm.smCount == 8);
+  unsigned long long own = 0, of_green = 0;
+  CHECK(cuCtxGetId(remote.context, &own) == CUDA_SUCCESS);
+  CHECK(cuGreenCtxGetId(green, &of_green) == CUDA_SUCCESS);
+  CHECK(own != of_green);
+  // All else is as ever.
+  CUdeviceptr memory = 0;
+  CUstream stream = nullptr;
+  CUmodule module = nullptr;
+  CUfunction fill = nullptr;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&fill, module, "fill32") == CUDA_SUCCESS);
+  unsigned words = 16, value = 7;
+  void* arguments[] = {&memory, &words, &value};
+  REQUIRE(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, stream, arguments, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  unsigned seen = 0;
+  REQUIRE(cuMemcpyDtoH_v2(&seen, memory, 4) == CUDA_SUCCESS);
+  CHECK(seen == 7);
+  CHECK(cuGreenCtxDestroy(green) == CUDA_SUCCESS);
+  REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuGreenCtxDestroy") == 2);
+  CUcontext anew = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&anew, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(anew) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuGreenCtxCreate") == 3);
+  CHECK(whole().sm.smCount == 8);
+}
+
+TEST_CASE("a part is told of before there is a context, and is the one that the context has then") {
+  test::Remote remote(test::Remote::default_config(), {}, nullptr, {}, false, {0});
+  REQUIRE(cuInit(0) == CUDA_SUCCESS);
+  CHECK(whole().sm.smCount == 8);
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuGreenCtxCreate") == 1);
+  CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a worker makes green contexts only of its own resources, within an open primary context") {
   HandMadeClient client;
   client.send_call<wire::SplitResource>(Opcode::splitResource, [](wire::SplitResource::Builder in) {
@@ -260,4 +325,18 @@ TEST_CASE("a worker makes green contexts only of its own resources, within an op
   client.open_context();
   CHECK(open(description) == CUDA_SUCCESS);
   CHECK(open(description) == CUDA_ERROR_INVALID_VALUE);  // that handle is taken
+}
+
+TEST_CASE("a worker opens nothing of a device beside a session's part of it") {
+  HandMadeClient client(0, false, false, server::AttachOptions().output_bytes_max, {1});
+  client.open_context();
+  const auto open = [&](std::uint32_t number, bool primary) {
+    client.send_call<wire::OpenContext>(Opcode::openContext, [&](wire::OpenContext::Builder in) {
+      in.setContext(Handle(HandleKind::context, number, 1).value());
+      in.setPrimary(primary);
+    });
+    return client.reply();
+  };
+  CHECK(open(9, true) == CUDA_ERROR_INVALID_VALUE);  // the first one stands for it
+  CHECK(open(9, false) == CUDA_ERROR_NOT_SUPPORTED);
 }

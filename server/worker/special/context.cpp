@@ -50,7 +50,7 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::OpenContextReply>();
   unsigned long long number = 0;
-  if (opened->green) session.driver().cuGreenCtxGetId(opened->green, &number);
+  if (opened->green || opened->part) session.driver().cuGreenCtxGetId(opened->green ? opened->green : opened->part, &number);
   else session.driver().cuCtxGetId(opened->cuda, &number);
   out.setNumber(number);
   int least = 0, greatest = 0;

@@ -28,13 +28,18 @@ Outcome deviceResource(Session& session, Call& call, wire::DeviceResource::Reade
   if (in.getOf().isDevice()) {
     const int device = session.driver_ordinal(in.getOf().getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    result = driver.cuDeviceGetDevResource(device, &resource, type);
+    if (Partition* const part = session.partition(in.getOf().getDevice())) {  // which is the device, as far as programs are concerned
+      result = part->open();
+      if (result == CUDA_SUCCESS) result = driver.cuGreenCtxGetDevResource(part->green(), &resource, type);
+    } else {
+      result = driver.cuDeviceGetDevResource(device, &resource, type);
+    }
   } else {
     const Handle handle(in.getOf().getContext());
     const ContextState* const context = handle.well_formed(HandleKind::context) ? session.context(handle.id()) : nullptr;
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-    result = context->green ? driver.cuGreenCtxGetDevResource(context->green, &resource, type)
-                            : driver.cuCtxGetDevResource(context->cuda, &resource, type);
+    const CUgreenCtx green = context->green ? context->green : context->part;
+    result = green ? driver.cuGreenCtxGetDevResource(green, &resource, type) : driver.cuCtxGetDevResource(context->cuda, &resource, type);
   }
   if (result != CUDA_SUCCESS) return result;
   if (session.resources().full()) return CUDA_ERROR_OUT_OF_MEMORY;

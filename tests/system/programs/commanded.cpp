@@ -95,6 +95,28 @@ CUresult start_profiler() {
   return cuGetExportTable(&table, &wanted);
 }
 
+CUresult multiprocessors(CUdevice device, unsigned& count) {
+  CUdevResource resource;
+  const CUresult result = cuDeviceGetDevResource(device, &resource, CU_DEV_RESOURCE_TYPE_SM);
+  count = result == CUDA_SUCCESS ? resource.sm.smCount : 0;
+  return result;
+}
+
+// A green context of so many of what there is; `count` is what it has.
+CUresult green_context(unsigned wanted, unsigned& count) {
+  CUdevResource all, group;
+  unsigned groups = 1;
+  CUdevResourceDesc description;
+  CUgreenCtx green;
+  if (const CUresult bad = cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuDevSmResourceSplitByCount(&group, &groups, &all, nullptr, 0, wanted); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuDevResourceGenerateDesc(&description, &group, 1); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = cuGreenCtxGetDevResource(green, &group, CU_DEV_RESOURCE_TYPE_SM); bad != CUDA_SUCCESS) return bad;
+  count = group.sm.smCount;
+  return cuGreenCtxDestroy(green);
+}
+
 void say(const std::string& line) { std::cout << line << std::endl; }
 
 // Does something again and again, after a first time that is known to be over when "begun" is said.
@@ -133,6 +155,28 @@ std::string perform(std::istream& rest) {
     std::size_t total = 0;
     const CUresult result = cuDeviceTotalMem(&total, std::atoi(name.c_str()));
     return name_of(result) + " " + std::to_string(total);
+  }
+  if (command == "multiprocessors") {  // as the attribute has it, the device, and its context if there is one
+    int attribute = 0;
+    unsigned device = 0;
+    if (const CUresult bad = cuDeviceGetAttribute(&attribute, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, std::atoi(name.c_str())); bad != CUDA_SUCCESS)
+      return name_of(bad);
+    if (const CUresult bad = multiprocessors(std::atoi(name.c_str()), device); bad != CUDA_SUCCESS) return name_of(bad);
+    std::string text = "SUCCESS " + std::to_string(attribute) + " " + std::to_string(device);
+    CUcontext context = nullptr;
+    CUdevResource resource;
+    if (cuCtxGetCurrent(&context) == CUDA_SUCCESS && context && cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS)
+      text += " " + std::to_string(resource.sm.smCount);
+    return text;
+  }
+  if (command == "green") {
+    unsigned count = 0;
+    const CUresult result = green_context(static_cast<unsigned>(std::atoi(name.c_str())), count);
+    return name_of(result) + (result == CUDA_SUCCESS ? " " + std::to_string(count) : "");
+  }
+  if (command == "create") {
+    CUcontext context;
+    return name_of(cuCtxCreate(&context, nullptr, 0, 0));
   }
   if (command == "uuid") {
     CUuuid uuid{};

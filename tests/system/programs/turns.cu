@@ -1,4 +1,4 @@
-// A tenant of a GPU: kernels of a given time, graphs of them, or copies on the device, one behind the other or in requests with pauses
+// A tenant of a GPU: kernels of a given time, graphs of them, kernels that fill the device, or copies on it, one behind the other or in requests with pauses
 // between, for so many seconds; at the end a line of JSON says what it got. With `together` in front it begins when it is told a line, so that
 // several begin at once. `ranks` does something else: kernels on two devices that wait for each other.
 
@@ -32,6 +32,13 @@ __global__ void spend(long long nanoseconds) {
   } while (now - begin < nanoseconds);
 }
 
+// Takes as long as its multiprocessors need for so much arithmetic.
+__global__ void arithmetic(long rounds, float* sink) {
+  float value = threadIdx.x;
+  for (long i = 0; i < rounds; ++i) value = value * 0.9999f + 1.0f;
+  if (value < 0) *sink = value;  // never: but nothing of it can be left out
+}
+
 __global__ void meet(volatile int* mine, volatile int* other) {
   *mine = 1;
   __threadfence_system();
@@ -43,7 +50,8 @@ using Clock = std::chrono::steady_clock;
 static double seconds_since(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
 static int usage() {
-  std::fprintf(stderr, "turns [together] spend|graphs SECONDS PIECE_US [BATCH PAUSE_MS] | turns [together] copies SECONDS MIB | turns ranks ROUNDS | turns for-ever\n");
+  std::fprintf(stderr, "turns [together] spend|graphs SECONDS PIECE_US [BATCH PAUSE_MS] | turns [together] copies SECONDS MIB |\n"
+                       "turns [together] fill SECONDS BLOCKS ROUNDS | turns ranks ROUNDS | turns for-ever\n");
   return 2;
 }
 
@@ -130,6 +138,14 @@ static int copies(bool together, double seconds, size_t bytes) {
   return work(together, seconds, 1000, 0, 0, [=] { CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice)); });
 }
 
+/// Kernels of so many blocks, which are taken for a millisecond.
+static int fill(bool together, double seconds, unsigned blocks, long rounds) {
+  float* sink;
+  CHECK(cudaMalloc(&sink, sizeof(float)));
+  arithmetic<<<1, 1>>>(1, sink);
+  return work(together, seconds, 1000, 0, 0, [=] { arithmetic<<<blocks, 256>>>(rounds, sink); });
+}
+
 static int ranks(int rounds) {
   int* flags;
   cudaStream_t streams[2];
@@ -168,6 +184,7 @@ int main(int argc, char** argv) {
     if (argc >= 4 && !std::strcmp(argv[1], name))
       return load(together, std::atof(argv[2]), std::atol(argv[3]), argc > 4 ? std::atoi(argv[4]) : 0, argc > 5 ? std::atoi(argv[5]) : 0);
   if (argc == 4 && !std::strcmp(argv[1], "copies")) return copies(together, std::atof(argv[2]), size_t(std::atol(argv[3])) << 20);
+  if (argc == 5 && !std::strcmp(argv[1], "fill")) return fill(together, std::atof(argv[2]), unsigned(std::atoi(argv[3])), std::atol(argv[4]));
   if (argc == 3 && !std::strcmp(argv[1], "ranks")) return ranks(std::atoi(argv[2]));
   if (argc == 2 && !std::strcmp(argv[1], "for-ever")) {
     spend<<<1, 1>>>(1000);
