@@ -176,8 +176,8 @@ bool Session::send_rest() {
   return true;
 }
 
-// Nothing to do now: poll on for a moment, then sleep. While the GPU is being waited for, sleep briefly, and longer the longer it
-// takes.
+// Nothing to do now: poll on for a moment, then sleep. While the GPU is being waited for, sleep briefly, and longer the longer it takes, but
+// not while a step of a program may end at any moment.
 void Session::rest() {
   const auto now = Clock::now();
   if (now < busy_until_) return;

@@ -214,11 +214,12 @@ extern "C" __global__ void global_index(unsigned* out) {
   unsigned threads = blockDim.x * blockDim.y * blockDim.z;
   unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
   unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-  unsigned lane, warp;
+  unsigned lane, warp, warps;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-  asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));
+  asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));  // the slot of the multiprocessor, which others may share (PTX ISA, %warpid)
+  asm("mov.u32 %0, %%nwarpid;" : "=r"(warps));
   out[block * threads + thread] = block * 1000 + thread + (lane == thread % 32 ? 0 : 100000) +
-                                  (warp == thread / 32 ? 0 : 1000000);
+                                  (warp < warps ? 0 : 1000000);
 }
 
 #else
