@@ -142,7 +142,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
       store.bytes += extent.bytes;
       return CUDA_SUCCESS;
     }
-    if (!pool) spares = spares_for(store, extent.bytes);
+    if (!pool && !out_of_memory_) spares = spares_for(store, extent.bytes);
     auto at = window_.take((1 + spares) * extent.bytes, granularity);
     if (!at && spares > 0) at = window_.take(extent.bytes, granularity), spares = 0;
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -176,7 +176,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
 std::uint32_t DeviceMemory::spares_for(MemoryStore& store, std::uint64_t bytes) {
   const std::uint64_t room = spare_bytes_max - std::min(spare_bytes_max, store.kept_bytes);
   const std::uint64_t asked = store.asked[bytes]++;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>({asked - std::min<std::uint64_t>(asked, 1), spares_max, room / bytes}));
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>({asked - std::min<std::uint64_t>(asked, 1), limits::spares_max, room / bytes}));
 }
 
 CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
@@ -342,7 +342,8 @@ void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>
 
 // Gives everything back that is not in use, waiting for the GPU if it must. Returns whether there was anything.
 bool DeviceMemory::reclaim(Thread& thread, Context& context, int device) {
-  // What is on its way to be kept would be missing to everybody.
+  // What is on its way to be kept would be missing to everybody; nobody asks for more of that now.
+  out_of_memory_ = true;
   bool waiting = sparing_ > 0;
   while (sparing_ > 0) std::this_thread::yield();
   {

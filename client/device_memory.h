@@ -33,7 +33,7 @@ class DeviceMemory {
   static constexpr std::uint64_t granularity = 2u << 20;   ///< of physical memory (cuMemGetAllocationGranularity on all GPUs)
   static constexpr std::uint64_t small_bytes_max = 1u << 20;
   static constexpr std::uint64_t kept_bytes_max = 256u << 20;
-  static constexpr std::uint64_t spare_bytes_max = 128u << 20, spares_max = 8;  ///< of what nobody has asked for yet
+  static constexpr std::uint64_t spare_bytes_max = 128u << 20;  ///< of what nobody has asked for yet
 
   DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
 
@@ -104,6 +104,7 @@ class DeviceMemory {
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
   std::atomic<unsigned> sparing_{0};  // requests under way that spares come with
+  std::atomic<bool> out_of_memory_{false};  // it has been once: no spares from then on
 };
 
 }  // namespace fargpu::client

@@ -44,6 +44,8 @@ inline constexpr std::size_t ring_bytes_min = 4096;
 inline constexpr std::size_t ring_bytes_max = 64u << 20;
 inline constexpr std::size_t descriptors_max = 4;  ///< that have been passed and that nobody has taken yet
 
+inline constexpr std::uint32_t spares_max = 8;  ///< pieces of memory that come with one that is asked for
+
 inline constexpr std::size_t shares_max = 256;  ///< things that one session shares with others at a time
 
 inline constexpr std::chrono::milliseconds connect_timeout{5000};  ///< also for the broker's answers that take no work

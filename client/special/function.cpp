@@ -57,7 +57,8 @@ bool surely_settable(const Device& device, const Function::Attributes& known, CU
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
       return value >= 0 && std::int64_t{*fixed} + value <= device.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return value >= -1 && value <= 100;
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: return value == 0 || value == 1;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      return (value == 0 || value == 1) && device.attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0;
     default: return false;
   }
 }
@@ -83,6 +84,7 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
            surely_settable(thread.session().facts().devices[static_cast<std::size_t>(ordinal)], known->second, attribute, value);
   }();
   const CUresult result = sure ? call.post() : call.wait();
+  for (const Opcode stale : forgotten_after(Opcode::setFunctionAttribute)) thread.session().replies().forget(stale);
   if (result == CUDA_SUCCESS) thread.session().functions().attribute_changed(function, device, attribute, value);
   return result;
 }

@@ -68,11 +68,12 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
   if (function.handle.kind() == HandleKind::function && function.context != context.id()) return false;
   // CUDA C++ Programming Guide, "Thread Block Clusters": but for devices, or parts of them, that are too small for it.
   constexpr unsigned portable_cluster_max = 8;
-  const bool whole_device = !context.green && device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= static_cast<int>(8 * portable_cluster_max);
+  const bool has_clusters = device.attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0;
+  const bool whole_device = has_clusters && !context.green && device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= static_cast<int>(8 * portable_cluster_max);
   unsigned cluster[3] = {0, 0, 0};
   for (unsigned i = 0; i < launch.attribute_count; ++i) {
     const CUlaunchAttribute& attribute = launch.attributes[i];
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) continue;
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && has_clusters) continue;  // both came with compute capability 9.0
     if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return false;
     cluster[0] = attribute.value.clusterDim.x;
     cluster[1] = attribute.value.clusterDim.y;
@@ -144,8 +145,9 @@ CUresult launch(Thread& thread, const Launch& launch) {
   const std::uint64_t fingerprint = fingerprint_of(launch, *function, *stream->context);
   if (function->launch_known(fingerprint)) return call.post(stream);
   if (surely_accepted(session.facts().devices[static_cast<std::size_t>(stream->context->device)], launch, *function, *stream->context)) {
-    function->learn_launch(fingerprint);
-    return call.post(stream);
+    const CUresult result = call.post(stream);
+    if (result == CUDA_SUCCESS) function->learn_launch(fingerprint);
+    return result;
   }
   // Behind what this process has yet to do the answer may take as long as that, and what it has to do may be this thread's.
   if (session.waits_for_host() && !stream->capture.load()) return call.post(stream);

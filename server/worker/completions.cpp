@@ -30,6 +30,7 @@ CUresult Completions::query(StreamState& stream, Entry& entry) {
 }
 
 void Completions::after(StreamState& stream, Kind kind, Done done) {
+  stream.looked_at = stream.submitted;
   CUevent event = nullptr;
   Recorded recorded{.result = take_event(*stream.context, event)};
   if (recorded.result == CUDA_SUCCESS) recorded = record_(stream, event);
@@ -39,7 +40,6 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
     return;
   }
   queues_[&stream].push_back({event, std::move(recorded.later), stream.submitted, kind, std::move(done)});
-  stream.looked_at = stream.submitted;
   ++queued_;
   if (kind != Kind::release) ++wanted_;
 }

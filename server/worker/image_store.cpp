@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t arriving_max = 16;  // images under way at once in one session
 constexpr std::size_t found_max = 16;     // names kept of an image
 constexpr std::size_t found_name_bytes_max = 1024;
+constexpr std::size_t found_bytes_max = found_max * (found_name_bytes_max + 1);
 constexpr auto found_suffix = ".found";
 
 // A private mapping, so that nobody who can write the file can change what the driver reads later.
@@ -156,8 +157,10 @@ void ImageStore::evict() {
   std::uint64_t total = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
     if (!named_as_image(entry.path())) continue;
-    const std::uint64_t bytes = entry.file_size(error);
+    std::uint64_t bytes = entry.file_size(error);
     if (error) continue;
+    if (const std::uint64_t names = std::filesystem::file_size(entry.path().string() + found_suffix, error); !error) bytes += names;
+    error.clear();
     files.push_back({entry.last_write_time(error), bytes, entry.path()});
     total += bytes;
   }
@@ -176,7 +179,7 @@ const std::vector<std::string>& ImageStore::names_found(const ImageHash& hash) {
   if (!asked_first || folder_.empty()) return names;
   const int file = ::open((path_of(hash).string() + found_suffix).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return names;
-  std::vector<char> text(found_max * (found_name_bytes_max + 1));
+  std::vector<char> text(found_bytes_max);
   const ssize_t bytes = ::read(file, text.data(), text.size());
   ::close(file);
   std::istringstream lines(std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0))));
@@ -193,11 +196,15 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
       std::find(names.begin(), names.end(), name) != names.end())
     return;
   names.push_back(name);
-  if (folder_.empty()) return;
+  std::error_code ignored;
+  if (folder_.empty() || !std::filesystem::exists(path_of(hash), ignored)) return;
   const int file = ::open((path_of(hash).string() + found_suffix).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (file < 0) return;
   const std::string line = name + "\n";
-  [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
+  struct stat status{};
+  if (::fstat(file, &status) == 0 && S_ISREG(status.st_mode) && static_cast<std::size_t>(status.st_size) + line.size() <= found_bytes_max) {
+    [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
+  }
   ::close(file);
 }
 

@@ -154,9 +154,12 @@ TEST_CASE("another session finds what one has received") {
 
 TEST_CASE("what was found in an image is known to later sessions, as far as it is well-formed") {
   Folder folder;
-  const ImageHash hash = hash_of(pattern(5000)), another = hash_of(pattern(5001));
+  const ImageHash hash = hash_of(pattern(5000)), another = hash_of(pattern(5001)), absent = hash_of(pattern(5002));
   {
     ImageStore store(folder.path, plenty, unbounded);
+    CHECK(receive(store, pattern(5000)));
+    CHECK(receive(store, pattern(5001)));
+    store.note_found(absent, "of no image");
     CHECK(store.names_found(hash).empty());
     for (const char* name : {"_Z4firstv", "second", "_Z4firstv", "", "two\nlines"}) store.note_found(hash, name);
     store.note_found(hash, std::string(5000, 'x'));
@@ -165,6 +168,7 @@ TEST_CASE("what was found in an image is known to later sessions, as far as it i
   ImageStore later(folder.path, plenty, unbounded);
   CHECK(later.names_found(hash) == std::vector<std::string>{"_Z4firstv", "second"});
   CHECK(later.names_found(another).empty());
+  CHECK(later.names_found(absent).empty());
   for (int i = 0; i < 100; ++i) later.note_found(another, "kernel" + std::to_string(i));
   ImageStore last(folder.path, plenty, unbounded);
   CHECK(last.names_found(another).size() == 16);

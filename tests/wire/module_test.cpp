@@ -169,6 +169,15 @@ TEST_CASE("libraries have kernels, and kernels functions in each context") {
   CHECK(client::stats::round_trips() == asked + 1);  // whether it is allowed the driver says
   CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, kernel, 0) == CUDA_SUCCESS);
   CHECK(client::stats::round_trips() == asked + 1);  // what is surely allowed needs no answer
+  // Answers that an attribute may change are asked for again.
+  int blocks = 0;
+  const auto occupancy = [&] { return cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 32, 0); };
+  CHECK(occupancy() == CUDA_SUCCESS);
+  CHECK(occupancy() == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == asked + 2);
+  CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 60, kernel, 0) == CUDA_SUCCESS);
+  CHECK(occupancy() == CUDA_SUCCESS);
+  CHECK(client::stats::round_trips() == asked + 3);
   CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536, kernel, 0) == CUDA_SUCCESS);
   CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel, 0) == CUDA_SUCCESS);
   CHECK(value == 65536);

@@ -1,5 +1,8 @@
 // Device memory, mappings, and host blocks.
 
+#include <algorithm>
+
+#include "protocol/limits.h"
 #include "server/worker/graph_node.h"
 #include "server/worker/scrub.h"
 #include "server/worker/session.h"
@@ -31,6 +34,7 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
 // Memory that nobody has asked for yet is had only where there is plenty, for the session and on the device.
 std::uint32_t back_spares(Session& session, Call& call, std::uint64_t address, std::uint64_t bytes, int device, std::uint32_t wanted) {
   constexpr std::uint64_t plenty = 64;  // times as much
+  wanted = std::min(wanted, limits::spares_max);
   std::uint32_t spares = 0;
   std::size_t free = 0, total = 0;
   while (spares < wanted && session.ledger().share(session.context(call.id().context)->device).left / plenty >= bytes &&

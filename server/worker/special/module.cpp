@@ -137,10 +137,14 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
 
 // What earlier sessions looked for in the same image: the client will not have to ask.
 void find_again(Session& session, const CallId& id, Handle library, CUlibrary loaded, wire::LoadImageReply::Builder out) {
+  constexpr auto time_max = std::chrono::milliseconds(5);  // in which nothing else is done for the session
   const ImageHash* const image = session.image_of(library);
+  if (!session.context(id.context)) return;  // looking closer at kernels would make one
+  const auto begin = std::chrono::steady_clock::now();
   std::vector<Handle> found;
   for (const std::string& name : session.images().names_found(*image)) {
     CUkernel kernel{};
+    if (std::chrono::steady_clock::now() - begin > time_max) break;
     if (session.driver().cuLibraryGetKernel(&kernel, loaded, name.c_str()) == CUDA_SUCCESS)
       found.push_back(session.handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, library));
   }
