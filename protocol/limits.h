@@ -34,7 +34,7 @@ inline constexpr std::uint32_t stream_credit = 768;
 /// How many more, for each microsecond of a round trip, so that those under way do not count; no driver takes work faster.
 inline constexpr double stream_credit_per_us = 0.5;
 inline constexpr std::uint32_t stream_credit_max = 16384;
-/// Number of items after which either side looks for their completion.
+/// Number of items after which a client asks to hear of their completion; a worker that is not asked looks a little later.
 inline constexpr std::uint32_t stream_fence_interval = 128;
 
 inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped host block, in one answer
