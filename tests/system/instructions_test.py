@@ -18,7 +18,8 @@ from rig import Broker, paths  # noqa: E402
 
 FIGURES = Path(__file__).resolve().parent / "instructions.md"
 CALLS = 200  # of a kind, and then twice as many
-GROWTH = 0.10  # that is let pass: another order of threads, another compiler of the same release
+GROWTH = 0.10  # that is let pass: another compiler of the same release
+ATTEMPTS = 5  # How many sends fall among the calls counted depends on what the other threads do just then; the least is what must not grow.
 TRANSPORTS = ("tcp", "shm")
 COLUMNS = ("instructions by TCP", "by shared memory", "clock reads", "allocations")
 HEAD = f"""# What a call costs the program's thread
@@ -57,6 +58,23 @@ def measure(transport):
         broker.close()
 
 
+def grown(before, now):
+    """What costs more than it did, a line each."""
+    lines = []
+    for call, figures in before.items():
+        current = (now["tcp"][call][0], now["shm"][call][0], *now["tcp"][call][1:])
+        for column, was, is_now in zip(COLUMNS, figures, current):
+            # A tenth of a clock read, or two instructions, is what rounding leaves.
+            if is_now > was * (1 + GROWTH) + (2 if "instructions" in column or "memory" in column else 0.1):
+                lines.append(f"{call}: {column}: {is_now:.1f}, was {was:.1f}")
+    return lines
+
+
+def least(one, other):
+    return {transport: {call: tuple(map(min, figures, other[transport][call])) for call, figures in calls.items()}
+            for transport, calls in one.items()}
+
+
 def instructions(file):
     return int(re.search(r"^totals: (\d+)", file.read_text(), re.MULTILINE).group(1))
 
@@ -80,15 +98,13 @@ class Instructions(unittest.TestCase):
         now = {transport: measure(transport) for transport in TRANSPORTS}
         before = kept()
         self.assertEqual(sorted(now["tcp"]), sorted(before), "other calls are counted than instructions.md has: renew it")
-        grown = []
-        for call, figures in before.items():
-            current = (now["tcp"][call][0], now["shm"][call][0], *now["tcp"][call][1:])
-            for column, was, is_now in zip(COLUMNS, figures, current):
-                # A tenth of a clock read, or two instructions, is what rounding leaves.
-                if is_now > was * (1 + GROWTH) + (2 if "instructions" in column or "memory" in column else 0.1):
-                    grown.append(f"{call}: {column}: {is_now:.1f}, was {was:.1f}")
-        self.assertFalse(grown, "\n".join(["calls cost their thread more than before; if that is worth it, "
-                                          f"/usr/bin/python3 tests/system/instructions_test.py --renew:", *grown]))
+        for _ in range(ATTEMPTS - 1):
+            if not grown(before, now):
+                return
+            now = least(now, {transport: measure(transport) for transport in TRANSPORTS})
+        self.assertFalse(grown(before, now), "\n".join(["calls cost their thread more than before; if that is worth it, "
+                                                        "/usr/bin/python3 tests/system/instructions_test.py --renew:",
+                                                        *grown(before, now)]))
 
 
 if __name__ == "__main__":
