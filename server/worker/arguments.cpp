@@ -15,9 +15,9 @@ CUresult Arguments::read(Session& session, std::uint64_t handle, capnp::Data::Re
   }
   if (!entry) return CUDA_ERROR_INVALID_HANDLE;
   FunctionLayout* found = nullptr;
-  if (const CUresult bad = session.layout(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.layouts().find(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
   const FunctionLayout& layout = *found;
-  if (const CUresult bad = session.hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.layouts().hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
   function = reinterpret_cast<CUfunction>(entry->value);
   kj::byte* begin = const_cast<kj::byte*>(block.begin());
   if (copy || block.size() < layout.bytes) {

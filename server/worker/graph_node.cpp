@@ -340,7 +340,7 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   }
   Handles::Entry* const entry = session.handles().find(function.kind(), function);
   FunctionLayout* found = nullptr;
-  if (const CUresult bad = session.layout(*entry, function.kind() == HandleKind::kernel, found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.layouts().find(*entry, function.kind() == HandleKind::kernel, found); bad != CUDA_SUCCESS) return bad;
   const FunctionLayout& layout = *found;
   std::vector<std::byte> block(layout.bytes);
   if (kernel.kernelParams) {
@@ -365,7 +365,7 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   out.setBlockZ(kernel.blockDimZ);
   out.setSharedBytes(kernel.sharedMemBytes);
   out.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(block.data()), block.size()));
-  out.setContext(session.context_handle(kernel.ctx));
+  out.setContext(session.contexts().handle_of(kernel.ctx));
   return CUDA_SUCCESS;
 }
 
@@ -424,7 +424,7 @@ CUresult write_memory(Session& session, CUgraphNode node, wire::MemoryOperations
   CUDA_BATCH_MEM_OP_NODE_PARAMS batch{};
   if (const CUresult bad = session.driver().cuGraphBatchMemOpNodeGetParams(node, &batch); bad != CUDA_SUCCESS) return bad;
   out.setFlags(batch.flags);
-  out.setContext(session.context_handle(batch.ctx));
+  out.setContext(session.contexts().handle_of(batch.ctx));
   auto list = out.initOperations(batch.count);
   for (unsigned i = 0; i < batch.count; ++i) {
     const CUstreamBatchMemOpParams& from = batch.paramArray[i];

@@ -62,7 +62,7 @@ void GraphRun::fetch(const GraphPlan::Step& step) {
         if (staging.empty() || bytes.size() != staging.size()) self->fetched(step, CUDA_ERROR_ILLEGAL_ADDRESS);
         else std::memcpy(staging.data(), bytes.data(), bytes.size()), self->fetched(step, CUDA_SUCCESS);
       };
-      if (!self->session_.start_pull({.part = part, .bytes = wanted}, arrived)) self->fetched(step, CUDA_ERROR_OUT_OF_MEMORY);
+      if (!self->session_.client().fetch({.part = part, .bytes = wanted}, arrived)) self->fetched(step, CUDA_ERROR_OUT_OF_MEMORY);
     }
   });
 }
@@ -86,14 +86,14 @@ void GraphRun::submit(const GraphPlan::Step& step) {
   const GraphParts& parts = session_.graph_parts();
   const auto gone = [&](std::uint64_t part) { return parts.staging(part).empty(); };
   if (std::any_of(step.writes.begin(), step.writes.end(), gone)) return end(CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  session_.catch_up(*target);
+  session_.overtaking().catch_up(*target);
   const CUresult result = session_.driver().cuGraphLaunch(step.piece, target->cuda);
   if (result != CUDA_SUCCESS) return end(result);
   session_.submitted(*target);
   if (!step.writes.empty()) {
     session_.completions().after(*target, Completions::Kind::delivery, [self = shared_from_this(), &step](CUresult done) {
       if (done != CUDA_SUCCESS) return;
-      for (const std::uint64_t part : step.writes) self->session_.deliver_part(part);
+      for (const std::uint64_t part : step.writes) self->session_.client().deliver_part(part, self->session_.graph_parts().staging(part));
     });
   }
   next();
@@ -105,7 +105,7 @@ void GraphRun::call(const GraphPlan::Step& step) {
   session_.completions().after(*target, Completions::Kind::signal, [self = shared_from_this(), &step](CUresult result) {
     if (result != CUDA_SUCCESS) return self->end(result);  // a failed stream runs no functions
     self->session_.deliver_changes();
-    self->session_.call_part(step.function, [self] { self->next(); });
+    self->session_.client().call_part(step.function, [self] { self->next(); });
   });
 }
 
@@ -125,7 +125,7 @@ void GraphRun::announce(Session& session, StreamState* stream, std::uint64_t don
   if (done == 0) return;
   const auto tell = [&session, done](CUresult) {
     session.deliver_changes();
-    session.call_client(done, CUDA_SUCCESS, [] {});
+    session.client().call(done, CUDA_SUCCESS, [] {});
   };
   if (stream) session.completions().after(*stream, Completions::Kind::signal, tell);
   else session.completions().soon(Completions::Kind::signal, CUDA_SUCCESS, tell);

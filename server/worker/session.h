@@ -7,7 +7,6 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -15,16 +14,21 @@
 
 #include "aside.h"
 #include "call.h"
+#include "captures.h"
+#include "client_requests.h"
 #include "completions.h"
+#include "contexts.h"
 #include "control.capnp.h"
 #include "device_memory.h"
 #include "dispatch.h"
 #include "driver_memory.h"
 #include "driver_table.h"
+#include "function_layouts.h"
 #include "graph_memory.h"
 #include "graph_parts.h"
 #include "graph_plan.h"
 #include "handles.h"
+#include "held_calls.h"
 #include "host_blocks.h"
 #include "host_budget.h"
 #include "image_store.h"
@@ -32,15 +36,15 @@
 #include "links.h"
 #include "opcodes.h"
 #include "output.h"
-#include "partition.h"
+#include "overtaking.h"
 #include "printed.h"
-#include "resources.h"
-#include "scrub.h"
-#include "sharing.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/handle_results.h"
 #include "protocol/limits.h"
+#include "resources.h"
+#include "scrub.h"
+#include "sharing.h"
 #include "staging.h"
 #include "stream_order.h"
 #include "streams.h"
@@ -62,25 +66,26 @@ struct SessionUsage {
 
 struct SessionOptions {
   std::uint64_t id = 0;
-  Window device_window;                         ///< reserved in this process already
-  Window host_window;                           ///< the same
-  std::vector<int> devices;                     ///< the driver's ordinals, in the session's order
-  std::vector<std::uint64_t> memory_limits;     ///< bytes per device; 0 for none
-  std::optional<Ledger::Place> memory_place;    ///< where it counts what it holds; none: by itself
-  std::filesystem::path image_folder;           ///< empty: images are kept for the session only
-  std::uint64_t image_bytes_max = 8ull << 30;   ///< of that folder
-  std::chrono::nanoseconds spin{0};             ///< how long to poll before sleeping, while somebody waits
-  unsigned launch_threads = 0;                  ///< besides the executor, while many launches come
-  PrintedByKernels* printed = nullptr;          ///< null: nothing that kernels print is sent
+  Window device_window;                                         ///< reserved in this process already
+  Window host_window;                                           ///< the same
+  std::vector<int> devices;                                     ///< the driver's ordinals, in the session's order
+  std::vector<std::uint64_t> memory_limits;                     ///< bytes per device; 0 for none
+  std::optional<Ledger::Place> memory_place;                    ///< where it counts what it holds; none: by itself
+  std::filesystem::path image_folder;                           ///< empty: images are kept for the session only
+  std::uint64_t image_bytes_max = 8ull << 30;                   ///< of that folder
+  std::chrono::nanoseconds spin{0};                             ///< how long to poll before sleeping, while somebody waits
+  unsigned launch_threads = 0;                                  ///< besides the executor, while many launches come
+  PrintedByKernels* printed = nullptr;                          ///< null: nothing that kernels print is sent
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the client is taken for dead
-  std::uint64_t host_bytes_max = 0;  ///< of this host's memory for what the client makes it keep; 0 for no bound
-  Compression compression = Compression::never;  ///< of contents of memory that go to the client
-  std::size_t output_bytes_max = 512u << 20;  ///< that may wait for the client before nothing more is read from it
-  Exchange* exchange = nullptr;  ///< null: nothing is shared with other sessions
+  std::uint64_t host_bytes_max = 0;                             ///< of this host's memory for what the client makes it keep; 0 for no bound
+  Compression compression = Compression::never;                 ///< of contents of memory that go to the client
+  std::size_t output_bytes_max = 512u << 20;                    ///< that may wait for the client before nothing more is read from it
+  Exchange* exchange = nullptr;                                 ///< null: nothing is shared with other sessions
   TurnOptions turns;
-  std::vector<std::vector<CUdevResource>> parts;  ///< of each device: the groups of multiprocessors that are the session's; empty: all are
-  bool scrub = false;        ///< others' memory comes here: it becomes zeros before it is seen
-  bool one_process = false;  ///< with the client (tests)
+  std::vector<std::vector<CUdevResource>> parts;  ///< of each device: the groups of multiprocessors
+                                                  ///< that are the session's; empty: all are
+  bool scrub = false;                             ///< others' memory comes here: it becomes zeros before it is seen
+  bool one_process = false;                       ///< with the client (tests)
   /// Hears what the session uses, now and then.
   std::function<void(const SessionUsage&)> report;
 };
@@ -119,10 +124,18 @@ class Session final : FrameHandler {
   Resources& resources() { return resources_; }
   Links& links() { return links_; }
   Handles& handles() { return handles_; }
+  Contexts& contexts() { return contexts_; }
+  Captures& captures() { return captures_; }
+  FunctionLayouts& layouts() { return layouts_; }
   StreamOrder& order() { return order_; }
+  HeldCalls& held_calls() { return held_calls_; }
+  Overtaking& overtaking() { return overtaking_; }
   Completions& completions() { return completions_; }
   Turns& turns() { return turns_; }
   Output& output() { return output_; }
+  ClientRequests& client() { return client_; }
+  Staging& staging() { return staging_; }
+  Transfers& transfers() { return transfers_; }
   LaunchCrew& crew() { return crew_; }
   /// Whether the crew is to make the launch that is being served.
   bool crew_helps(const StreamState& stream) const;
@@ -166,74 +179,48 @@ class Session final : FrameHandler {
     handle = handle_cast<T>(handles_.known(kind, raw_of(handle)));
     return CUDA_SUCCESS;
   }
-  /// What an object took of the device's memory: charged until the object is forgotten.
   /// Which image a library was loaded from; null where that is not known.
   const ImageHash* image_of(Handle library) const {
     const auto found = library_images_.find(library.value());
     return found == library_images_.end() ? nullptr : &found->second;
   }
   void note_image(Handle library, const ImageHash& hash) { library_images_[library.value()] = hash; }
+  /// What an object took of the device's memory: charged until the object is forgotten.
   void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()].insert(std::move(charge)); }
   /// A variable of a module or library: the session may use it as long as its owner lives.
   void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
   void forget(HandleKind kind, std::uint64_t value);
   /// Number of elements of a list that a client sent; throws ProtocolError beyond what is allowed.
   static std::size_t list_size(std::uint64_t n);
-  /// Worker ordinal to the driver's; -1 if there is none.
-  int driver_ordinal(int ordinal) const;
-  /// Handles by which the client knows objects of the driver; 0 if it does not.
+  /// The session's ordinal to the driver's; -1 if there is none.
+  int driver_ordinal(int ordinal) const { return contexts_.driver_ordinal(ordinal); }
+  /// The handle by which the client knows an event; 0 if it does not.
   std::uint64_t event_handle(CUevent event) const { return handles_.known(HandleKind::event, raw_of(event)).value(); }
-  std::uint64_t context_handle(CUcontext context) const;
-
+  /// Null if there is none.
+  ContextState* context(std::uint32_t id) const { return contexts_.find(id); }
   /// The stream of a handle in the context of a call; null if there is none.
-  StreamState* stream(std::uint64_t handle, std::uint32_t context);
+  StreamState* stream(std::uint64_t handle, std::uint32_t context) const { return contexts_.stream(handle, context); }
+  /// Makes a context current to the executor.
+  bool make_current(ContextState& context) { return contexts_.make_current(context); }
+  /// With all that is of it.
+  CUresult close_context(ContextState& context);
+
   /// Work was given to a stream (by its handle, in the context being served).
   void submitted(std::uint64_t stream_handle);
   void submitted(StreamState& stream);
   void submitted(ContextState& context);
-  /// Before work is given to a stream other than by a call that names it: it must find what was copied in synchronously.
-  void catch_up(StreamState& stream);
-  /// The program takes what the stream was given for done: later work on others must find it so.
-  void let_nothing_overtake(StreamState& stream);
-  /// A call that is work on several streams: waits for what is held back on any of them, and is served again then. Later work on all of them
-  /// comes behind it.
-  std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);
-  /// A call that gives work to several streams and may not now: is served again when it may.
-  std::optional<Outcome> behind_turn(Call& call, const std::vector<StreamState*>& streams);
   /// A word of the broker about the session's turns. Any thread.
   void hear_turn(const scheduler::Turn& turn);
-  /// Whether the driver captures the stream now.
-  bool capturing(const StreamState& stream);
-  void count_capture(int change) { captures_ += change; }
-  /// The handle of a graph that the driver makes for a capture: forgotten if the capture fails, for the driver destroys the graph then.
-  Handle captured_graph(StreamState& stream, CUgraph graph, const Call& call);
-  void capture_ended(CUstream stream, CUresult result);
 
-  ContextState* context(std::uint32_t id);
-  /// The session's part of a device, by its number in the session; null where it has all of it.
-  Partition* partition(int device);
-  /// Any context on a device (the driver's ordinal); null if there is none.
-  ContextState* context_on(int device);
-  CUresult open_context(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
-  /// A green context of the device's primary context.
-  CUresult open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened);
-  CUresult close_context(ContextState& context);
-
-  /// An executable graph is about to be changed: launches of it that are held back come first. The answer of a call that must wait for
-  /// them, or cannot; nothing if there are none.
-  std::optional<Outcome> behind_launches(Call& call, std::uint64_t exec);
-  /// The same for a context that is about to go, and everything that is held back; or, for a client that cannot wait for others, on the
-  /// context's own streams.
-  std::optional<Outcome> behind_context(Call& call, ContextState& context);
-
+  /// Executes a call, or has it wait for its turn. What it answers is sent.
+  void execute(const Service& service, Call& call);
   /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
   void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {});
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the answer.
   Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
   /// The same, where settling writes a reply: `settle` gets the writer.
-  Outcome aside_reply(Call& call, std::function<CUresult()> work,
-                      std::function<CUresult(CUresult, MessageWriter&)> settle);
+  Outcome aside_reply(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult, MessageWriter&)> settle);
 
   /// Calls done(result) when the GPU has completed all work that was given to a stream, a context, or any context, by now.
   void when_passed(StreamState& stream, Completions::Done done);
@@ -241,56 +228,23 @@ class Session final : FrameHandler {
   void when_all_passed(Completions::Done done);
   /// Sends the client what the GPU changed in mapped host memory: before any answer that tells it of a completion.
   void deliver_changes();
-  /// Sends bytes for a host block of the client; `owner` keeps them alive meanwhile.
-  void deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
-
   /// What the driver takes for the context that is current; one is.
-  DriverMemory& driver_memory() { return *current_->driver_memory; }
-  /// Makes a context current to the executor.
-  bool make_current(ContextState& context);
+  DriverMemory& driver_memory() { return *contexts_.current()->driver_memory; }
   /// Code is about to be loaded that may call printf.
   void note_printing() { may_print_ = true; }
-  /// Makes any context current, where none is.
-  bool borrow_context();
   /// A line for the person who runs the program, on its standard error; the same words once.
   void warn(const std::string& what);
   /// Keeps something alive for as long as the session lives.
   void keep(std::shared_ptr<void> thing) { kept_.push_back(std::move(thing)); }
 
-  /// Pinned memory to pass bytes through, made when it is first needed; false while there is no context to make it in.
-  bool staging_ready() { return make_staging(); }
-  StagingRing& staging_in() { return staging_in_; }
-  StagingRing& staging_out() { return staging_out_; }
-  Transfers& transfers() { return transfers_; }
   /// Runs `job` each time the loop comes round until it returns true.
   void retry(std::function<bool()> job) { retries_.push_back(std::move(job)); }
-
-  /// Has the client run the callback of this number, or a function that is part of a graph.
-  void call_client(std::uint64_t number, CUresult result, std::function<void()> done);
-  void call_part(std::uint64_t part, std::function<void()> done);
-  /// Fetches pinned memory of the client, or memory that is part of a graph; fewer bytes come if the program has freed that.
-  struct Wanted {
-    std::uint64_t address = 0;
-    std::uint64_t part = 0;
-    std::uint64_t bytes = 0;
-  };
-  /// False if there is no room for them.
-  [[nodiscard]] bool start_pull(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
-  /// Nothing needs this part of the client any more; 0 is none.
-  void release_part(std::uint64_t part);
-  /// Sends the staging memory of a part to the client.
-  void deliver_part(std::uint64_t part);
 
   /// Executable graphs whose launches need attention, by handle. The driver that they borrow is lent until the session ends.
   AttendedGraph* attended(std::uint64_t exec);
   void attend(std::uint64_t exec, std::unique_ptr<AttendedGraph> graph) { attended_[exec] = std::move(graph); }
   const std::shared_ptr<DriverTable>& lent_driver() const { return lent_driver_; }
   UserObjects& user_objects() { return user_objects_; }
-
-  /// Before a function (or kernel, in this context) is given to the driver: what its threads need of local memory.
-  CUresult hold_local(const Handles::Entry& entry, bool kernel, FunctionLayout& layout, ContextState* kernel_context);
-  /// The layout lives as long as the handle.
-  CUresult layout(Handles::Entry& entry, bool kernel, FunctionLayout*& found);
 
   /// An event of the client is being waited for, or not any more; destroying it waits until nobody does.
   void event_waiter(std::uint64_t event, int change);
@@ -308,29 +262,14 @@ class Session final : FrameHandler {
   bool resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw);
   void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
 
-  std::chrono::steady_clock::time_point looked_at_{};
-  bool empty_full();
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> full_;  ///< streams (handle, context) of which the driver has enough
   std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
   void on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk);
   void on_control(std::span<const std::byte> message, std::span<std::byte> bulk);
-  void execute(const Service& service, Call& call);
-  bool wait_for_turn(const Service& service, Call& call);
-  void park(const Service& service, Call& call, const std::vector<std::uint64_t>& before, StreamState* stream,
-            std::uint64_t recorded_event);
-  void execute_after_all(const Service& service, Call& call);
-  /// `streams`: later work on them comes behind it.
-  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams = {});
   bool enter_context(const Service& service, const Call& call);
   void relax_captures();
-  ContextState* primary_of(int device);
-  std::vector<ContextState*> with_greens(ContextState& context);
-  void take_context(std::unique_ptr<ContextState> state, Handle handle, int device, ContextState*& opened);
   void drop_streams(ContextState& context);
   CUresult close_green(ContextState& context, ContextState& heir);
-  bool make_staging();
-  void drop_staging(ContextState& context);
   void flush_prints(CUevent passed);
   void tell_prints();
   void tell_full(HostBudget::Bound bound);
@@ -339,6 +278,7 @@ class Session final : FrameHandler {
   bool turn();
   bool wait_for_reader();
   bool look_for_completions(bool hurried);
+  bool empty_full();
   void rest();
   bool send_rest();
   /// A client that does not take its answers gets no more of them.
@@ -358,48 +298,34 @@ class Session final : FrameHandler {
   Sharing sharing_;
   HostBlocks host_blocks_;
   ImageStore images_;
-  std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;  // owner and address
+  std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;                     // owner and address
   std::unordered_map<std::uint64_t, std::set<std::shared_ptr<Charge>>> charges_;  // by handle
   std::unordered_map<std::uint64_t, ImageHash> library_images_;                   // by handle
   Handles handles_;
+  Contexts contexts_;
+  Captures captures_{driver_, handles_};
+  FunctionLayouts layouts_{driver_, handles_, contexts_};
+  Overtaking overtaking_{driver_, captures_};
+  Staging staging_{driver_, contexts_};
   Completions completions_;
   StreamOrder order_;
   Turns turns_;
-  std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> contexts_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;
+  HeldCalls held_calls_{*this};
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> full_;  // streams (handle, context) of which the driver has enough
   GraphParts graph_parts_{waker_, host_budget_};
   GraphMemory graph_memory_{handles_};
-  std::vector<std::unique_ptr<Partition>> partitions_;  // of each device, or of none
   Resources resources_;
   Links links_;
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   UserObjects user_objects_{driver_, handles_};
   std::vector<std::shared_ptr<void>> kept_;
-  ContextState* current_ = nullptr;
-  std::uint64_t driver_memories_ = 0;  // that there have been
-  int captures_ = 0;
   bool may_print_ = false;
   std::set<std::string> warned_;
-  std::map<CUstream, Handle> captured_graphs_;
-
-  ContextState* staging_context_ = nullptr;
-  void* staging_memory_ = nullptr;
-  StagingRing staging_in_;
-  StagingRing staging_out_;
   std::vector<std::byte> arriving_;  // bulk bytes of frames that are used up at once
   std::vector<std::function<bool()>> retries_;
+  ClientRequests client_{output_, host_budget_};
 
-  std::map<std::uint64_t, std::function<void()>> callbacks_;
-  struct Pull {
-    std::vector<std::byte> bytes;
-    std::size_t wanted = 0;
-    HostCharge charge;
-    std::function<void(std::vector<std::byte>)> done;
-  };
-  std::map<std::uint64_t, Pull> pulls_;
-  std::uint64_t next_pull_ = 1;
-  std::uint64_t next_part_call_ = 1;
   struct EventWait {
     int waiters = 0;
     bool destroyed = false;
@@ -414,12 +340,12 @@ class Session final : FrameHandler {
   std::atomic<std::uint64_t> rounds_{0};
   std::uint64_t calls_ = 0;
   std::uint64_t confirmed_at_ = 0;
+  std::chrono::steady_clock::time_point looked_at_{};  // for completions
   std::chrono::steady_clock::time_point heard_at_;
   std::chrono::steady_clock::time_point sent_at_;
   std::chrono::steady_clock::time_point told_at_;
   SessionUsage told_usage_;
   std::chrono::steady_clock::time_point busy_until_;
-  unsigned next_stream_number_ = 0;
   // Last: their threads end before what they use goes.
   LaunchCrew crew_;
   Aside aside_;

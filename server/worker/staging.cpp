@@ -6,6 +6,8 @@ namespace fargpu::server {
 namespace {
 
 constexpr std::size_t alignment = 64;
+constexpr std::size_t in_bytes = 32u << 20;
+constexpr std::size_t out_bytes = 32u << 20;
 
 }  // namespace
 
@@ -37,6 +39,35 @@ void StagingRing::give(std::span<std::byte> part) {
     break;
   }
   while (!parts_.empty() && parts_.front().free) parts_.pop_front();
+}
+
+bool Staging::ready() {
+  if (memory_) return true;
+  if (!contexts_.current() && (contexts_.empty() || !contexts_.borrow())) return false;
+  void* memory = nullptr;
+  if (driver_.cuMemHostAlloc(&memory, in_bytes + out_bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return false;
+  memory_ = memory;
+  context_ = contexts_.current();
+  auto* const bytes = static_cast<std::byte*>(memory);
+  in_ = StagingRing({bytes, in_bytes});
+  out_ = StagingRing({bytes + in_bytes, out_bytes});
+  return true;
+}
+
+void Staging::give_in(std::span<std::byte> bulk) {
+  if (in_.contains(bulk.data())) in_.give(bulk);
+}
+
+void Staging::inherit(const ContextState& context, ContextState& heir) {
+  if (made_in(context)) context_ = &heir;
+}
+
+void Staging::drop() {
+  driver_.cuMemFreeHost(memory_);
+  memory_ = nullptr;
+  context_ = nullptr;
+  in_ = StagingRing();
+  out_ = StagingRing();
 }
 
 }  // namespace fargpu::server

@@ -6,6 +6,9 @@
 #include <optional>
 #include <span>
 
+#include "contexts.h"
+#include "driver_table.h"
+
 namespace fargpu::server {
 
 /// A ring over memory of somebody else. Parts are taken in order and may be given back in any; a part becomes free when all before
@@ -19,9 +22,7 @@ class StagingRing {
   std::optional<std::span<std::byte>> take(std::size_t bytes);
   void give(std::span<std::byte> part);
 
-  bool contains(const std::byte* address) const {
-    return address >= memory_.data() && address < memory_.data() + memory_.size();
-  }
+  bool contains(const std::byte* address) const { return address >= memory_.data() && address < memory_.data() + memory_.size(); }
   bool empty() const { return parts_.empty(); }
   std::size_t capacity() const { return memory_.size(); }
   std::byte* data() const { return memory_.data(); }
@@ -34,6 +35,34 @@ class StagingRing {
   };
   std::span<std::byte> memory_;
   std::deque<Part> parts_;  // taken, oldest first
+};
+
+/// A ring for each direction, in pinned memory that is made when it is first needed. It dies with the context it was made in. Used by the
+/// executor only.
+class Staging {
+ public:
+  Staging(DriverTable& driver, Contexts& contexts) : driver_(driver), contexts_(contexts) {}
+
+  /// False while there is no context to make it in, or no memory.
+  bool ready();
+  StagingRing& in() { return in_; }
+  StagingRing& out() { return out_; }
+  /// Gives back a frame's bulk bytes if that is where they were received.
+  void give_in(std::span<std::byte> bulk);
+
+  bool made_in(const ContextState& context) const { return context_ == &context; }
+  /// The memory outlives a context that was part of another one.
+  void inherit(const ContextState& context, ContextState& heir);
+  /// Whatever still passes through it is of no use any more.
+  void drop();
+
+ private:
+  DriverTable& driver_;
+  Contexts& contexts_;
+  ContextState* context_ = nullptr;
+  void* memory_ = nullptr;
+  StagingRing in_;
+  StagingRing out_;
 };
 
 }  // namespace fargpu::server

@@ -1,8 +1,11 @@
 #include "turns.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
+#include "calls_graph.capnp.h"
+#include "operations.capnp.h"
 #include "session.h"
 
 namespace fargpu::server {
@@ -31,7 +34,31 @@ constexpr int surprise = 4;
 constexpr Time look_least = microseconds(20), look_most = microseconds(500), look_critical = microseconds(30);
 constexpr Time critical_for = milliseconds(100);  // what takes longer than that is in no hurry
 
+std::uint64_t mix(std::uint64_t seed, std::uint64_t value) { return (seed ^ value) * 0x9e37'79b9'7f4a'7c15 + (seed >> 29); }
+
 }  // namespace
+
+Turns::Kind Turns::kind_of(Call& call) {
+  std::uint64_t kind = mix(0, call.id().opcode);
+  const auto of_shape = [&](wire::Shape::Reader shape) {
+    kind = mix(kind, std::bit_width(shape.getWidth() * shape.getHeight() * std::max<std::uint64_t>(1, shape.getDepth())));
+  };
+  switch (static_cast<Opcode>(call.id().opcode)) {
+    case Opcode::launch: {
+      const auto launch = call.in<wire::Launch>();
+      for (const std::uint64_t part : {std::uint64_t{launch.getFunction()}, std::uint64_t{launch.getGridX()},
+                                       std::uint64_t{launch.getGridY()}, std::uint64_t{launch.getGridZ()}})
+        kind = mix(kind, part);
+      break;
+    }
+    case Opcode::cuGraphLaunch: kind = mix(kind, call.in<wire::CuGraphLaunch>().getHGraph()); break;
+    case Opcode::copyIn: of_shape(call.in<wire::CopyIn>().getShape()); break;
+    case Opcode::copyOut: of_shape(call.in<wire::CopyOut>().getShape()); break;
+    case Opcode::copyDevice: of_shape(call.in<wire::CopyDevice>().getShape()); break;
+    default: break;
+  }
+  return kind | 2;  // neither of the two that are not kinds of calls
+}
 
 Turns::Turns(Session& session, TurnOptions options) : session_(session), options_(std::move(options)) {
   turn_.granted = turn_.quiet = !options_.asks;
@@ -209,7 +236,7 @@ bool Turns::mark_again(Time at) {
     unmarked_.pop_back();
     stream.unmarked = false;
     progress = true;
-    if (session_.make_current(*stream.context) && !session_.capturing(stream)) mark(stream, at);
+    if (session_.make_current(*stream.context) && !session_.captures().capturing(stream)) mark(stream, at);
     else set_active(stream, false, at);
   }
   return progress;

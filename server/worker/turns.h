@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "call.h"
 #include "server/scheduler/turn.h"
 #include "streams.h"
 
@@ -36,6 +37,8 @@ class Turns {
   Turns(Session& session, TurnOptions options);
 
   using Kind = std::uint64_t;  ///< work that takes about as long
+  /// Calls of one kind: the GPU's work may be expected to take as long.
+  static Kind kind_of(Call& call);
 
   /// A word of who grants turns. Any thread.
   void hear(const scheduler::Turn& turn);

@@ -44,9 +44,12 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
   CUdevResourceDesc resources{};
   if (in.getResources() != 0 && !session.resolve(HandleKind::resourcedesc, in.getResources(), resources))
     return session.invalid(HandleKind::resourcedesc);
+  if (!resources && !in.getPrimary() && session.contexts().partition(in.getDevice()))
+    session.warn("cuCtxCreate is not supported here: this session has multiprocessors of its own (sm_partitions of its tenant), to which only the "
+                 "primary context of a device keeps");
   const CUresult result =
-      resources ? session.open_green(Handle(in.getContext()), in.getDevice(), resources, opened)
-                : session.open_context(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
+      resources ? session.contexts().open_green(Handle(in.getContext()), in.getDevice(), resources, opened)
+                : session.contexts().open(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::OpenContextReply>();
   unsigned long long number = 0;
@@ -67,7 +70,7 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
 Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in) {
   ContextState* const context = session.context(Handle(in.getContext()).id());
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const auto later = session.behind_context(call, *context)) return *later;
+  if (const auto later = session.held_calls().behind_context(call, *context)) return *later;
   return session.close_context(*context);
 }
 

@@ -59,18 +59,18 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
       // Whole rows, or a part of one that is too long.
       const std::uint64_t rows = column_ > 0 ? 1 : std::min(rows_at_once, shape_.height - row_);
       const std::uint64_t width = std::min<std::uint64_t>(shape_.width - column_, bytes_at_once);
-      const auto part = session_.staging_out().take(rows * width);
+      const auto part = session_.staging().out().take(rows * width);
       if (!part) return false;
       StreamState* const stream = session_.stream(stream_, call_.context);
       if (!stream || !source_.alive(session_)) {
         failure_ = CUDA_ERROR_INVALID_HANDLE;
-        session_.staging_out().give(*part);
+        session_.staging().out().give(*part);
         break;
       }
       const CUresult result = copy_rows(session_, *stream, {width, rows, 1}, source_.from(column_, row_), part->data(), false);
       if (result != CUDA_SUCCESS) {
         failure_ = result;
-        session_.staging_out().give(*part);
+        session_.staging().out().give(*part);
         break;
       }
       session_.submitted(*stream);
@@ -89,7 +89,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   }
 
   void arrived(std::uint64_t column, std::span<std::byte> bytes, CUresult result) {
-    const auto give = [self = shared_from_this(), bytes] { self->session_.staging_out().give(bytes); };
+    const auto give = [self = shared_from_this(), bytes] { self->session_.staging().out().give(bytes); };
     if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
       if (transfer_) session_.transfers().send({*transfer_, static_cast<std::uint32_t>(column / limits::lane_chunk_bytes)}, bytes, give);
       else session_.output().data(call_, bytes, give);
@@ -152,7 +152,7 @@ class Landing : public std::enable_shared_from_this<Landing> {
       session_.transfers().give(slot);
     }
     if (--missing_ > 0) return;
-    if (failure_ == CUDA_SUCCESS && complete_) session_.let_nothing_overtake(*stream);
+    if (failure_ == CUDA_SUCCESS && complete_) session_.overtaking().forbid(*stream);
     session_.order().release(held_);
     session_.finish(call_, failure_);
   }
@@ -175,7 +175,7 @@ void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes)
     const std::span<std::byte> memory = session.host_blocks().find(address, part);
     if (memory.empty()) return;  // closed meanwhile
     auto copy = std::make_shared<std::vector<std::byte>>(memory.begin(), memory.end());
-    session.deliver(address, *copy, [copy] {});
+    session.client().deliver(address, *copy, [copy] {});
     session.host_blocks().delivered(address, part);
     address += part;
     bytes -= part;
@@ -187,7 +187,7 @@ ContextState* context_of(Session& session, std::uint64_t named, const Side& side
   if (named != 0) return session.context(Handle(named).id());
   const int device = side.array ? -1 : session.memory().device_of(side.address);
   if (device < 0 || device == session.driver_ordinal(stream.context->device)) return stream.context;
-  ContextState* const there = session.context_on(device);
+  ContextState* const there = session.contexts().on_device(device);
   return there ? there : stream.context;
 }
 
@@ -223,11 +223,11 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   const Shape shape(in.getShape());
   Side target;
   const std::span<std::byte> bulk = call.bulk();
-  const bool staged = session.staging_in().contains(bulk.data());
+  const bool staged = session.staging().in().contains(bulk.data());
   const std::uint64_t part = in.getSource().isPart() ? in.getSource().getPart() : 0;
   const auto refuse = [&](CUresult result) {
-    if (staged) session.staging_in().give(bulk);
-    session.release_part(part);
+    if (staged) session.staging().in().give(bulk);
+    session.client().release_part(part);
     return result;
   };
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
@@ -243,7 +243,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     // From ordinary memory the driver has taken the bytes by now; from staging they go at their own time.
     if (staged) {
       session.completions().after(*stream, Completions::Kind::release,
-                                  [&session, bulk](CUresult) { session.staging_in().give(bulk); });
+                                  [&session, bulk](CUresult) { session.staging().in().give(bulk); });
     }
   } else if (shape.height != 1 && (source.isPull() || source.isLanes())) {
     return refuse(CUDA_ERROR_INVALID_VALUE);
@@ -259,13 +259,13 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     if (result != CUDA_SUCCESS) return result;
     session.submitted(*stream);
   } else {
-    const Session::Wanted wanted{.address = source.isPull() ? source.getPull() : 0,
+    const ClientRequests::Wanted wanted{.address = source.isPull() ? source.getPull() : 0,
                                  .part = part,
                                  .bytes = extent_of_rows(shape.width, 1, shape.height, shape.width)};
     const std::uint64_t held = session.order().hold(*stream);
     const auto done = [&session, id = call.id(), held, part](CUresult result) {
       session.order().release(held);
-      session.release_part(part);
+      session.client().release_part(part);
       if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
     };
     const auto arrived = [&session, id = call.id(), handle = in.getStream(), shape, target, wanted, done](std::vector<std::byte> bytes) {
@@ -283,11 +283,11 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     // What the stream was given before may write the memory too.
     session.completions().after(*stream, Completions::Kind::signal, [&session, arrived, done, wanted](CUresult result) {
       if (result != CUDA_SUCCESS) done(result);
-      else if (!session.start_pull(wanted, arrived)) done(CUDA_ERROR_OUT_OF_MEMORY);
+      else if (!session.client().fetch(wanted, arrived)) done(CUDA_ERROR_OUT_OF_MEMORY);
     });
     return Outcome::later();
   }
-  if (in.getComplete()) session.let_nothing_overtake(*stream);
+  if (in.getComplete()) session.overtaking().forbid(*stream);
   return CUDA_SUCCESS;
 }
 
@@ -302,7 +302,7 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
   if (target.isReply() || target.isLanes()) {
     if (!call.id().wants_reply) throw ProtocolError("a copy whose bytes nobody waits for");
     if (target.isLanes() && shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
-    if (!session.staging_ready()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!session.staging().ready()) return CUDA_ERROR_OUT_OF_MEMORY;
     const auto transfer = target.isLanes() ? std::optional(target.getLanes()) : std::nullopt;
     std::make_shared<Fetch>(session, call.id(), in.getStream(), shape, source, transfer)->start();
     return Outcome::later();

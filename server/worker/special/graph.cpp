@@ -97,7 +97,7 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
   }
   CUgraphExec exec{};
   if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
-  if (const auto later = session.behind_launches(call, in.getExec())) return *later;
+  if (const auto later = session.held_calls().behind_launches(call, in.getExec())) return *later;
   if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
   AttendedGraph* const attended = session.attended(in.getExec());
   if (!attended) {
@@ -222,7 +222,7 @@ Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSet
   CUgraphNode node{};
   if (!session.resolve(HandleKind::exec, in.getHGraphExec(), exec)) return session.invalid(HandleKind::exec);
   if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
-  if (const auto later = session.behind_launches(call, in.getHGraphExec())) return *later;
+  if (const auto later = session.held_calls().behind_launches(call, in.getHGraphExec())) return *later;
   AttendedGraph* const attended = session.attended(in.getHGraphExec());
   const CUgraphNode copy = attended ? attended->copy_of(node) : nullptr;
   if (attended && !copy && attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
@@ -238,7 +238,7 @@ Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call& call, wire::C
   if (!session.resolve(HandleKind::exec, in.getHGraphExec(), exec)) return session.invalid(HandleKind::exec);
   if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
   if (!session.resolve(HandleKind::graph, in.getChildGraph(), child)) return session.invalid(HandleKind::graph);
-  if (const auto later = session.behind_launches(call, in.getHGraphExec())) return *later;
+  if (const auto later = session.held_calls().behind_launches(call, in.getHGraphExec())) return *later;
   // A child graph cannot be exchanged in the copy from which an attended graph's pieces are made.
   if (session.attended(in.getHGraphExec()) || needs_attention(session.driver(), session.graph_parts(), child)) return CUDA_ERROR_NOT_SUPPORTED;
   return session.driver().cuGraphExecChildGraphNodeSetParams(exec, node, child);
@@ -299,7 +299,7 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
   CUgraph graph{};
   if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
   if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
-  if (const auto later = session.behind_launches(call, in.getExec())) {
+  if (const auto later = session.held_calls().behind_launches(call, in.getExec())) {
     if (later->is_later()) return *later;
     call.out<wire::UpdateGraphReply>().setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
     call.out<wire::UpdateGraphReply>().setRefusal("updating an executable graph of which a launch is behind a wait for a value in memory of the host");
@@ -347,7 +347,7 @@ Outcome cuGraphLaunch(Session& session, Call& call, wire::CuGraphLaunch::Reader 
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   // Into a capture goes the graph as it is; it is looked at when what is captured is instantiated.
   const AttendedGraph* const attended = session.attended(in.getHGraph());
-  if (attended && attended->has_parts() && !session.capturing(*stream)) return CUDA_ERROR_INVALID_VALUE;
+  if (attended && attended->has_parts() && !session.captures().capturing(*stream)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = session.driver().cuGraphLaunch(exec, stream->cuda);
   if (result == CUDA_SUCCESS) session.submitted(*stream);
   return result;
@@ -361,7 +361,7 @@ Outcome launchGraph(Session& session, Call& call, wire::LaunchGraph::Reader in) 
     return result;
   };
   if (!attended) return refuse(CUDA_ERROR_INVALID_VALUE);
-  if (!stream || session.capturing(*stream)) return refuse(CUDA_ERROR_INVALID_HANDLE);
+  if (!stream || session.captures().capturing(*stream)) return refuse(CUDA_ERROR_INVALID_HANDLE);
   std::string refusal;
   auto plan = attended->plan(refusal);
   if (!plan) return refuse(CUDA_ERROR_NOT_SUPPORTED);

@@ -101,8 +101,8 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
     if (!stream || std::find(streams.begin(), streams.end(), stream) != streams.end()) return CUDA_ERROR_INVALID_HANDLE;
     streams.push_back(stream);
   }
-  if (const auto waits = session.behind_streams(call, streams)) return *waits;
-  if (const auto waits = session.behind_turn(call, streams)) return *waits;
+  if (const auto waits = session.held_calls().behind_streams(call, streams)) return *waits;
+  if (const auto waits = session.held_calls().behind_turn(call, streams)) return *waits;
   std::vector<Arguments> arguments(list.size());
   std::vector<CUDA_LAUNCH_PARAMS> launches(list.size());
   for (unsigned i = 0; i < list.size(); ++i) {

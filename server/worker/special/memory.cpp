@@ -15,7 +15,7 @@ namespace {
 
 // Fills new memory with zeros, beside the executor, because the GPU may be at work for long.
 std::function<CUresult()> scrubbing(Session& session, int device, CUmemGenericAllocationHandle handle, std::uint64_t bytes) {
-  const ContextState* const context = session.context_on(device);
+  const ContextState* const context = session.contexts().on_device(device);
   return [&scrubber = session.scrubber(), cuda = context ? context->cuda : nullptr, device, handle, bytes] {
     return scrubber.fill(cuda, device, handle, bytes);
   };

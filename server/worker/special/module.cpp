@@ -113,7 +113,7 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
   const bool kernel = handle.kind() == HandleKind::kernel;
   Handles::Entry& entry = *session.handles().find(handle.kind(), handle);
   FunctionLayout* found = nullptr;
-  if (const CUresult bad = session.layout(entry, kernel, found); bad != CUDA_SUCCESS && !lacks_code(bad)) return bad;
+  if (const CUresult bad = session.layouts().find(entry, kernel, found); bad != CUDA_SUCCESS && !lacks_code(bad)) return bad;
   static const FunctionLayout unknown;
   const FunctionLayout& layout = found ? *found : unknown;
   out.setFunction(handle.value());

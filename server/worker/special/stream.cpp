@@ -20,12 +20,12 @@ Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Rea
 namespace {
 
 void put_before_all(Session& session, StreamState& stream) {
-  if (session.capturing(stream)) return;
+  if (session.captures().capturing(stream)) return;
   const auto held = session.order().any() ? session.order().before(stream, 0) : std::vector<std::uint64_t>{};
-  if (held.empty()) return session.let_nothing_overtake(stream);
+  if (held.empty()) return session.overtaking().forbid(stream);
   const std::uint64_t item = session.order().enqueue(held, nullptr, {}, [&session, handle = stream.handle, context = stream.context->id] {
     StreamState* const target = session.stream(handle, context);
-    if (target && session.make_current(*target->context)) session.let_nothing_overtake(*target);
+    if (target && session.make_current(*target->context)) session.overtaking().forbid(*target);
   });
   session.order().hold_context(*stream.context, item, [] {});
 }
@@ -139,7 +139,7 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
         }
         session.deliver_changes();
         const auto over = std::make_shared<bool>(false);
-        session.call_client(number, result, [&session, held, over] {
+        session.client().call(number, result, [&session, held, over] {
           *over = true;
           session.order().release(held);
         });
@@ -212,7 +212,7 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
     std::size_t count = 0;
     CUresult result = driver.cuStreamGetCaptureInfo_v3(stream->cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
     if (result != CUDA_SUCCESS) return result;
-    const Handle owner = session.captured_graph(*stream, graph, call);
+    const Handle owner = session.captures().graph_of(*stream, graph);
     if (const CUresult bad = check_memory(session, owner, *params.memory()); bad != CUDA_SUCCESS) return bad;
     CUgraphNode node{};
     result = driver.cuGraphAddNode_v2(&node, graph, dependencies, edges, count, &params.params());
@@ -230,7 +230,7 @@ Outcome cuStreamBeginCapture_v2(Session& session, Call&, wire::CuStreamBeginCapt
   CUstream stream{};
   if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
   const CUresult result = session.driver().cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
-  if (result == CUDA_SUCCESS) session.count_capture(+1);
+  if (result == CUDA_SUCCESS) session.captures().begun();
   return result;
 }
 
@@ -250,7 +250,7 @@ Outcome cuStreamBeginCaptureToGraph(Session& session, Call&, wire::CuStreamBegin
   const CUresult result = session.driver().cuStreamBeginCaptureToGraph(
       stream, graph, dependencies.data(), in.getHasDependencyData() ? edges.data() : nullptr, dependencies.size(),
       CU_STREAM_CAPTURE_MODE_RELAXED);
-  if (result == CUDA_SUCCESS) session.count_capture(+1);
+  if (result == CUDA_SUCCESS) session.captures().begun();
   return result;
 }
 
@@ -259,8 +259,7 @@ Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCaptur
   if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
   CUgraph graph{};
   const CUresult result = session.driver().cuStreamEndCapture(stream, &graph);
-  if (result != CUDA_ERROR_ILLEGAL_STATE) session.count_capture(-1);  // also a broken capture has ended now
-  session.capture_ended(stream, result);
+  session.captures().ended(stream, result);
   if (result == CUDA_SUCCESS) call.out<wire::CuStreamEndCaptureReply>().setPhGraph(session.reveal(HandleKind::graph, graph, call).value());
   return result;
 }
@@ -282,7 +281,7 @@ Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) 
   auto out = call.out<wire::CaptureInfoReply>();
   out.setStatus(status);
   out.setId(id);
-  if (graph) out.setGraph(session.captured_graph(*state, graph, call).value());
+  if (graph) out.setGraph(session.captures().graph_of(*state, graph).value());
   auto list = out.initDependencies(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) list.set(i, session.reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());
   if (edges) {

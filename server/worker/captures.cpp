@@ -1,0 +1,27 @@
+#include "captures.h"
+
+namespace fargpu::server {
+
+bool Captures::capturing(const StreamState& stream) const {
+  if (!any()) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // The legacy stream answers with an error while a blocking stream is captured; recording on it would break that capture.
+  if (driver_.cuStreamIsCapturing(stream.cuda, &status) != CUDA_SUCCESS) return true;
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void Captures::ended(CUstream stream, CUresult result) {
+  if (result != CUDA_ERROR_ILLEGAL_STATE) --open_;  // else it was not being captured
+  const auto found = graphs_.find(stream);
+  if (found == graphs_.end()) return;
+  if (result != CUDA_SUCCESS) handles_.forget(HandleKind::graph, found->second);
+  graphs_.erase(found);
+}
+
+Handle Captures::graph_of(const StreamState& stream, CUgraph graph) {
+  const auto raw = reinterpret_cast<std::uint64_t>(graph);
+  if (const Handle known = handles_.known(HandleKind::graph, raw)) return known;
+  return graphs_[stream.cuda] = handles_.reveal(HandleKind::graph, raw, 0);
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,37 @@
+#pragma once
+// Which streams the driver captures, and the graphs that it makes of them.
+
+#include <cuda.h>
+
+#include <map>
+
+#include "driver_table.h"
+#include "handles.h"
+#include "streams.h"
+
+namespace fargpu::server {
+
+/// Used by the executor only.
+class Captures {
+ public:
+  Captures(DriverTable& driver, Handles& handles) : driver_(driver), handles_(handles) {}
+
+  /// While there is none, nobody asks the driver.
+  bool any() const { return open_ != 0; }
+  /// Whether the driver captures the stream now: what it is given is no work yet.
+  bool capturing(const StreamState& stream) const;
+
+  void begun() { ++open_; }
+  /// What cuStreamEndCapture said; a capture that was broken has ended too.
+  void ended(CUstream stream, CUresult result);
+  /// The handle of a graph that the driver makes for a capture: forgotten if the capture fails, for the driver destroys the graph then.
+  Handle graph_of(const StreamState& stream, CUgraph graph);
+
+ private:
+  DriverTable& driver_;
+  Handles& handles_;
+  int open_ = 0;
+  std::map<CUstream, Handle> graphs_;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,160 @@
+#include "held_calls.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "calls_graph.capnp.h"
+#include "operations.capnp.h"
+#include "session.h"
+
+namespace fargpu::server {
+namespace {
+
+/// A call that waits: its frame, on the heap.
+struct Parked {
+  FrameHeader header;
+  std::vector<std::byte> message;
+  std::vector<std::byte> bulk;
+  HostCharge charge;
+};
+
+// Null if there is no room for it.
+std::shared_ptr<Parked> copy_frame(HostBudget& budget, Call& call) {
+  constexpr std::size_t about_itself = 512;  // and its place in the order
+  auto charge = HostCharge::take(budget, call.message().size() + call.bulk().size() + about_itself);
+  if (!charge) return nullptr;
+  auto parked = std::make_shared<Parked>();
+  parked->charge = std::move(*charge);
+  const CallId& id = call.id();
+  parked->header.sequence = id.sequence;
+  parked->header.thread = id.thread;
+  parked->header.subject = id.context;
+  parked->header.opcode = id.opcode;
+  parked->header.detail = id.wants_reply ? std::uint32_t{call_wants_reply} : 0;
+  parked->message.assign(call.message().begin(), call.message().end());
+  parked->bulk.assign(call.bulk().begin(), call.bulk().end());
+  return parked;
+}
+
+void execute(Session& session, Parked& parked, bool answered = false) {
+  Call again(parked.header, parked.message, parked.bulk);
+  if (answered) again.set_answered();
+  session.execute(*service_of(again.id().opcode), again);
+}
+
+bool is(const Call& call, Opcode opcode) { return call.id().opcode == static_cast<std::uint16_t>(opcode); }
+
+/// The executable graph that a call launches; 0 if it launches none.
+std::uint64_t launched(Call& call) { return is(call, Opcode::cuGraphLaunch) ? call.in<wire::CuGraphLaunch>().getHGraph() : 0; }
+
+}  // namespace
+
+bool HeldCalls::holds(const Service& service, Call& call) {
+  StreamOrder& order = session_.order();
+  if (!order.any()) return false;
+  if (service.after_held) {
+    park_behind_all(call);
+    return true;
+  }
+  if (!service.stream_of) return false;
+  StreamState* const target = session_.stream(service.stream_of(call), call.id().context);
+  if (!target || session_.captures().capturing(*target)) return false;  // what is captured comes behind nothing
+  const std::uint64_t event = service.event_of ? service.event_of(call) : 0;
+  const auto before = order.before(*target, service.records_event ? 0 : event);
+  if (before.empty()) return false;
+  park(call, before, *target, service.records_event ? event : 0);
+  return true;
+}
+
+void HeldCalls::park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream, std::uint64_t recorded_event) {
+  auto parked = copy_frame(session_.host_budget(), call);
+  session_.staging().give_in(call.bulk());
+  if (!parked) return session_.finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
+  std::vector<std::uint64_t> recorded;
+  if (recorded_event != 0) recorded.push_back(recorded_event);
+  const std::uint64_t item = session_.order().enqueue(
+      before, &stream, std::move(recorded), [this, parked] { execute(session_, *parked); }, launched(call));
+  // The program's call has returned: nothing that it does now may come first.
+  if (is(call, Opcode::copyIn) && call.in<wire::CopyIn>().getComplete()) session_.order().hold_context(*stream.context, item, [] {});
+}
+
+// Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it destroys no longer
+// than until work has been submitted.
+void HeldCalls::park_behind_all(Call& call) {
+  auto parked = copy_frame(session_.host_budget(), call);
+  if (!parked) return session_.finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
+  const bool answered = call.id().wants_reply && call.id().never_held;
+  if (answered) session_.finish(call.id(), CUDA_SUCCESS);
+  session_.order().after_all([this, parked, answered] { execute(session_, *parked, answered); });
+}
+
+Outcome HeldCalls::park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams) {
+  auto parked = copy_frame(session_.host_budget(), call);
+  if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t item = session_.order().enqueue(items, nullptr, {}, [this, parked] { execute(session_, *parked); });
+  for (StreamState* stream : streams) session_.order().enqueue({item}, stream, {}, [] {});
+  return Outcome::later();
+}
+
+std::optional<Outcome> HeldCalls::behind_launches(Call& call, std::uint64_t exec) {
+  const std::uint64_t launch = session_.order().launch_of(exec);
+  if (launch == 0) return std::nullopt;
+  return call.id().never_held ? Outcome(CUDA_ERROR_NOT_SUPPORTED) : park_behind({launch}, call);
+}
+
+std::optional<Outcome> HeldCalls::behind_context(Call& call, ContextState& context) {
+  const auto all = session_.contexts().with_greens(context);
+  const auto items = session_.order().items([&](const StreamState* stream) {
+    return !call.id().never_held || (stream && std::find(all.begin(), all.end(), stream->context) != all.end());
+  });
+  if (items.empty()) return std::nullopt;
+  return park_behind(items, call);
+}
+
+std::optional<Outcome> HeldCalls::behind_streams(Call& call, const std::vector<StreamState*>& streams) {
+  StreamOrder& order = session_.order();
+  if (order.any() && !order.running()) {
+    std::vector<std::uint64_t> items;
+    for (const StreamState* stream : streams)
+      for (const std::uint64_t item : order.before(*stream, 0)) items.push_back(item);
+    if (!items.empty()) return park_behind(items, call, streams);
+  }
+  for (StreamState* stream : streams) session_.overtaking().catch_up(*stream);
+  return std::nullopt;
+}
+
+bool HeldCalls::waits_for_turn(const Service& service, Call& call) {
+  StreamState* const target = session_.stream(service.stream_of(call), call.id().context);
+  if (!target || session_.captures().capturing(*target)) return false;  // an error, or no work yet
+  Turns& turns = session_.turns();
+  const Turns::Kind kind = Turns::kind_of(call);
+  if (turns.may_give(kind)) return false;
+  auto parked = copy_frame(session_.host_budget(), call);
+  session_.staging().give_in(call.bulk());
+  if (!parked) {
+    session_.finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
+    return true;
+  }
+  const std::uint64_t item = session_.order().postpone(*target, launched(call));
+  turns.wait(kind, [this, parked, item] { session_.order().resume(item, [this, parked] { execute(session_, *parked); }); });
+  return true;
+}
+
+std::optional<Outcome> HeldCalls::behind_turn(Call& call, const std::vector<StreamState*>& streams) {
+  Turns& turns = session_.turns();
+  const Turns::Kind kind = Turns::kind_of(call);
+  turns.set_kind(kind);
+  if (turns.may_give(kind)) return std::nullopt;
+  auto parked = copy_frame(session_.host_budget(), call);
+  if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
+  StreamOrder& order = session_.order();
+  const bool running = order.running();  // then the streams wait for it already
+  const std::uint64_t item = order.postpone(*streams.front(), 0);
+  for (StreamState* stream : streams)
+    if (!running && stream != streams.front()) order.enqueue({item}, stream, {}, [] {});
+  turns.wait(kind, [this, parked, item] { session_.order().resume(item, [this, parked] { execute(session_, *parked); }); });
+  return Outcome::later();
+}
+
+}  // namespace fargpu::server

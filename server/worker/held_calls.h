@@ -1,0 +1,48 @@
+#pragma once
+// Calls that cannot be executed yet: they come behind work that is held back, or wait for the session's turn. Their frames are kept.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "call.h"
+#include "dispatch.h"
+#include "streams.h"
+
+namespace fargpu::server {
+
+/// Calls wait in the session's StreamOrder and Turns; what they keep is taken from its HostBudget. Used by the executor only.
+class HeldCalls {
+ public:
+  explicit HeldCalls(Session& session) : session_(session) {}
+
+  /// Whether the call comes behind something that is held back; then it is executed in its turn.
+  bool holds(const Service& service, Call& call);
+  /// Whether it gives the GPU work that the session may not give now; then it waits, with what comes behind it on its stream.
+  bool waits_for_turn(const Service& service, Call& call);
+
+  // For services that find out by themselves what they come behind: the answer of a call that must wait, and is served again then, or that
+  // cannot wait; nothing if it may go on.
+
+  /// An executable graph is about to be changed: launches of it that are held back come first.
+  std::optional<Outcome> behind_launches(Call& call, std::uint64_t exec);
+  /// The same for a context that is about to go, and everything that is held back; or, for a client that cannot wait for others, on the
+  /// context's own streams.
+  std::optional<Outcome> behind_context(Call& call, ContextState& context);
+  /// Work on several streams: comes behind what is held back on any of them, and later work on all of them behind it.
+  std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);
+  /// Work on several streams that may not be given now.
+  std::optional<Outcome> behind_turn(Call& call, const std::vector<StreamState*>& streams);
+
+ private:
+  void park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream, std::uint64_t recorded_event);
+  void park_behind_all(Call& call);
+  /// `streams`: later work on them comes behind it.
+  Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams = {});
+
+  Session& session_;
+};
+
+}  // namespace fargpu::server
