@@ -108,7 +108,7 @@ TEST_CASE("what a batch is to read during the call is read then, whoever else ha
   // The worker has it all by now.
   REQUIRE(cuMemcpyDtoDAsync_v2(c.memory, seen, 4096, c.stream) == CUDA_SUCCESS);
   REQUIRE(cuStreamSynchronize(c.stream) == CUDA_SUCCESS);
-  words[0] = words[count / 2] = words[count - 1] = 2;
+  for (const std::size_t i : {std::size_t{0}, count / 2, count - 1}) words[i] = 2;
 
   Gate gate;
   REQUIRE(cuLaunchHostFunc(c.stream, Gate::pass, &gate) == CUDA_SUCCESS);
@@ -125,7 +125,7 @@ TEST_CASE("what a batch is to read during the call is read then, whoever else ha
   operation.extent = {4, 1, 1};
   operation.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
   REQUIRE(cuMemcpy3DBatchAsync_v2(1, &operation, 0, c.stream) == CUDA_SUCCESS);
-  words[0] = words[count / 2] = words[count - 1] = 3;
+  for (const std::size_t i : {std::size_t{0}, count / 2, count - 1}) words[i] = 3;
   // Other work carries it to the worker.
   CUstream other = nullptr;
   REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
