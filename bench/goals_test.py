@@ -1,9 +1,28 @@
-"""The goals are told alike in goals.toml and goals.md, and marks follow from them."""
+"""The goals are told alike in goals.toml and goals.md, and marks follow from them; what is published follows from the figures."""
 
+import importlib.machinery
+import importlib.util
 import os
+import sys
 import unittest
 
 from goals import HERE, Goal, Goals
+
+
+def script(name):
+    """A module of a script without an ending."""
+    sys.dont_write_bytecode = True
+    loader = importlib.machinery.SourceFileLoader(name, os.path.join(HERE, name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+class Published(unittest.TestCase):
+    def test_table_and_pictures_are_those_of_the_figures(self):
+        for name, text in script("publish").published([os.path.join(HERE, "results.json")]).items():
+            with open(os.path.join(HERE, name)) as file:
+                self.assertEqual(file.read(), text, f"{name}: run bench/publish")
 
 
 class TheGoals(unittest.TestCase):

@@ -1,9 +1,9 @@
 """What was measured, and how it is shown: a table, Markdown, JSON, a page with plots."""
 
 import dataclasses
+import datetime
 import html
 import json
-import os
 import statistics
 
 TABLE = ("<!-- table -->", "<!-- end of table -->")  # lines around the table in a Markdown file
@@ -24,6 +24,7 @@ class Result:
     better: str = "lower"
     detail: dict = dataclasses.field(default_factory=dict)  # what it was made of, by name, numbers in seconds, bytes or counts
     note: str = ""
+    when: str = ""  # in UTC
 
     @property
     def key(self):
@@ -41,7 +42,8 @@ class Results:
         if rounds:
             value = statistics.median(rounds)
         mark = note.split(":")[0] if value is None else goal.mark(value)
-        result = Result(row, on, case, goal.unit, value, rounds, mark, goal.floor, goal.goal, goal.stretch, goal.better, detail or {}, note)
+        result = Result(row, on, case, goal.unit, value, rounds, mark, goal.floor, goal.goal, goal.stretch, goal.better, detail or {}, note,
+                        datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"))
         self.found[result.key] = result
         print("  " + " | ".join(self.cells(result)), flush=True)
 
@@ -53,13 +55,16 @@ class Results:
                 self.add(goal.row, goal.on, None, goal.case, note=self.goals.why_missing(goal) or "not run: this run did not include it")
 
     def merge(self, path):
-        """Figures of an earlier run. A figure of this one, or of a later file, stands; `not run` and failures give way to any figure."""
+        """Figures of an earlier run. A figure of this one, or of a later file, stands; `not run` and failures give way to any figure. Returns
+        what is said of the machine."""
         with open(path) as file:
-            for entry in json.load(file)["results"]:
-                result = Result(**entry)
-                before = self.found.get(result.key)
-                if before is None or result.value is not None or before.value is None and before.mark == "not run":
-                    self.found[result.key] = result
+            kept = json.load(file)
+        for entry in kept["results"]:
+            result = Result(**entry)
+            before = self.found.get(result.key)
+            if before is None or result.value is not None or before.value is None and before.mark == "not run":
+                self.found[result.key] = result
+        return kept["facts"]
 
     def ordered(self):
         names = list(self.goals.rows)
@@ -86,13 +91,13 @@ class Results:
             counts[r.mark] = counts.get(r.mark, 0) + 1
         return ", ".join(f"{count} {mark}" for mark, count in sorted(counts.items()))
 
-    def write(self, path, facts):
-        with open(path, "w") as file:
-            json.dump({"facts": facts, "results": [dataclasses.asdict(r) for r in self.ordered()]}, file, indent=1)
+    def json(self, facts):
+        """A line for each figure."""
+        lines = ",\n".join(json.dumps(rounded(dataclasses.asdict(r))) for r in self.ordered())
+        return f'{{"facts": {json.dumps(facts)},\n"results": [\n{lines}\n]}}\n'
 
-    def markdown(self, path):
-        """Replaces the table of a Markdown file, whose other text stays. Rows that were not run are not in it."""
-        before, after = around(path)
+    def markdown(self):
+        """The table as Markdown. Rows that were not run are not in it."""
         heads = ["row", "transport", "case", "figure", "unit", "floor", "goal", "mark"]
         rows = [[*heads, "of"], ["---"] * (len(heads) + 1)]
         for r in self.ordered():
@@ -102,8 +107,7 @@ class Results:
                 rows.append([" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;") for cell in [*(cells[head] for head in heads), of]])
         text = ["| " + " | ".join(row) + " |" for row in rows]
         text[1] = text[1].replace(" ", "")
-        with open(path, "w", newline="") as file:
-            file.write("\n".join([*before, *text, *after]))
+        return "\n".join(text)
 
     def page(self, path, facts):
         colours = {"stretch": "#0a7d33", "goal": "#4c9f38", "floor": "#d39e00", "below floor": "#c62828", "below goal": "#c62828"}
@@ -129,19 +133,20 @@ class Results:
             file.write("\n".join(text) + "</html>\n")
 
 
-def around(path):
-    """The lines of a Markdown file up to its table, and those after; of one that is not there, the two that bound a table."""
-    if not os.path.exists(path):
-        return [TABLE[0]], [TABLE[1], ""]
-    with open(path, newline="") as file:
-        lines = file.read().split("\n")
-    found = [line.strip() for line in lines]
-    if TABLE[0] not in found:
-        raise ValueError(f"{path} has no line '{TABLE[0]}', below which the table goes")
-    begin = found.index(TABLE[0]) + 1
-    if TABLE[1] not in found[begin:]:
-        raise ValueError(f"{path} has no line '{TABLE[1]}' below '{TABLE[0]}', where the table ends")
-    return lines[:begin], lines[found.index(TABLE[1], begin):]
+def in_table(text, table):
+    """A Markdown text with its table, between the lines that bound it, replaced."""
+    lines = text.split("\n")
+    begin = lines.index(TABLE[0]) + 1
+    return "\n".join([*lines[:begin], table, *lines[lines.index(TABLE[1], begin):]])
+
+
+def rounded(value):
+    """To six digits, in whatever it lies."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list) else value
 
 
 def details(r):
