@@ -138,14 +138,14 @@ TEST_CASE("one word wakes all threads that sleep, for whatever they do") {
   Shared shared;
   REQUIRE(put(*shared.left, pattern(ring_bytes)) == ring_bytes);
   for (int round = 0; round < 50; ++round) {
-    std::vector<std::future<void>> all;
+    std::vector<std::future<bool>> all;
     for (int i = 0; i < 3; ++i)
-      all.push_back(std::async(std::launch::async, [&] { CHECK(shared.left->wait({.readable = true}, Channel::forever).readable); }));
-    all.push_back(std::async(std::launch::async, [&] { CHECK(shared.left->wait({.writable = true}, Channel::forever).writable); }));
+      all.push_back(std::async(std::launch::async, [&] { return shared.left->wait({.readable = true}, Channel::forever).readable; }));
+    all.push_back(std::async(std::launch::async, [&] { return shared.left->wait({.writable = true}, Channel::forever).writable; }));
     if (round % 2) std::this_thread::sleep_for(1ms);  // for them to sleep by then, mostly
     REQUIRE(put(*shared.right, pattern(1)) == 1);
     REQUIRE(take(*shared.right, 1).size() == 1);
-    for (auto& each : all) each.get();
+    for (auto& each : all) CHECK(each.get());
     REQUIRE(take(*shared.left, 1).size() == 1);
     REQUIRE(put(*shared.left, pattern(1)) == 1);
   }
