@@ -70,12 +70,14 @@ TEST_CASE("sandbox: no other programs, no networks, no other processes, no new r
 
 TEST_CASE("sandbox: what a driver needs is there") {
   CHECK(inside([] { return ::socket(AF_UNIX, SOCK_STREAM, 0) >= 0; }) == 1);
+#ifndef __SANITIZE_THREAD__  // which does not know the threads of a process that was forked
   CHECK(inside([] {
           int count = 0;
           std::thread thread([&] { ++count; });
           thread.join();
           return count == 1;
         }) == 1);
+#endif
   CHECK(inside([] { return ::kill(::getpid(), 0) == 0; }) == 1);
   CHECK(inside([] { return ::prctl(PR_SET_TIMERSLACK, 1000) == 0; }) == 1);
   CHECK(inside([] {
