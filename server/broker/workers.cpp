@@ -238,14 +238,8 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
         copy_facts(message.getReady().getFacts(), facts->initRoot<wire::HostFacts>());
         const std::string refused = refuse_facts ? refuse_facts(facts->getRoot<wire::HostFacts>()) : "";
         if (!refused.empty()) throw ProtocolError(refused);
-        failure_.clear();
-        facts_ = std::move(facts);
-        // One that MPS gives a percentage makes no groups.
-        std::vector<unsigned> groups;
-        for (const std::uint32_t count : message.getReady().getSmGroups()) groups.push_back(std::min(count, sm_groups_max));
-        groups.resize(facts_->getRoot<wire::HostFacts>().getDevices().size());
-        if (std::any_of(groups.begin(), groups.end(), [](unsigned count) { return count != 0; })) sm_groups_ = std::move(groups);
-        if (on_facts) on_facts();
+        // What one sees that was started for a client (under its variables, with a part of the multiprocessors) is that client's affair.
+        if (worker.profile.standard()) take_facts(std::move(facts), message.getReady().getSmGroups());
       }
       worker.start_deadline->cancel();
       worker.state = Worker::State::ready;
@@ -295,6 +289,17 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
     default:
       throw ProtocolError("the worker says what only the broker may");
   }
+}
+
+void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups) {
+  failure_.clear();
+  facts_ = std::move(facts);
+  // One that MPS gives a percentage makes no groups.
+  std::vector<unsigned> groups;
+  for (const std::uint32_t count : sm_groups) groups.push_back(std::min(count, sm_groups_max));
+  groups.resize(facts_->getRoot<wire::HostFacts>().getDevices().size());
+  if (std::any_of(groups.begin(), groups.end(), [](unsigned count) { return count != 0; })) sm_groups_ = std::move(groups);
+  if (on_facts) on_facts();
 }
 
 // What it had of the device is there until its process has ended, which it is made to do.

@@ -119,7 +119,7 @@ class Workers {
   std::size_t taken() const;
   /// Whether a session is over whose process is not gone yet, and with it what it had of a device: at least so much.
   bool giving_back(const std::function<std::uint64_t(const Lease& lease, unsigned device)>& least) const;
-  /// Facts of all devices as the last worker with all of them told them; null before the first.
+  /// Facts of all devices as the last worker with the standard profile told them; null before the first.
   std::optional<wire::HostFacts::Reader> facts() const;
   /// Into how many groups of multiprocessors each device can be divided, as the last worker said that could tell.
   const std::vector<unsigned>& sm_groups() const { return sm_groups_; }
@@ -153,6 +153,7 @@ class Workers {
   void fail(Worker& worker, const std::string& why);
   void rest(const std::string& why);
   void on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor);
+  void take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups);
   void end_session(Worker& worker, const std::string& reason);
   void answer(Worker& worker, wire::Fetch::Reader fetch);
 

@@ -1,5 +1,6 @@
 """Multiprocessors of their own for a tenant's leases (sm_partitions). No MPS daemon is there: neither driver asks for it."""
 
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -13,9 +14,9 @@ class Partitions(SystemTest):
     driver = paths.FAKE_DRIVER  # with 20 multiprocessors: two groups of eight and a rest
     groups = 2
 
-    def host(self, **more):
+    def host(self, *options, **more):
         with settings_file(SETTINGS) as file:
-            return self.broker(config=file, driver=self.driver, **more)
+            return self.broker(*options, config=file, driver=self.driver, **more)
 
     def groups_of(self, host, client):
         """The groups of the first device that a client's session has, by its worker."""
@@ -85,8 +86,20 @@ class PartitionsOfTheSoftwareGpu(Partitions):
     driver = paths.SOFTWARE_GPU
     groups = 4
 
-    def host(self, **more):
-        return super().host(env={"FARGPU_SOFTGPU_SMS": "36"}, **more)
+    def host(self, *options, **more):
+        return super().host(*options, env={"FARGPU_SOFTGPU_SMS": "36"}, **more)
+
+    def test_a_worker_under_a_clients_variables_says_nothing_of_the_host(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "worker")
+            script.write_text(f'#!/bin/sh\n[ -z "$CUDA_DEVICE_MAX_CONNECTIONS" ] || export FARGPU_SOFTGPU_SMS=20\n'
+                              f'exec {paths.FARGPUD.parent}/fargpu-worker "$@"\n', encoding="utf-8")
+            script.chmod(0o755)
+            host = self.host("--worker", script)
+            one = self.client(host, "init", "context", env={"FARGPU_COMPUTE": "25%", "CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+            self.assertEqual(self.groups_of(host, one), [0])
+            other = self.client(host, "init", "context", env={"FARGPU_COMPUTE": "50%"})
+            self.assertEqual(self.groups_of(host, other), [1, 2])
 
     def test_programs_of_the_runtime(self):
         host = self.host()
