@@ -17,6 +17,9 @@ std::string share_text(std::uint64_t bytes, std::uint32_t percent) {
   return text;
 }
 
+constexpr std::uint64_t hundredths = 100;  // of a percent
+std::uint64_t whole_percent(std::uint64_t compute) { return (compute + hundredths - 1) / hundredths; }
+
 std::uint64_t left_of(std::uint64_t all, std::uint64_t held) { return all > held ? all - held : 0; }
 
 }  // namespace
@@ -64,6 +67,11 @@ std::uint32_t Leases::free_percent(unsigned device) const {
   return taken < 100 ? 100 - taken : 0;
 }
 
+std::uint64_t Leases::compute_of(std::uint32_t percent, std::size_t groups, unsigned device) const {
+  const std::uint64_t all = device < sm_groups_.size() ? sm_groups_[device] : 0;
+  return std::max<std::uint64_t>(percent * hundredths, all == 0 ? 0 : groups * 100 * hundredths / all);
+}
+
 Leases::TenantUse Leases::use_of(const std::string& tenant) const {
   TenantUse use;
   for (const auto& lease : all()) {
@@ -72,7 +80,8 @@ Leases::TenantUse Leases::use_of(const std::string& tenant) const {
       const std::uint64_t bytes = held(*lease, device);
       use.memory_bytes = bytes > ~use.memory_bytes ? ~std::uint64_t{0} : use.memory_bytes + bytes;
     }
-    use.compute_percent += lease->compute_percent * lease->devices.size();
+    for (std::size_t place = 0; place < lease->devices.size(); ++place)
+      use.compute += compute_of(lease->compute_percent, lease->sm_groups.empty() ? 0 : lease->sm_groups[place].size(), lease->devices[place]);
     use.sessions += lease->sessions;
   }
   return use;
@@ -272,9 +281,18 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     return never(fmt::format("{} of memory is asked for, but tenant '{}' may have {}", bytes_text(bytes), tenant.name,
                              bytes_text(tenant.memory_bytes)));
   }
-  const std::uint64_t percent = wish.compute_percent * count;
-  if (tenant.compute_percent != 0 && percent > tenant.compute_percent) {
-    return never(fmt::format("{}% of compute is asked for, but tenant '{}' may have {}%", percent, tenant.name, tenant.compute_percent));
+  // A group of multiprocessors may be more than the percentage that is asked for. Which devices it will be is not known yet.
+  const auto compute_for = [&](const LeaseWish& wanted) {
+    std::uint64_t most = 0;
+    for (const unsigned device : allowed)
+      most = std::max(most, compute_of(wanted.compute_percent, wanted_groups(tenant, wanted, device), device));
+    return most;
+  };
+  const std::uint64_t compute = compute_for(wish) * count, compute_max = tenant.compute_percent * hundredths;
+  if (tenant.compute_percent != 0 && compute > compute_max) {
+    return never(fmt::format("{}% of compute is asked for{}, but tenant '{}' may have {}%", whole_percent(compute),
+                             compute > wish.compute_percent * count * hundredths ? " with a group of multiprocessors, the least there is (sm_partitions)" : "",
+                             tenant.name, tenant.compute_percent));
   }
 
   // What is taken now, by those who have it and by those who have waited longer.
@@ -284,15 +302,15 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     if (waiter->lack != Lack::quota || waiter->tenant != tenant.name) continue;
     const std::size_t gpus = waiter->wish.gpus == 0 ? allowed.size() : waiter->wish.gpus;
     use.memory_bytes += waiter->wish.memory_bytes * gpus;
-    use.compute_percent += waiter->wish.compute_percent * gpus;
+    use.compute += compute_for(waiter->wish) * gpus;
   }
   if (tenant.memory_bytes != 0 && bytes > left_of(tenant.memory_bytes, use.memory_bytes)) {
     return LeaseRefusal{true, fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later or wait with --wait",
                                           tenant.name, bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)), Lack::quota};
   }
-  if (tenant.compute_percent != 0 && percent > left_of(tenant.compute_percent, use.compute_percent)) {
+  if (tenant.compute_percent != 0 && compute > left_of(compute_max, use.compute)) {
     return LeaseRefusal{true, fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later or wait with --wait",
-                                          tenant.name, use.compute_percent, tenant.compute_percent, percent), Lack::quota};
+                                          tenant.name, whole_percent(use.compute), tenant.compute_percent, whole_percent(compute)), Lack::quota};
   }
   const Spare left = spare(tenant, earlier);
   std::vector<unsigned> fitting;

@@ -134,9 +134,11 @@ class Leases {
  private:
   struct TenantUse {
     std::uint64_t memory_bytes = 0;
-    std::uint64_t compute_percent = 0;
+    std::uint64_t compute = 0;  ///< in hundredths of a percent
     std::size_t sessions = 0;
   };
+  /// What a share of a device is of the tenant's `compute`, in hundredths of a percent: its percentage, or its groups if those are more.
+  std::uint64_t compute_of(std::uint32_t percent, std::size_t groups, unsigned device) const;
   TenantUse use_of(const std::string& tenant) const;
   /// Of each device, what is free and kept for nobody before a place.
   struct Spare {

@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <sstream>
 
@@ -131,7 +132,10 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   if (reading.has("kernel_seconds_max")) tenant.kernel_seconds_max = reading.number("kernel_seconds_max", 0, 0, 86'400);
   if (const auto folder = reading.text("mps", "a folder")) {
     if (!folder->starts_with('/')) reading.complain("mps", "the folder of an MPS daemon's pipes, from the root on, such as \"/run/mps-lab\"");
-    tenant.mps = *folder;
+    // One name for one daemon: those who go by it share its multiprocessors.
+    std::string name = std::filesystem::path(*folder).lexically_normal();
+    while (name.size() > 1 && name.ends_with('/')) name.pop_back();
+    tenant.mps = std::move(name);
   }
   tenant.sm_partitions = reading.yes("sm_partitions");
   if (tenant.sm_partitions && tenant.mps.empty())

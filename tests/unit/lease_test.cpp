@@ -180,6 +180,25 @@ TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its
   }
 }
 
+TEST_CASE("leases: of a tenant's compute a lease takes what its groups of multiprocessors are") {
+  Host host("[tenant.lab]\nmps = \"/run/mps\"\nsm_partitions = true\ncompute = \"20%\"\ndevices = [0]\n"
+            "[tenant.other]\nmps = \"/run//mps/\"\nsm_partitions = true\ndevices = [0]\n"
+            "[tenant.few]\nmps = \"/run/mps-few\"\nsm_partitions = true\ncompute = \"6%\"\ndevices = [0]\n", {15, 15});
+  std::vector<std::shared_ptr<Lease>> small;
+  for (int i = 0; i < 3; ++i) small.push_back(host.get({.gpus = 1, .compute_percent = 1}, "lab"));
+  const LeaseRefusal refused = host.refusal({.gpus = 1, .compute_percent = 1}, "lab");
+  CHECK(refused.may_change);
+  CHECK(refused.lack == Lack::quota);
+  CHECK(mentions(refused.text, "tenant 'lab' holds 20% of its 20% of compute, and 7% more is asked for"));
+  // Which leaves the others of the same daemon theirs, by whatever name they call it.
+  CHECK(host.get({.gpus = 1, .compute_percent = 80}, "other")->sm_groups == SmGroups{{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}});
+  small.pop_back();
+  small.push_back(host.get({.gpus = 1, .compute_percent = 6}, "lab"));
+  const LeaseRefusal never = host.refusal({.gpus = 1, .compute_percent = 1}, "few");
+  CHECK_FALSE(never.may_change);
+  CHECK(mentions(never.text, "7% of compute is asked for with a group of multiprocessors, the least there is"));
+}
+
 TEST_CASE("leases: what can never be is refused for good") {
   Host host;
   for (const LeaseWish& wish : {LeaseWish{.gpus = 3}, LeaseWish{.gpus = 1, .memory_bytes = 81 * gib}, LeaseWish{.memory_bytes = ~std::uint64_t{0}},
