@@ -20,6 +20,7 @@ constexpr std::size_t found_max = 16;     // names kept of an image
 constexpr std::size_t found_name_bytes_max = 1024;
 constexpr std::size_t found_bytes_max = found_max * (found_name_bytes_max + 1);
 constexpr auto found_suffix = ".found";
+constexpr std::uint64_t file_bytes_min = 4096;  // that the smallest file takes of a disk
 
 // A private mapping, so that nobody who can write the file can change what the driver reads later.
 const std::byte* map_copy(std::span<const std::byte> bytes) {
@@ -159,7 +160,9 @@ void ImageStore::evict() {
     if (!named_as_image(entry.path())) continue;
     std::uint64_t bytes = entry.file_size(error);
     if (error) continue;
-    if (const std::uint64_t names = std::filesystem::file_size(entry.path().string() + found_suffix, error); !error) bytes += names;
+    const auto taken = [](std::uint64_t size) { return (size + file_bytes_min - 1) / file_bytes_min * file_bytes_min; };
+    bytes = taken(bytes);
+    if (const std::uint64_t names = std::filesystem::file_size(entry.path().string() + found_suffix, error); !error) bytes += taken(names);
     error.clear();
     files.push_back({entry.last_write_time(error), bytes, entry.path()});
     total += bytes;

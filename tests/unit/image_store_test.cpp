@@ -209,7 +209,7 @@ TEST_CASE("a file that was changed, cut or lengthened is not believed") {
 
 TEST_CASE("above its limit the folder loses what was used longest ago") {
   Folder folder;
-  ImageStore store(folder.path, 2500, unbounded);
+  ImageStore store(folder.path, 10000, unbounded);
   std::vector<Bytes> images;
   const auto age = [&](const Bytes& image, int minutes) {  // as if it had been used that long ago
     for (const auto& entry : fs::directory_iterator(folder.path)) {
@@ -226,18 +226,29 @@ TEST_CASE("above its limit the folder loses what was used longest ago") {
   age(images[0], 20);
   age(images[1], 10);
   {
-    ImageStore user(folder.path, 2500, unbounded);
+    ImageStore user(folder.path, 10000, unbounded);
     CHECK(found(user, images[0]) == images[0]);  // used just now
   }
   images.push_back(pattern(1000, 2));
   CHECK(receive(store, images[2]));
   CHECK(folder.files() == 2);
-  ImageStore fresh(folder.path, 2500, unbounded);
+  ImageStore fresh(folder.path, 10000, unbounded);
   CHECK(found(fresh, images[0]) == images[0]);
   CHECK(found(fresh, images[1]).empty());
   CHECK(found(fresh, images[2]) == images[2]);
   // The store that received it still has it.
   CHECK(found(store, images[1]) == images[1]);
+}
+
+TEST_CASE("small images fill the folder by what they take of a disk") {
+  Folder folder;
+  constexpr std::uint64_t bytes_max = 64u << 10, block = 4096;
+  for (unsigned i = 0; i < 40; ++i) {
+    ImageStore store(folder.path, bytes_max, unbounded);
+    CHECK(receive(store, pattern(8, i)));
+    store.note_found(hash_of(pattern(8, i)), "kernel");
+  }
+  CHECK(folder.files() <= bytes_max / block);
 }
 
 TEST_CASE("an image larger than the folder may be is kept for the session only") {
@@ -288,7 +299,7 @@ TEST_CASE("only images are evicted") {
   put(std::string(64, 'a') + ".tex");
   put(std::string(64, 'b'));
   put(std::string(64, 'c') + ".17.part");
-  ImageStore store(folder.path, 1000, unbounded);
+  ImageStore store(folder.path, 5000, unbounded);
   CHECK(receive(store, pattern(900)));
   CHECK(folder.files() == 5);
   for (const std::string& name : {std::string("thesis.tex"), std::string("0123456789abcdef"), std::string(64, 'g'), std::string(64, 'a') + ".tex"})
