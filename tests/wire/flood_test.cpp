@@ -75,6 +75,31 @@ TEST_CASE("what is delivered waits at the GPU's side for a client that does not 
   CHECK(client.reply() == CUDA_SUCCESS);
 }
 
+TEST_CASE("a client that asks for mapped memory and does not read has no more of it made ready than may wait") {
+  constexpr std::uint64_t bytes = 16 * mib, times = 32;
+  HandMadeClient client(0, false, false, 32 * mib);
+  client.open_context();
+  client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [](auto in) {
+    in.setAddress(0x5000);
+    in.setBytes(bytes);
+    in.setMapped(true);
+    in.setPaged(true);
+    in.setDevice(HandMadeClient::host_window);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  const std::uint64_t before = resident();
+  for (std::uint64_t i = 0; i < times; ++i) {
+    client.send_call<wire::ReadHostBlock>(Opcode::readHostBlock, [](auto in) {
+      in.setAddress(0x5000);
+      in.setBytes(bytes);
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  CHECK(resident() - before < 6 * bytes);
+  // Who reads gets all of it.
+  for (std::uint64_t i = 0; i < times; ++i) CHECK(client.reply() == CUDA_SUCCESS);
+}
+
 TEST_CASE("waits for what is held back take memory that is counted") {
   HandMadeClient client(4 * mib);
   client.open_context();

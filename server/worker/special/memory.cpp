@@ -178,17 +178,48 @@ Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reade
   return session.host_blocks().write(in.getAddress(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+namespace {
+
+void send_block(Session& session, const CallId& id, std::span<const std::byte> memory) {
+  for (std::size_t offset = 0; offset < memory.size(); offset += limits::bulk_bytes_max) {
+    const auto part = memory.subspan(offset, std::min<std::size_t>(limits::bulk_bytes_max, memory.size() - offset));
+    auto copy = std::make_shared<std::vector<std::byte>>(part.begin(), part.end());  // the block may go before they have left
+    session.output().data(id, *copy, [copy] {});
+  }
+}
+
+// Several calls are served before anybody looks whether the client takes their answers, and each of these may be large.
+bool has_room(Session& session, std::uint64_t bytes) {
+  const std::size_t waiting = session.output().waiting_bytes();
+  return waiting == 0 || (waiting < session.options().output_bytes_max && bytes <= session.options().output_bytes_max - waiting);
+}
+
+// The thread that asks waits, so that its answer may be of a later moment.
+Outcome read_later(Session& session, Call& call, std::uint64_t address, std::uint64_t bytes) {
+  constexpr std::uint64_t about_itself = 512;
+  auto charge = HostCharge::take(session.host_budget(), about_itself);
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  session.retry([&session, id = call.id(), address, bytes, charge = std::make_shared<HostCharge>(std::move(*charge))] {
+    if (!has_room(session, bytes)) return false;
+    const std::span<const std::byte> memory = session.host_blocks().find(address, bytes);
+    const bool there = memory.size() == bytes;
+    if (there) send_block(session, id, memory);
+    session.finish(id, there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return true;
+  });
+  return Outcome::later();
+}
+
+}  // namespace
+
 Outcome readHostBlock(Session& session, Call& call, wire::ReadHostBlock::Reader in) {
   if (!call.id().wants_reply) throw ProtocolError("bytes of a host block that nobody waits for");
   const std::uint64_t bytes = in.getBytes();
   if (bytes > limits::host_read_bytes_max) return CUDA_ERROR_INVALID_VALUE;
   const std::span<const std::byte> memory = session.host_blocks().find(in.getAddress(), bytes);
   if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
-  for (std::size_t offset = 0; offset < bytes; offset += limits::bulk_bytes_max) {
-    const auto part = memory.subspan(offset, std::min<std::size_t>(limits::bulk_bytes_max, bytes - offset));
-    auto copy = std::make_shared<std::vector<std::byte>>(part.begin(), part.end());  // the block may go before they have left
-    session.output().data(call.id(), *copy, [copy] {});
-  }
+  if (!has_room(session, bytes)) return read_later(session, call, in.getAddress(), bytes);
+  send_block(session, call.id(), memory);
   return CUDA_SUCCESS;
 }
 
