@@ -9,6 +9,11 @@ namespace {
 // What a new context has (measured, driver 580; cuCtxGetLimit).
 constexpr std::uint64_t heap_at_first = 8u << 20, prints_at_first = 1u << 20;
 constexpr std::uint32_t local_at_first = 1024;
+// Kernels that launch kernels: at first for so many levels that wait for what they launched, of at most so much each, and for so many launches
+// that have not begun (CUDA C++ Programming Guide, "CUDA Dynamic Parallelism", memory footprint and configuration options). What is kept of a
+// launch is not written anywhere: its parameters are at most so long.
+constexpr std::uint64_t depth_at_first = 2, depth_each = 150u << 20;
+constexpr std::uint64_t launches_at_first = 2048, launches_each = 4096;
 
 }  // namespace
 
@@ -23,7 +28,7 @@ DriverMemory::DriverMemory(DriverTable& driver, Ledger& ledger, int device, CUde
   device_bytes_ = bytes;
 }
 
-DriverMemory::~DriverMemory() { ledger_.credit(device_, heap_ + prints_ + local_); }
+DriverMemory::~DriverMemory() { ledger_.credit(device_, heap_ + prints_ + local_ + depth_ + launches_); }
 
 // No more than the device has: beyond that the driver says itself what is wrong.
 std::uint64_t DriverMemory::beyond(std::uint64_t bytes, std::uint64_t had, std::uint64_t each) const {
@@ -34,22 +39,26 @@ std::uint64_t DriverMemory::beyond(std::uint64_t bytes, std::uint64_t had, std::
 std::uint64_t DriverMemory::local_cost(std::uint64_t bytes) const { return beyond(bytes, local_at_first, threads_); }
 
 CUresult DriverMemory::set_limit(CUlimit limit, std::size_t value) {
-  std::uint64_t unused = 0;
-  std::uint64_t& charged = limit == CU_LIMIT_MALLOC_HEAP_SIZE    ? heap_
-                           : limit == CU_LIMIT_PRINTF_FIFO_SIZE ? prints_
-                           : limit == CU_LIMIT_STACK_SIZE       ? local_
-                                                                : unused;
-  const std::uint64_t before = charged;
-  const std::uint64_t after = limit == CU_LIMIT_MALLOC_HEAP_SIZE    ? beyond(value, heap_at_first)
-                              : limit == CU_LIMIT_PRINTF_FIFO_SIZE ? beyond(value, prints_at_first)
-                              : limit == CU_LIMIT_STACK_SIZE       ? local_cost(std::max<std::uint64_t>(value, kernel_local_))
-                                                                   : 0;
-  if (after > before && !ledger_.charge(device_, after - before)) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::uint64_t nothing = 0;
+  std::uint64_t* charged = &nothing;
+  std::uint64_t wanted = 0;
+  switch (limit) {
+    case CU_LIMIT_MALLOC_HEAP_SIZE: charged = &heap_, wanted = beyond(value, heap_at_first); break;
+    case CU_LIMIT_PRINTF_FIFO_SIZE: charged = &prints_, wanted = beyond(value, prints_at_first); break;
+    case CU_LIMIT_STACK_SIZE: charged = &local_, wanted = local_cost(std::max<std::uint64_t>(value, kernel_local_)); break;
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: charged = &depth_, wanted = beyond(value, depth_at_first, depth_each); break;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: charged = &launches_, wanted = beyond(value, launches_at_first, launches_each); break;
+    default: break;
+  }
+  const std::uint64_t more = wanted > *charged ? wanted - *charged : 0;
+  if (more != 0 && !ledger_.charge(device_, more)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver_.cuCtxSetLimit(limit, value);
-  const std::uint64_t kept = result == CUDA_SUCCESS ? after : before;
-  ledger_.credit(device_, std::max(before, after) - kept);
-  charged = kept;
-  if (result == CUDA_SUCCESS && limit == CU_LIMIT_STACK_SIZE) stack_limit_ = value;
+  if (result != CUDA_SUCCESS) {
+    ledger_.credit(device_, more);
+    return result;
+  }
+  *charged += more;
+  if (limit == CU_LIMIT_STACK_SIZE) stack_limit_ = value;
   return result;
 }
 

@@ -11,10 +11,11 @@
 
 namespace fargpu::server {
 
-/// A context's heap of `malloc` in kernels, its buffer of `printf`, and local memory, which lies ready for as many threads as the device
-/// holds at once and never shrinks to what smaller kernels need (CUDA Driver API, cuCtxSetLimit and CU_CTX_LMEM_RESIZE_TO_MAX). What is
-/// more than a new context has is charged before the driver is asked; that, and all else, when the broker sees it. Used by the executor
-/// only, with the context current.
+/// A context's heap of `malloc` in kernels, its buffer of `printf`, what kernels that launch kernels need, and local memory, which lies ready
+/// for as many threads as the device holds at once and never shrinks to what smaller kernels need (CUDA Driver API, cuCtxSetLimit and
+/// CU_CTX_LMEM_RESIZE_TO_MAX). What is more than a new context has is charged before the driver is asked, and stays charged while the context
+/// lives: no documentation says that a driver gives back what a limit was lowered by. All else is charged when the broker sees it. Used by the
+/// executor only, with the context current.
 class DriverMemory {
  public:
   /// `number`: of this one in its session, from 1.
@@ -41,7 +42,7 @@ class DriverMemory {
   const std::uint64_t number_;
   std::uint64_t threads_ = 0;      ///< that the device holds at once
   std::uint64_t device_bytes_ = 0;
-  std::uint64_t heap_ = 0, prints_ = 0, local_ = 0;  ///< charged
+  std::uint64_t heap_ = 0, prints_ = 0, local_ = 0, depth_ = 0, launches_ = 0;  ///< charged
   std::uint64_t stack_limit_ = 0;                    ///< of a thread, as set; 0 before
   std::uint32_t kernel_local_;                       ///< the most that a kernel used of a thread, and what every context has
 };
