@@ -23,6 +23,10 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "the counters are
 // Numbers that a hostile process may have written: their sum is never small because of that.
 std::uint64_t add(std::uint64_t a, std::uint64_t b) { return a > std::numeric_limits<std::uint64_t>::max() - b ? ~std::uint64_t{0} : a + b; }
 
+std::uint64_t all_of(const MemorySlot& slot, std::size_t device) {
+  return add(add(slot.charged[device], slot.taken[device]), slot.inherited[device]);
+}
+
 [[noreturn]] void fail(const char* what) { throw SystemError(std::string(what) + ": " + std::strerror(errno)); }
 
 }  // namespace
@@ -115,6 +119,7 @@ void MemoryAccount::end(std::size_t number) {
   gone.lease = 0;
   for (auto& bytes : gone.charged) bytes = 0;
   for (auto& bytes : gone.taken) bytes = 0;
+  for (auto& bytes : gone.inherited) bytes = 0;
   gone.host = 0;
   gone.moved = 0;
 }
@@ -124,7 +129,7 @@ std::uint64_t MemoryAccount::held(std::uint64_t lease, int device) {
   std::uint64_t sum = 0;
   for (std::size_t number = 0; number < used(); ++number) {
     MemorySlot& one = slot(number);
-    if (one.lease == lease) sum = add(sum, add(one.charged[d], one.taken[d]));
+    if (one.lease == lease) sum = add(sum, all_of(one, d));
   }
   return sum;
 }
@@ -141,7 +146,7 @@ std::uint64_t MemoryAccount::held_unstated() {
   for (std::size_t number = 0; number < used(); ++number) {
     MemorySlot& one = slot(number);
     if (one.lease == 0 || one.unstated == 0) continue;
-    for (std::size_t d = 0; d < limits::devices_max; ++d) sum = add(sum, add(one.charged[d], one.taken[d]));
+    for (std::size_t d = 0; d < limits::devices_max; ++d) sum = add(sum, all_of(one, d));
   }
   return sum;
 }

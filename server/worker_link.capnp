@@ -14,8 +14,9 @@ struct WorkerMessage {
     usage @2 :Usage;        # now and then, while a session runs
     ended @3 :Text;         # the session is over, and why; the worker ends
     share @6 :Share;        # what other sessions may have by this key, with its descriptor if it has one; until the session ends
-    unshare @7 :Data;       # by its key: no longer
+    unshare @7 :Data;       # by its key: no longer; answered by `unshared`
     fetch @8 :Fetch;        # what another session shares; answered by `fetched`
+    letGo @14 :Data;        # memory that was fetched by this key, once, is held no more
 
     activity @11 :Activity; # what the session does, where others hear of it
 
@@ -24,6 +25,7 @@ struct WorkerMessage {
     session @4 :Session;    # with the connection's descriptor: serve it
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
+    unshared @15 :Data;     # whoever still has the memory of this key pays for it now
     lane @13 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane, already read
     turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
   }
@@ -76,6 +78,7 @@ struct Share {
   device @1 :Int32;         # on which the memory lies; -1 for an event
   bytes @2 :UInt64;         # of the memory
   event @3 :Data;           # the driver's handle of an event for other processes
+  cameBy @4 :Data;          # of memory that the session has of another one: the key by which it was fetched
 }
 
 struct Fetch {

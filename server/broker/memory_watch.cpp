@@ -56,14 +56,14 @@ asio::awaitable<void> MemoryWatch::look() {
       for (std::size_t d = 0; d < lease.devices.size(); ++d) use(worker, lease, lease.account->slot(worker.lease->slot()), d);
     }
   };
-  each([&](const Worker& worker, const Lease&, MemorySlot& slot, std::size_t d) { before[{worker.process, d}] = slot.charged[d]; });
+  each([&](const Worker& worker, const Lease&, MemorySlot& slot, std::size_t d) { before[{worker.process, d}] = slot.charged[d] + slot.inherited[d]; });
   if (before.empty()) co_return;
   co_await devices_.refresh(workers_.device_uuids());
   each([&](Worker& worker, const Lease& lease, MemorySlot& slot, std::size_t d) {
     const auto seen = devices_.process_bytes(lease.devices[d], worker.process);
     const auto known = before.find({worker.process, d});
     if (!seen || known == before.end()) return;
-    const std::uint64_t charged = std::max<std::uint64_t>(known->second, slot.charged[d]);
+    const std::uint64_t charged = std::max<std::uint64_t>(known->second, slot.charged[d] + slot.inherited[d]);
     const std::uint64_t taken = *seen > charged ? *seen - charged : 0;
     slot.taken[d] = std::min(taken, std::exchange(worker.driver_bytes[d], taken));
     if (settings_.driver_bytes_max == 0 || slot.taken[d] <= settings_.driver_bytes_max || !beyond_limit(lease, slot, d)) return;

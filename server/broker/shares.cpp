@@ -11,14 +11,23 @@ bool Shares::add(pid_t worker, const std::string& tenant, wire::Share::Reader sh
   const auto key = share_key(share.getKey());
   const auto event = share.getEvent();
   const bool memory = share.getDevice() >= 0;
-  if (!key || shares_.contains(*key) || event.size() > sizeof(CUipcEventHandle))
+  if (!key || shares_.contains(*key) || event.size() > sizeof(CUipcEventHandle) || share.getDevice() >= static_cast<int>(limits::devices_max))
     throw ProtocolError("the worker shares what cannot be shared");
+  std::shared_ptr<Piece> piece;
+  if (memory && share.getCameBy().size() != 0) {
+    const auto came_by = share_key(share.getCameBy());
+    const auto loan = came_by ? loans_.find({worker, *came_by}) : loans_.end();
+    if (loan == loans_.end()) throw ProtocolError("the worker shares memory that it was not lent");
+    piece = loan->second.piece;
+  } else if (memory) {
+    piece = std::make_shared<Piece>(Piece{.device = share.getDevice(), .bytes = share.getBytes(), .payer = worker});
+  }
   // Without a descriptor: none was free here.
   if (counts_[worker] >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
   Count::Part room = room_.take(tenant);
   if (!room) return false;
   const auto* const bytes = reinterpret_cast<const std::byte*>(event.begin());
-  shares_[*key] = {worker, std::move(room), {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}}};
+  shares_[*key] = {worker, std::move(room), {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}}, std::move(piece)};
   ++counts_[worker];
   return true;
 }
@@ -27,19 +36,64 @@ void Shares::remove(pid_t worker, capnp::Data::Reader bytes) {
   const auto key = share_key(bytes);
   const auto found = key ? shares_.find(*key) : shares_.end();
   if (found == shares_.end() || found->second.worker != worker) return;
+  const std::shared_ptr<Piece> piece = std::move(found->second.piece);
   shares_.erase(found);
   --counts_[worker];
+  if (piece && piece->payer == worker && !piece->inherited) pass_on(*piece);
+}
+
+// Whoever was lent it first of those that are left, for want of a better reason.
+void Shares::pass_on(Piece& piece) {
+  piece.inherited = !piece.holders.empty();
+  piece.payer = piece.inherited ? piece.holders.begin()->first : -1;
+  if (piece.inherited) charge_(piece.payer, piece.device, piece.bytes, true);
 }
 
 void Shares::remove_all(pid_t worker) {
-  std::erase_if(shares_, [&](const auto& entry) { return entry.second.worker == worker; });
+  std::vector<std::shared_ptr<Piece>> pieces;
+  std::erase_if(shares_, [&](const auto& entry) {
+    if (entry.second.worker != worker) return false;
+    if (entry.second.piece) pieces.push_back(entry.second.piece);
+    return true;
+  });
   counts_.erase(worker);
+  for (auto it = loans_.lower_bound({worker, ShareKey{}}); it != loans_.end() && it->first.first == worker; it = loans_.erase(it)) {
+    it->second.piece->holders.erase(worker);
+    pieces.push_back(it->second.piece);
+  }
+  loan_counts_.erase(worker);
+  for (const auto& piece : pieces)
+    if (piece->payer == worker) pass_on(*piece);
 }
 
-const SharedThing* Shares::find(capnp::Data::Reader bytes, const std::function<bool(pid_t)>& may) const {
+const SharedThing* Shares::lend(capnp::Data::Reader bytes, pid_t to, const std::function<bool(pid_t)>& may) {
   const auto key = share_key(bytes);
   const auto found = key ? shares_.find(*key) : shares_.end();
-  return found == shares_.end() || !may(found->second.worker) ? nullptr : &found->second.thing;
+  if (found == shares_.end() || !may(found->second.worker)) return nullptr;
+  const Share& share = found->second;
+  if (!share.piece) return &share.thing;
+  if (loan_counts_[to] >= loans_max) return nullptr;
+  Loan& loan = loans_[{to, *key}];
+  if (loan.piece && loan.piece != share.piece) return nullptr;  // a key is of one thing for ever
+  ++loan_counts_[to];
+  loan.piece = share.piece;
+  ++loan.times;
+  ++share.piece->holders[to];
+  return &share.thing;
+}
+
+void Shares::let_go(pid_t worker, capnp::Data::Reader bytes) {
+  const auto key = share_key(bytes);
+  const auto found = key ? loans_.find({worker, *key}) : loans_.end();
+  if (found == loans_.end()) throw ProtocolError("the worker lets go what it was not lent");
+  const std::shared_ptr<Piece> piece = found->second.piece;
+  --loan_counts_[worker];
+  if (--found->second.times == 0) loans_.erase(found);
+  if (--piece->holders[worker] != 0) return;
+  piece->holders.erase(worker);
+  if (piece->payer != worker || !piece->inherited) return;
+  charge_(worker, piece->device, piece->bytes, false);
+  pass_on(*piece);
 }
 
 }  // namespace fargpu::server

@@ -84,11 +84,12 @@ std::string end_of(int status) {
 std::uint64_t Worker::used_bytes(unsigned place) const {
   const std::vector<unsigned>& devices = lease->lease().devices;
   const auto found = static_cast<std::size_t>(std::find(devices.begin(), devices.end(), place) - devices.begin());
-  return found < devices.size() && found < memory_bytes.size() ? memory_bytes[found] : 0;
+  if (found >= devices.size() || found >= memory_bytes.size()) return 0;
+  return memory_bytes[found] + lease->lease().account->slot(lease->slot()).inherited[found];
 }
 
 Workers::Workers(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), shares_(descriptor_limit() / 4), scheduling_(io, rules_of(settings)), retry_(io) {}
+    : io_(io), settings_(settings), shares_(descriptor_limit() / 4, [this](pid_t heir, int device, std::uint64_t bytes, bool pays) { charge(heir, device, bytes, pays); }), scheduling_(io, rules_of(settings)), retry_(io) {}
 
 // The driver's own numbers of a profile's devices.
 std::string Workers::devices_argument(const Profile& profile) const {
@@ -277,6 +278,11 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
     case wire::WorkerMessage::UNSHARE:
       require(Worker::State::session);
       shares_.remove(worker.process, message.getUnshare());
+      send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder answer) { answer.setUnshared(message.getUnshare()); });
+      return;
+    case wire::WorkerMessage::LET_GO:
+      require(Worker::State::session);
+      shares_.let_go(worker.process, message.getLetGo());
       return;
     case wire::WorkerMessage::FETCH:
       require(Worker::State::session);
@@ -322,11 +328,11 @@ void Workers::end_session(Worker& worker, const std::string& reason) {
 }
 
 void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
-  const SharedThing* const thing = shares_.find(fetch.getKey(), [&](pid_t process) {
+  const SharedThing* const thing = shares_.lend(fetch.getKey(), worker.process, [&](pid_t process) {
     const auto other = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
     return other != workers_.end() && may_share(worker, *other);
   });
-  send_link(
+  const bool sent = send_link(
       worker.link->native_handle(),
       [&](wire::WorkerMessage::Builder message) {
         auto fetched = message.initFetched();
@@ -339,6 +345,16 @@ void Workers::answer(Worker& worker, wire::Fetch::Reader fetch) {
         share.setEvent(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(thing->event.data()), thing->event.size()));
       },
       thing ? thing->descriptor.number() : -1);
+  if (!sent && thing && thing->device >= 0) shares_.let_go(worker.process, fetch.getKey());
+}
+
+// For memory of a session that has given it up, or ended.
+void Workers::charge(pid_t heir, int device, std::uint64_t bytes, bool pays) {
+  const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == heir; });
+  if (found == workers_.end() || !found->lease) return;
+  auto& inherited = found->lease->lease().account->slot(found->lease->slot()).inherited[device];
+  if (pays) inherited += bytes;
+  else inherited -= bytes;
 }
 
 void Workers::reserve(const Profile& profile, std::function<void(Worker*, const std::string&)> got) {

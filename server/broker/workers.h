@@ -156,6 +156,7 @@ class Workers {
   void take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups);
   void end_session(Worker& worker, const std::string& reason);
   void answer(Worker& worker, wire::Fetch::Reader fetch);
+  void charge(pid_t heir, int device, std::uint64_t bytes, bool pays);
 
   asio::io_context& io_;
   const Settings& settings_;

@@ -55,11 +55,13 @@ class Charge {
   Charge(const Charge&) = delete;
   Charge& operator=(const Charge&) = delete;
   ~Charge() {
+    companion.reset();
     if (charged_) ledger_.credit(device_, bytes_);
   }
   int device() const { return device_; }
   std::uint64_t bytes() const { return bytes_; }
-  /// Ends with it.
+  bool charged() const { return charged_; }
+  /// Ends with it, before the session is charged less.
   std::shared_ptr<void> companion;
 
  private:

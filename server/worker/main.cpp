@@ -291,6 +291,7 @@ int run(const Options& options) {
       MessageReader reader(packet->message);
       const auto message = reader.root<wire::WorkerMessage>();
       if (message.isFetched()) exchange.heard(message.getFetched(), std::move(descriptor));
+      if (message.isUnshared()) exchange.heard_unshared(message.getUnshared());
       if (message.isLane()) {
         const auto first = message.getLane();
         if (descriptor.number() < 0) return true;

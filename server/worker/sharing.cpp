@@ -17,7 +17,8 @@ struct Sharing::Name {
   Name& operator=(const Name&) = delete;
   ~Name() {
     --*count_;
-    exchange_.unshare(shared.key);
+    if (shared.bytes != 0) exchange_.unshare_memory(shared.key);
+    else exchange_.unshare_event(shared.key);
   }
   const Shared shared;
 
@@ -25,6 +26,27 @@ struct Sharing::Name {
   Exchange& exchange_;
   const std::shared_ptr<std::size_t> count_;  // of all; memory may outlive whoever counts
 };
+
+struct Sharing::Loan {
+  Loan(Exchange& exchange, const ShareKey& key) : key(key), exchange_(exchange) {}
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  ~Loan() { exchange_.let_go(key); }
+  const ShareKey key;
+
+ private:
+  Exchange& exchange_;
+};
+
+struct Sharing::Companion {
+  std::unique_ptr<Loan> loan;
+  std::shared_ptr<Name> name;
+};
+
+Sharing::Companion& Sharing::companion_of(Charge& charge) {
+  if (!charge.companion) charge.companion = std::make_shared<Companion>();
+  return *std::static_pointer_cast<Companion>(charge.companion);
+}
 
 CUresult Sharing::share_memory(std::uint64_t address, Shared& shared) {
   CUmemGenericAllocationHandle handle{};
@@ -36,14 +58,15 @@ CUresult Sharing::share_memory(std::uint64_t address, Shared& shared) {
 
 CUresult Sharing::share_allocation(CUmemGenericAllocationHandle handle, Shared& shared) {
   Charge& charge = *memory_.charge_of(handle);
-  auto name = std::static_pointer_cast<Name>(charge.companion);
-  if (!name) {
+  Companion& companion = companion_of(charge);
+  if (!companion.name) {
     int descriptor = -1;
     if (const CUresult bad = memory_.export_to(handle, descriptor); bad != CUDA_SUCCESS) return bad;
-    if (const CUresult bad = share({charge.device(), charge.bytes(), Descriptor(descriptor), {}}, name); bad != CUDA_SUCCESS) return bad;
-    charge.companion = name;
+    const ShareKey* const came_by = companion.loan ? &companion.loan->key : nullptr;
+    const CUresult bad = share({charge.device(), charge.bytes(), Descriptor(descriptor), {}}, came_by, companion.name);
+    if (bad != CUDA_SUCCESS) return bad;
   }
-  shared = name->shared;
+  shared = companion.name->shared;
   return CUDA_SUCCESS;
 }
 
@@ -53,7 +76,7 @@ CUresult Sharing::share_event(std::uint64_t handle, CUevent event, Shared& share
     CUipcEventHandle ours{};
     CUresult result = driver_.cuIpcGetEventHandle(&ours, event);
     const auto* const bytes = reinterpret_cast<const std::byte*>(ours.reserved);
-    if (result == CUDA_SUCCESS) result = share({-1, 0, Descriptor(), {bytes, bytes + sizeof(ours.reserved)}}, name);
+    if (result == CUDA_SUCCESS) result = share({-1, 0, Descriptor(), {bytes, bytes + sizeof(ours.reserved)}}, nullptr, name);
     if (result != CUDA_SUCCESS) {
       events_.erase(handle);
       return result;
@@ -63,12 +86,12 @@ CUresult Sharing::share_event(std::uint64_t handle, CUevent event, Shared& share
   return CUDA_SUCCESS;
 }
 
-CUresult Sharing::share(const SharedThing& thing, std::shared_ptr<Name>& name) {
+CUresult Sharing::share(const SharedThing& thing, const ShareKey* came_by, std::shared_ptr<Name>& name) {
   if (!exchange_) return CUDA_ERROR_NOT_SUPPORTED;
   if (*count_ >= limits::shares_max) return CUDA_ERROR_OUT_OF_MEMORY;
   Shared shared{{}, thing.bytes};
   if (::getrandom(shared.key.data(), shared.key.size(), 0) != static_cast<ssize_t>(shared.key.size())) return CUDA_ERROR_OPERATING_SYSTEM;
-  if (!exchange_->share(shared.key, thing)) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (!exchange_->share(shared.key, thing, came_by)) return CUDA_ERROR_OPERATING_SYSTEM;
   name = std::make_shared<Name>(*exchange_, count_, shared);
   return CUDA_SUCCESS;
 }
@@ -76,7 +99,11 @@ CUresult Sharing::share(const SharedThing& thing, std::shared_ptr<Name>& name) {
 CUresult Sharing::fetch(const ShareKey& key, bool memory, SharedThing& thing) {
   if (!exchange_) return CUDA_ERROR_NOT_SUPPORTED;
   auto found = exchange_->fetch(key);
-  if (!found || memory != (found->descriptor.number() >= 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  if (memory != (found->descriptor.number() >= 0)) {
+    if (found->device >= 0) exchange_->let_go(key);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   thing = std::move(*found);
   return CUDA_SUCCESS;
 }
@@ -84,9 +111,12 @@ CUresult Sharing::fetch(const ShareKey& key, bool memory, SharedThing& thing) {
 CUresult Sharing::open_memory(const ShareKey& key, std::uint64_t address, std::uint64_t bytes, int for_device, int& device) {
   SharedThing thing;
   if (const CUresult bad = fetch(key, true, thing); bad != CUDA_SUCCESS) return bad;
-  if (thing.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (thing.bytes != bytes) {
+    exchange_->let_go(key);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   CUmemGenericAllocationHandle handle{};
-  if (const CUresult bad = memory_.import(thing.descriptor.number(), thing.device, bytes, handle); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = import(key, thing, handle); bad != CUDA_SUCCESS) return bad;
   CUresult result = memory_.map(address, bytes, 0, handle, device);
   memory_.release(handle);  // the mapping keeps the memory
   if (result != CUDA_SUCCESS) return result;
@@ -99,7 +129,20 @@ CUresult Sharing::open_memory(const ShareKey& key, std::uint64_t address, std::u
 CUresult Sharing::import(const ShareKey& key, CUmemGenericAllocationHandle& handle) {
   SharedThing thing;
   if (const CUresult bad = fetch(key, true, thing); bad != CUDA_SUCCESS) return bad;
-  return memory_.import(thing.descriptor.number(), thing.device, thing.bytes, handle);
+  return import(key, thing, handle);
+}
+
+// The handle may be that of memory which the session has already, of its own or by another key: by that it is held, and paid for.
+CUresult Sharing::import(const ShareKey& key, const SharedThing& thing, CUmemGenericAllocationHandle& handle) {
+  if (const CUresult bad = memory_.import(thing.descriptor.number(), thing.device, thing.bytes, handle); bad != CUDA_SUCCESS) {
+    exchange_->let_go(key);
+    return bad;
+  }
+  Charge& charge = *memory_.charge_of(handle);
+  Companion& companion = companion_of(charge);
+  if (charge.charged() || companion.loan) exchange_->let_go(key);
+  else companion.loan = std::make_unique<Loan>(*exchange_, key);
+  return CUDA_SUCCESS;
 }
 
 CUresult Sharing::open_event(const ShareKey& key, CUevent& event) {

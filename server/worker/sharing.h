@@ -34,8 +34,12 @@ class Sharing {
 
  private:
   struct Name;  // held by what is shared; its end takes it back
-  CUresult share(const SharedThing& thing, std::shared_ptr<Name>& name);
+  struct Loan;  // held by memory of another session; its end tells that it is held no more
+  struct Companion;  // of memory's charge
+  static Companion& companion_of(Charge& charge);
+  CUresult share(const SharedThing& thing, const ShareKey* came_by, std::shared_ptr<Name>& name);
   CUresult fetch(const ShareKey& key, bool memory, SharedThing& thing);
+  CUresult import(const ShareKey& key, const SharedThing& thing, CUmemGenericAllocationHandle& handle);
 
   DriverTable& driver_;
   DeviceMemory& memory_;

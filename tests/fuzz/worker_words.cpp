@@ -193,6 +193,12 @@ std::vector<Input> seeds() {
   };
   const auto fetch = [=](wire::WorkerMessage::Builder message) { message.initFetch().setKey(key(7)); };
   const auto unshare = [=](wire::WorkerMessage::Builder message) { message.setUnshare(key(7)); };
+  const auto let_go = [=](wire::WorkerMessage::Builder message) { message.setLetGo(key(7)); };
+  const auto share_on = [=](wire::WorkerMessage::Builder message) {
+    share(0)(message);
+    message.getShare().setKey(key(8));
+    message.getShare().setCameBy(key(7));
+  };
   const auto unshare_neighbours = [](wire::WorkerMessage::Builder message) { message.setUnshare(capnp::Data::Reader(neighbours_key, 16)); };
   const auto ended = [](wire::WorkerMessage::Builder message) { message.setEnded("the client has left"); };
   const auto failed = [](wire::WorkerMessage::Builder message) { message.setFailed("no driver"); };
@@ -209,6 +215,9 @@ std::vector<Input> seeds() {
         step(says, 0, activity(false, false)), step(says, 0, ended));
   words(step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 0, fetch), step(says, 0, unshare), step(says, 0, fetch));
   words(step(session_begins), step(says, 0, share(-1)), step(says, 1, say_ready), step(session_begins), step(says, 1, fetch), step(dies));
+  words(step(session_begins), step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 1, fetch), step(says_with_descriptor, 1, share_on),
+        step(says, 0, unshare), step(says, 1, let_go), step(dies, 1));
+  words(step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 0, fetch), step(dies), step(says, 1, let_go));
   words(step(session_begins), step(says, 0, fetch_neighbours), step(says, 0, unshare_neighbours));
   words(step(session_begins), step(says, 1, say_ready), step(says, 2, say_ready));
   words(step(session_begins), step(says, 1, failed), step(session_begins_on_one), step(says, 1, say_ready));

@@ -9,7 +9,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from rig import SystemTest, fargpu, paths, wait_until
+from rig import SystemTest, fargpu, paths, wait_gone, wait_until
 from rig.broker import settings_file
 from rig.wire import control, frame
 
@@ -258,6 +258,31 @@ class Stolen(SystemTest):
             thief = self.client(host, *block, env=other)
             self.assertEqual(thief.ask(f"open a {handle}"), "INVALID_VALUE")
             self.assert_lives(thief)
+
+
+@unittest.skipIf(paths.SANITIZED, "it needs the software GPU")
+class Inherited(SystemTest):
+    def test_memory_of_a_session_that_has_ended_is_charged_to_one_that_has_it(self):
+        with settings_file('[tenant.default]\nmemory = "96MiB"\n') as file:
+            host = self.broker(config=file, driver=paths.SOFTWARE_GPU)
+        maker = self.client(host, "init", "context", f"alloc a {64 * MIB}")
+        handle = maker.must("export a").split()[1]
+        holder, friend = (self.client(host, "init", "context", f"alloc a {2 * MIB}", "write a 9") for _ in range(2))
+        for client in (holder, friend):
+            client.must("free a")
+            client.must(f"open a {handle}")
+        self.assertEqual(friend.ask(f"alloc b {64 * MIB}"), "OUT_OF_MEMORY")
+        worker = self.worker_of(host, maker)
+        self.assertEqual(maker.finish(), 0)
+        wait_gone(worker)
+        self.assertEqual(friend.ask(f"alloc b {64 * MIB}"), "OUT_OF_MEMORY")
+        friend.must(f"alloc b {16 * MIB}")
+        # When nobody has it any more there is room again.
+        for client in (holder, friend):
+            worker = self.worker_of(host, client)
+            self.assertEqual(client.finish(), 0)
+            wait_gone(worker)
+        self.client(host, "init", "context", f"alloc b {64 * MIB}")
 
 
 class Fairness(SystemTest):

@@ -45,3 +45,19 @@ TEST_CASE("each device has its own limit, and none means none") {
   CHECK(ledger.charge(0, 1000));
   CHECK(ledger.charged() == std::vector<std::uint64_t>{1000, std::uint64_t{1} << 50, 50});
 }
+
+TEST_CASE("what goes with memory goes while it is still charged") {
+  struct Look {
+    ~Look() { seen = ledger.charged()[0]; }
+    Ledger& ledger;
+    std::uint64_t& seen;
+  };
+  Ledger ledger({1000});
+  std::uint64_t seen = 0;
+  auto charge = fargpu::server::Charge::take(ledger, 0, 700);
+  REQUIRE(charge);
+  charge->companion = std::shared_ptr<Look>(new Look{ledger, seen});
+  charge.reset();
+  CHECK(seen == 700);
+  CHECK(ledger.charged()[0] == 0);
+}

@@ -54,6 +54,20 @@ TEST_CASE("accounts: what a session held is free when the broker says that it is
   CHECK(tenant.account->begin(5, false) == slot);  // and its place is another's
 }
 
+TEST_CASE("accounts: what a session has inherited counts as what it was charged for") {
+  Tenant tenant;
+  tenant.account->set_unreserved(1000);
+  Ledger heir = tenant.session(1, 1000), free = tenant.session(2, 0);
+  tenant.account->slot(0).inherited[0] = 300;
+  CHECK_FALSE(heir.charge(0, 701));
+  CHECK(heir.charge(0, 700));
+  tenant.account->slot(1).inherited[1] = 400;
+  CHECK_FALSE(free.charge(0, 601));
+  CHECK(free.share(0).left == 600);
+  tenant.account->end(0);
+  CHECK(tenant.account->held(1, 0) == 0);
+}
+
 TEST_CASE("accounts: leases without memory of their own share what the tenant has left, on all devices") {
   Tenant tenant;
   tenant.account->set_unreserved(1000);

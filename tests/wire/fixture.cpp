@@ -158,12 +158,13 @@ server::SharedThing copy_of(const server::SharedThing& thing) {
 
 }  // namespace
 
-bool Remote::Shares::share(const ShareKey& key, const server::SharedThing& thing) {
+bool Remote::Shares::share(const ShareKey& key, const server::SharedThing& thing, const ShareKey* came_by) {
   const std::lock_guard lock(mutex_);
+  if (came_by) ++shared_on_[*came_by];
   return things_.emplace(key, copy_of(thing)).second;
 }
 
-void Remote::Shares::unshare(const ShareKey& key) {
+void Remote::Shares::unshare_event(const ShareKey& key) {
   const std::lock_guard lock(mutex_);
   things_.erase(key);
 }
@@ -171,7 +172,24 @@ void Remote::Shares::unshare(const ShareKey& key) {
 std::optional<server::SharedThing> Remote::Shares::fetch(const ShareKey& key) {
   const std::lock_guard lock(mutex_);
   const auto found = things_.find(key);
-  return found == things_.end() ? std::nullopt : std::optional(copy_of(found->second));
+  if (found == things_.end()) return std::nullopt;
+  if (found->second.device >= 0) ++lent_[key];
+  return copy_of(found->second);
+}
+
+void Remote::Shares::let_go(const ShareKey& key) {
+  const std::lock_guard lock(mutex_);
+  --lent_[key];
+}
+
+int Remote::Shares::lent(const ShareKey& key) {
+  const std::lock_guard lock(mutex_);
+  return lent_[key];
+}
+
+int Remote::Shares::shared_on(const ShareKey& key) {
+  const std::lock_guard lock(mutex_);
+  return shared_on_[key];
 }
 
 std::size_t Remote::Shares::count() {

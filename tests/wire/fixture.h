@@ -55,14 +55,20 @@ class Remote {
   fake::FakeDriver& driver = fake::FakeDriver::instance();
   /// In the broker's place: what sessions share, by key. The other sessions are the test's.
   struct Shares final : server::Exchange {
-    bool share(const ShareKey& key, const server::SharedThing& thing) override;
-    void unshare(const ShareKey& key) override;
+    bool share(const ShareKey& key, const server::SharedThing& thing, const ShareKey* came_by = nullptr) override;
+    void unshare_event(const ShareKey& key) override;
+    void unshare_memory(const ShareKey& key) override { unshare_event(key); }
     std::optional<server::SharedThing> fetch(const ShareKey& key) override;
+    void let_go(const ShareKey& key) override;
     std::size_t count();
+    /// How often memory of a key was fetched and not let go, and how many were shared on under another.
+    int lent(const ShareKey& key);
+    int shared_on(const ShareKey& key);
 
    private:
     std::mutex mutex_;
     std::map<ShareKey, server::SharedThing> things_;
+    std::map<ShareKey, int> lent_, shared_on_;
   } shares;
   client::Session& session() { return *client_; }
   /// Why the worker's session ended; waits for it.

@@ -131,6 +131,40 @@ TEST_CASE("memory of another process is used like one's own, and closed as often
   CHECK(remote.driver->memory_bytes() == before);
 }
 
+TEST_CASE("as often as memory of another session was fetched it is let go, whatever became of it") {
+  RemoteContext remote;
+  const Foreign foreign(remote);
+  CUdeviceptr opened = 0;
+  auto wrong = foreign.shared;
+  wrong.bytes *= 2;
+  CHECK(cuIpcOpenMemHandle_v2(&opened, handle_of<CUipcMemHandle>(wrong), 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(remote.shares.lent(foreign.key) == 0);
+  REQUIRE(cuIpcOpenMemHandle_v2(&opened, foreign.handle(), 0) == CUDA_SUCCESS);
+  CHECK(remote.shares.lent(foreign.key) == 1);
+  // Shared on under another key it is the same memory.
+  CUipcMemHandle on{};
+  const CUresult got = cuIpcGetMemHandle(&on, opened);
+  INFO(got);
+  CHECK(remote.shares.shared_on(foreign.key) == (got == CUDA_SUCCESS ? 1 : 0));
+  REQUIRE(cuIpcCloseMemHandle(opened) == CUDA_SUCCESS);
+  const auto memory = create(2 * mib);  // which waits for the worker
+  CHECK(remote.shares.lent(foreign.key) == 0);
+  // Its own, imported again.
+  int file = -1;
+  REQUIRE(cuMemExportToShareableHandle(&file, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+  CUmemGenericAllocationHandle imported{};
+  REQUIRE(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(file)),
+                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+  CHECK(remote.shares.count() == 2);
+  int again = -1;
+  REQUIRE(cuMemExportToShareableHandle(&again, imported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(memory) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(imported) == CUDA_SUCCESS);
+  CHECK(remote.shares.count() == 1);
+  ::close(file);
+  ::close(again);
+}
+
 TEST_CASE("handles that nobody gave open nothing") {
   RemoteContext remote;
   const Foreign foreign(remote);
