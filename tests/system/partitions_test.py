@@ -1,5 +1,7 @@
 """Multiprocessors of their own for a tenant's leases (sm_partitions). No MPS daemon is there: neither driver asks for it."""
 
+import os
+import signal
 import tempfile
 import unittest
 from pathlib import Path
@@ -67,6 +69,24 @@ class Partitions(SystemTest):
             client.must(command)
         self.assert_lives(client)
         self.assertEqual(client.ask("multiprocessors 0"), f"SUCCESS {size} {size} {size}")
+
+    def test_a_part_comes_back_however_its_session_ends(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken, script = Path(folder, "broken"), Path(folder, "worker")
+            script.write_text(f'#!/bin/sh\n[ ! -e {broken} ] || exit 1\nexec {paths.FARGPUD.parent}/fargpu-worker "$@"\n', encoding="utf-8")
+            script.chmod(0o755)
+            host = self.host("--worker", script)
+            everything = {"FARGPU_COMPUTE": "100%", "FARGPU_WAIT": "60s"}
+            client = self.client(host, "init", "context", env=everything)
+            os.kill(self.worker_of(host, client), signal.SIGKILL)
+            broken.touch()
+            self.assertEqual(self.client(host, env=everything).ask("init"), "SYSTEM_NOT_READY")  # its worker does not start
+            broken.unlink()
+            client = self.client(host, "init", "context", env=everything)
+            self.assertEqual(self.groups_of(host, client), list(range(self.groups)))
+            client.process.kill()
+            again = self.client(host, "init", "context", env=everything)
+            self.assertEqual(self.groups_of(host, again), list(range(self.groups)))
 
     def test_processes_of_a_job_have_one_part(self):
         host = self.host()
