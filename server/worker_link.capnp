@@ -71,6 +71,7 @@ struct Session {
   imageFolder @7 :Text;     # of its tenant; empty for none
   kernelSecondsMax @8 :UInt32;  # for which the GPU may complete nothing; 0 for no limit
   scrub @9 :Bool;           # memory that others had becomes zeros before the session sees it
+  laneKey @10 :Data;        # by which the session's bulk lanes are known
 }
 
 struct Share {

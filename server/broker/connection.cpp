@@ -559,18 +559,23 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
       EventLog::error("session lost", {{"session", id}, {"reason", "its worker ended before it could begin"}});
   }
 
-  // The session's worker decides whether to take it; where TLS is spoken it and the client have a key for that.
+  // A stranger's does not reach the session's worker, which has other things to hear. Where TLS is spoken, a handshake there with the rest of
+  // the key decides.
   asio::awaitable<void> on_lane(wire::Lane::Reader lane) {
     deadline_.cancel();
-    if (!broker_.workers_.has_session(lane.getSessionId())) {
-      co_await send([&](wire::Control::Builder control) {
-        auto failure = control.initLaneAnswer();
-        failure.setReason(wire::Failure::Reason::DENIED);
-        failure.setText("there is no such session");
-      });
+    const auto key = lane.getKey();
+    const std::uint64_t session = lane.getSessionId();
+    const auto asked = broker_.workers_.judge_lane(session, {reinterpret_cast<const std::byte*>(key.begin()), key.size()}, transport_ == Transport::tls);
+    if (asked == Workers::LaneAsked::rightly) {
+      broker_.workers_.add_lane(session, socket_.release(), message_);
       co_return;
     }
-    broker_.workers_.add_lane(lane.getSessionId(), socket_.release(), message_);
+    if (asked == Workers::LaneAsked::by_stranger) refused("a bulk lane of no session, or without its key");
+    co_await send([&](wire::Control::Builder control) {
+      auto failure = control.initLaneAnswer();
+      failure.setReason(wire::Failure::Reason::DENIED);
+      failure.setText("there is no session that takes a bulk lane with this key");
+    });
   }
 
   Broker& broker_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@ namespace {
 
 constexpr auto retry_after_failure = std::chrono::seconds(5);
 constexpr auto end_patience = std::chrono::seconds(5);
+constexpr std::size_t ended_lane_keys_max = 1024;
 
 // The worker's environment: ours, without what a client may have an opinion on, plus the client's.
 std::vector<std::string> compose(const Environment& environment) {
@@ -72,6 +74,20 @@ scheduler::Rules rules_of(const Settings& settings) {
   return {.policy = settings.policy,
           .quantum = std::chrono::milliseconds(settings.quantum_ms),
           .grace = std::chrono::milliseconds(settings.grace_ms)};
+}
+
+// Empty where there are no random numbers: then nobody is let in by it.
+std::vector<std::byte> random_lane_key() {
+  std::vector<std::byte> key(limits::lane_name_bytes + 32);
+  if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) key.clear();
+  return key;
+}
+
+// All of it is looked at, so that the time tells nothing.
+bool same_key(std::span<const std::byte> known, std::span<const std::byte> shown) {
+  unsigned difference = known.empty() || known.size() != shown.size();
+  for (std::size_t i = 0; i < known.size() && i < shown.size(); ++i) difference |= std::to_integer<unsigned>(known[i] ^ shown[i]);
+  return difference == 0;
 }
 
 std::string end_of(int status) {
@@ -317,6 +333,8 @@ void Workers::end_session(Worker& worker, const std::string& reason) {
     if (!error && late != workers_.end()) kill(*late);
   });
   shares_.remove_all(worker.process);
+  ended_lane_keys_.emplace_back(worker.session, std::move(worker.lane_key));
+  if (ended_lane_keys_.size() > ended_lane_keys_max) ended_lane_keys_.pop_front();
   EventLog::info("session ended", {{"session", worker.session},
                                    {"worker", worker.process},
                                    {"calls", worker.calls},
@@ -393,6 +411,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
     return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size());
   };
   const Lease& lease = worker.lease->lease();
+  worker.lane_key = random_lane_key();
   const bool sent =
       send_link(worker.link->native_handle(), [](wire::WorkerMessage::Builder message) { message.setAccount(); }, lease.account->descriptor()) &&
       send_link(
@@ -408,6 +427,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
             session.setSlot(static_cast<std::uint32_t>(worker.lease->slot()));
             session.setImageFolder(image_folder(worker));
             session.setKernelSecondsMax(static_cast<std::uint32_t>(lease.kernel_seconds_max.value_or(settings_.kernel_seconds_max)));
+            session.setLaneKey(data(worker.lane_key));
             session.setScrub(settings_.scrub == "always" || (settings_.scrub == "tenants" && lease.among_tenants));
           },
           opening.descriptor);
@@ -450,8 +470,16 @@ bool Workers::giving_back(const std::function<std::uint64_t(const Lease& lease, 
   });
 }
 
-bool Workers::has_session(std::uint64_t id) const {
-  return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.state == Worker::State::session && w.session == id; });
+Workers::LaneAsked Workers::judge_lane(std::uint64_t session, std::span<const std::byte> key, bool name_only) const {
+  const auto fits = [&](std::span<const std::byte> known) {
+    if (name_only) known = known.first(std::min(known.size(), limits::lane_name_bytes));
+    return same_key(known, key);
+  };
+  for (const Worker& worker : workers_)
+    if (worker.state == Worker::State::session && worker.session == session) return fits(worker.lane_key) ? LaneAsked::rightly : LaneAsked::by_stranger;
+  for (const auto& [ended, known] : ended_lane_keys_)
+    if (ended == session) return fits(known) ? LaneAsked::too_late : LaneAsked::by_stranger;
+  return LaneAsked::by_stranger;
 }
 
 void Workers::add_lane(std::uint64_t session, int descriptor, std::span<const std::byte> lane_message) {

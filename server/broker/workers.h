@@ -5,12 +5,15 @@
 
 #include <asio.hpp>
 
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "control.capnp.h"
@@ -73,6 +76,7 @@ struct Worker {
   std::vector<std::uint64_t> memory_bytes;
   std::uint64_t calls = 0;
   std::vector<std::uint64_t> driver_bytes;  ///< what the driver took besides, when it was last looked at
+  std::vector<std::byte> lane_key;
   bool told_to_stop = false;
   std::vector<std::uint64_t> busy_ns;  ///< for which each of its devices had work of it
   std::uint64_t waited_ns = 0;         ///< for which it had work and no turn
@@ -98,8 +102,11 @@ class Workers {
   void release(Worker& worker);
   /// Gives a reserved worker its session. False if the worker is gone.
   bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const Opening& opening);
-  bool has_session(std::uint64_t id) const;
-  /// Hands a connection on to a session's worker. Takes the descriptor.
+  /// Of a connection that asks to be a bulk lane of a session, by the session's key or, where TLS is spoken, the key's name: whether that is
+  /// right, or was until the session ended.
+  enum class LaneAsked { rightly, too_late, by_stranger };
+  LaneAsked judge_lane(std::uint64_t session, std::span<const std::byte> key, bool name_only) const;
+  /// Hands such a connection on to a session's worker. Takes the descriptor.
   void add_lane(std::uint64_t session, int descriptor, std::span<const std::byte> lane_message);
   /// Keeps as many warm workers as the settings say.
   void warm_up();
@@ -167,6 +174,7 @@ class Workers {
   std::string failure_;
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
   std::vector<unsigned> sm_groups_;
+  std::deque<std::pair<std::uint64_t, std::vector<std::byte>>> ended_lane_keys_;  // of the sessions that ended last
   bool stopping_ = false;
   asio::steady_timer retry_;
 };

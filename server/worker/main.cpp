@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -84,12 +83,6 @@ struct Options {
 int fail(int link, const std::string& text) {
   send_link(link, [&](wire::WorkerMessage::Builder message) { message.setFailed(text); });
   return 1;
-}
-
-std::vector<std::byte> random_key(std::size_t bytes) {
-  std::vector<std::byte> key(bytes);
-  if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) key.clear();  // then nobody is let in
-  return key;
 }
 
 // The connection's keys are made from the ticket, which the broker gave to the client and to us: nobody else can finish the handshake.
@@ -184,6 +177,7 @@ int run(const Options& options) {
   std::shared_ptr<MemoryAccount> account;
   std::shared_ptr<Bandwidth> bandwidth;
   std::vector<std::byte> attach_message;
+  std::vector<std::byte> session_lane_key;
   bool session_is_encrypted = false;
   {
     auto packet = receive_link(options.link);
@@ -207,6 +201,8 @@ int run(const Options& options) {
     attach.scrub = message.getSession().getScrub();
     const auto bytes = message.getSession().getAttach();
     attach_message.assign(reinterpret_cast<const std::byte*>(bytes.begin()), reinterpret_cast<const std::byte*>(bytes.end()));
+    const auto lane_bytes = message.getSession().getLaneKey();
+    session_lane_key.assign(reinterpret_cast<const std::byte*>(lane_bytes.begin()), reinterpret_cast<const std::byte*>(lane_bytes.end()));
     const std::string peer = message.getSession().getPeer().cStr();
     if (message.getSession().getTicketName().size() == 0) {
       channel = make_socket_channel(packet->descriptor, peer);
@@ -272,7 +268,8 @@ int run(const Options& options) {
   };
   static LinkExchange exchange(options.link);
   static const bool encrypted = session_is_encrypted;
-  static const std::vector<std::byte> lane_key = random_key(encrypted ? limits::lane_name_bytes + 32 : 32);
+  static std::vector<std::byte> lane_key;
+  lane_key = std::move(session_lane_key);
   attach.lane_key = lane_key;
   const auto give_lane = [bandwidth](std::unique_ptr<Channel> lane, bool known) {
     if (!lane->passes_descriptors()) lane = pace(std::move(lane), bandwidth, false);

@@ -1,6 +1,7 @@
 """What stands between tenants of one host: who they are by their users, whose turn it is, what is left in memory, and what floods cost."""
 
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -223,6 +224,43 @@ class Floods(SystemTest):
             except ConnectionError:
                 pass
         self.assertEqual(host.log("source shut out")["source"], "127.0.0.3")
+
+    def ask_for_lanes(self, host, address, lane, count):
+        for _ in range(count):
+            try:
+                connection = self.knock(host, address)
+                connection.sendall(frame(control(lane)))
+                while connection.recv(4096):
+                    pass
+            except ConnectionError:
+                pass
+
+    def test_bulk_lanes_of_others_sessions_count_too(self):
+        host = self.broker("--refusals-per-address-max", "30")
+        client = self.client(host, "init", "context", "alloc a 4096", "write a 5")
+        session = host.log("session started", pid=client.pid)["session"]
+        self.ask_for_lanes(host, "127.0.0.5", f'(lane = (sessionId = {session}, key = 0x"{"00" * 48}"))', 20)
+        self.ask_for_lanes(host, "127.0.0.5", f"(lane = (sessionId = {session}7))", 20)
+        self.assertEqual(host.log("source shut out")["source"], "127.0.0.5")
+        self.assert_lives(client)
+
+    def test_a_bulk_lane_that_comes_when_its_session_has_ended_does_not_count(self):
+        host = self.broker("--refusals-per-address-max", "30")
+        caller = self.connection(host)
+        caller.say("(hello = (protocolVersion = 1))")
+        caller.hear()
+        caller.say("(leaseRequest = (gpus = 1))")
+        ticket = re.search(r'ticket = ("(?:[^"\\]|\\.)*")', caller.hear()).group(1)
+        session = self.connection(host)
+        session.say(f"(attach = (ticket = {ticket}, protocolVersion = 1, driverVersion = 13000, deviceWindows = [(base = {0x1000_0000_0000}, "
+                    f"bytes = {1 << 36})], hostWindows = [(base = {0x2b5d_4000_0000}, bytes = {1 << 36})]))")
+        answer = session.hear()
+        key = re.search(r'laneKey = ("(?:[^"\\]|\\.)*")', answer).group(1)
+        number = re.search(r"sessionId = (\d+)", answer).group(1)
+        session.close()
+        host.log("session ended", session=number)
+        self.ask_for_lanes(host, "127.0.0.6", f"(lane = (sessionId = {number}, key = {key}))", 40)
+        self.assertEqual(host.logged("source shut out") + host.logged("connection refused"), [])
 
     def test_half_open_connections_are_bounded_and_told_of(self):
         host = self.broker("--callers-per-address-max", "20", "--handshake-seconds", "2")
