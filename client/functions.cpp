@@ -50,9 +50,10 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
         function.attributes.insert_or_assign(function.attribute_device(context->device), Function::read(reply.getAttributes()));
     }
     for (const auto p : reply.getParameters()) {
-      // The worker is not trusted with our memory: a layout beyond CUDA's limit is cut off here.
+      // The worker is not trusted with our memory: a layout beyond CUDA's limit is cut off here, and so is one whose parameters are
+      // nothing or lie in each other, of which there could be any number. At a launch each is read by a pointer of the program's.
       const std::uint64_t end = std::uint64_t{p.getOffset()} + p.getBytes();
-      if (end > limits::kernel_parameter_bytes_max) break;
+      if (end > limits::kernel_parameter_bytes_max || p.getBytes() == 0 || p.getOffset() < function.parameter_bytes) break;
       if (p.getOffset() != function.parameter_bytes) function.gaps = true;
       function.parameters.push_back({p.getOffset(), p.getBytes()});
       function.parameter_bytes = std::max(function.parameter_bytes, static_cast<std::uint32_t>(end));

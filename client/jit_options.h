@@ -70,7 +70,7 @@ class JitOutputs {
     void store(capnp::Data::Reader log) const {
       if (!text || !size_slot) return;
       const std::size_t length = std::min(log.size(), room);
-      std::memcpy(text, log.begin(), length);
+      if (length > 0) std::memcpy(text, log.begin(), length);  // no log has no place either
       if (length < room) text[length] = '\0';
       *size_slot = reinterpret_cast<void*>(length);
     }

@@ -17,6 +17,29 @@
 #include "threads.h"
 
 namespace fargpu::client {
+namespace {
+
+// On threads of ours, where nothing may be thrown. Even a reason may want memory that there is not: then one does that needs none.
+void lose_for(Session& session, const char* why, const char* detail = "") noexcept {
+  try {
+    process().lose_session(session, std::string(why) + detail);
+  } catch (const std::exception&) {
+    process().lose_session(session, "out of memory");
+  }
+}
+
+// On the thread of the callbacks: the connection may be lost, or memory run out, in the middle of it.
+void answer_aside(Session& session, std::function<void()> answer) {
+  session.callbacks().run([&session, answer = std::move(answer)] {
+    try {
+      answer();
+    } catch (const std::exception& error) {
+      lose_for(session, error.what());
+    }
+  });
+}
+
+}  // namespace
 
 Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nanoseconds spin)
     : channel_(std::move(channel)),
@@ -356,7 +379,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     case wire::Control::PULL: {
       const auto pull = push.getPull();
       // On another thread: sending may have to wait until the worker reads, which this thread must not.
-      callbacks_.run([this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes(), part = pull.getPart()] {
+      answer_aside(*this, [this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes(), part = pull.getPart()] {
         if (part == 0) answer_pull(id, address, bytes);
         else answer_part_pull(id, part, bytes);
       });
@@ -395,8 +418,7 @@ void Session::call_part(std::uint64_t callback, std::uint64_t part) {
 void Session::release_part(std::uint64_t part) {
   const auto allocation = graph_parts_.allocation(part);
   graph_parts_.release(part);
-  if (allocation)
-    callbacks_.run([this, address = allocation->address, part] { graph_memory_.released(Thread::current(), address, part); });
+  if (allocation) answer_aside(*this, [this, address = allocation->address, part] { graph_memory_.released(Thread::current(), address, part); });
 }
 
 std::span<std::byte> Session::place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) {
@@ -501,19 +523,6 @@ void Session::tell_worker(Fill&& fill, std::span<const std::byte> bulk) {
 }
 
 // --- the service thread --------------------------------------------------------------------------------------------------------
-
-namespace {
-
-// On threads of ours, where nothing may be thrown. Even a reason may want memory that there is not: then one does that needs none.
-void lose_for(Session& session, const char* why, const char* detail = "") noexcept {
-  try {
-    process().lose_session(session, std::string(why) + detail);
-  } catch (const std::exception&) {
-    process().lose_session(session, "out of memory");
-  }
-}
-
-}  // namespace
 
 void Session::wake_service() {
   if (service_asleep_.load(std::memory_order_seq_cst)) service_waker_.signal();

@@ -8,6 +8,7 @@
 #include "client/session.h"
 #include "client_hand.h"
 #include "operations.capnp.h"
+#include "protocol/errors.h"
 
 namespace fargpu::client::hand {
 
@@ -26,6 +27,7 @@ CUresult cuGraphDebugDotPrint(Thread& thread, CUgraph graph, const char* path, u
     const auto part = out.getText().asChars();
     bytes = out.getBytes();
     if (part.size() == 0) break;
+    if (bytes > limits::image_bytes_max) throw ProtocolError("the worker printed more of a graph than there is of any image");
     text.append(part.begin(), part.size());
   }
   std::FILE* const file = std::fopen(path, "we");

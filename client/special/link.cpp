@@ -8,6 +8,7 @@
 #include "client/input_file.h"
 #include "client/session.h"
 #include "client_hand.h"
+#include "protocol/image.h"
 
 namespace fargpu::client::hand {
 namespace {
@@ -33,20 +34,22 @@ CUresult add(Thread& thread, CUlinkState state, CUjitInputType type, std::span<c
                                                            });
 }
 
-// The result comes in parts, as much at once as an answer may bring.
-CUresult fetch(Thread& thread, CUlinkState state, std::span<std::byte> target) {
-  for (std::size_t offset = 0; offset < target.size();) {
-    const std::size_t part = std::min(target.size() - offset, limits::bulk_bytes_max);
+// The result comes in parts, as much at once as an answer may bring. No more memory is taken than has come, and a part: of how much there
+// is the worker has said what it liked.
+CUresult fetch(Thread& thread, CUlinkState state, std::size_t bytes, std::vector<std::byte>& linked) {
+  linked.clear();
+  while (linked.size() < bytes) {
+    const std::size_t offset = linked.size(), part = std::min(bytes - offset, limits::bulk_bytes_max);
     RemoteCall<wire::FetchLinked> call(thread, Opcode::fetchLinked, ContextNeed::current);
     if (!call) return call.error();
     auto in = call.in();
     in.setLink(handle_of(state).value());
     in.setOffset(offset);
     in.setBytes(part);
-    call.target(target.subspan(offset, part));
+    linked.resize(offset + part);
+    call.target(std::span(linked).subspan(offset));
     if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
     if (call.arrived_bytes() != part) throw ProtocolError("the worker sent too little of what was linked");
-    offset += part;
   }
   return CUDA_SUCCESS;
 }
@@ -108,10 +111,12 @@ CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::s
   link->outputs.store(out);
   if (result != CUDA_SUCCESS) return result;
   if (out.getLinkedBytes() > limits::image_bytes_max) throw ProtocolError("the worker linked more than an image can be");
-  link->linked.resize(out.getLinkedBytes());
-  if (const CUresult bad = fetch(thread, state, link->linked); bad != CUDA_SUCCESS) return bad;
-  *linked = link->linked.data();
+  if (const CUresult bad = fetch(thread, state, out.getLinkedBytes(), link->linked); bad != CUDA_SUCCESS) return bad;
+  // The program will have it loaded, by a bare pointer that is then read as far as its headers say, and sent.
+  if (!keeps_within(link->linked)) throw ProtocolError("the worker linked an image that leads out of itself");
   if (bytes) *bytes = link->linked.size();
+  link->linked.push_back(std::byte{0});  // behind text
+  *linked = link->linked.data();
   return CUDA_SUCCESS;
 }
 

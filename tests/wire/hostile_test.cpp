@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <future>
 #include <thread>
 
 #include "calls_copy.capnp.h"
@@ -513,7 +514,47 @@ class HandMadeWorker {
   }
   Channel& channel() { return *channel_; }
 
+  /// Answers the next call of this kind that waits for an answer, after what `ahead` sends; other such calls get an empty answer.
+  template <class Reply, class Fill>
+  void answer(Opcode opcode, Fill&& fill, const std::function<void(FrameHeader)>& ahead = {}) {
+    for (;;) {
+      FrameHeader call;
+      read(std::as_writable_bytes(std::span(&call, 1)));
+      std::vector<std::byte> rest(call.message_bytes + padded(call.bulk_bytes));
+      read(rest);
+      if (call.kind != FrameKind::call || !(call.detail & call_wants_reply)) continue;
+      FrameHeader header;
+      header.kind = FrameKind::reply;
+      header.opcode = call.opcode;
+      header.subject = call.sequence;
+      const bool wanted = call.opcode == static_cast<std::uint16_t>(opcode);
+      MessageWriter writer;
+      if (wanted) {
+        if (ahead) ahead(header);
+        fill(writer.root<Reply>());
+      }
+      send(header, writer.finish());
+      if (wanted) return;
+    }
+  }
+  /// Bulk bytes of the answer to a call, of whose reply this is the header.
+  void data(FrameHeader header, std::span<const std::byte> bytes) {
+    header.kind = FrameKind::data;
+    header.sequence = ++sequence_;
+    header.bulk_bytes = static_cast<std::uint32_t>(bytes.size());
+    const std::byte zeros[8] = {};
+    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), bytes, std::span(zeros).first(padded(bytes.size()) - bytes.size())};
+    send_until_cut(*channel_, pieces);
+  }
+
  private:
+  void read(std::span<std::byte> into) {
+    while (!into.empty()) {
+      const std::size_t n = channel_->receive_some(into);
+      into = into.subspan(n);
+      if (n == 0) channel_->wait({.readable = true}, std::chrono::seconds(10));
+    }
+  }
   void answer_attach() {
     const auto message = receive_control(*channel_, limits::lease_timeout);
     MessageReader reader(message);
@@ -662,6 +703,143 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
   int count = 0;
   CHECK(cuDeviceGetCount(&count) == CUDA_ERROR_DEVICE_UNAVAILABLE);
   CHECK(cuInit(0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+TEST_CASE("a client reads no more of what a worker linked than there is") {
+  HandMadeWorker worker;
+  std::vector<std::byte> linked;
+  const auto put = [&](std::size_t offset, auto value) {
+    linked.resize(std::max(linked.size(), offset + sizeof(value)));
+    std::memcpy(linked.data() + offset, &value, sizeof(value));
+  };
+  CUresult expected = CUDA_ERROR_DEVICE_UNAVAILABLE;
+  std::uint64_t claimed = 0;
+  static const std::uint64_t secret = 0;
+  SECTION("a wrapper, which points anywhere") {
+    put(0, std::uint32_t{0x466243B1});
+    put(4, std::uint32_t{1});
+    put(8, &secret);
+    put(16, std::uint64_t{0});
+  }
+  SECTION("a container that is longer") {
+    put(0, std::uint32_t{0xBA55ED50});
+    put(4, std::uint16_t{1});
+    put(6, std::uint16_t{16});
+    put(8, std::uint64_t{1});
+  }
+  SECTION("text without an end") {
+    for (const char c : std::string(".version 8.0")) linked.push_back(static_cast<std::byte>(c));
+    expected = CUDA_SUCCESS;
+  }
+  SECTION("more than there can be") { claimed = limits::image_bytes_max + 1; }
+  SECTION("less than was said") {
+    put(0, std::uint64_t{0});
+    claimed = limits::image_bytes_max;
+  }
+  std::jthread speaker([&] {
+    worker.answer<wire::CreateLinkReply>(Opcode::createLink, [](auto out) { out.setLink(Handle(HandleKind::link, Handle::worker_index_first, 1).value()); });
+    worker.answer<wire::LinkReply>(Opcode::completeLink, [&](wire::LinkReply::Builder out) {
+      out.setKnown(true);
+      out.setLinkedBytes(claimed ? claimed : linked.size());
+    });
+    if (claimed > limits::image_bytes_max) return;
+    worker.answer<wire::LinkReply>(Opcode::fetchLinked, [](auto) {}, [&](FrameHeader reply) { worker.data(reply, linked); });
+  });
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CUlinkState state = nullptr;
+  REQUIRE(cuLinkCreate_v2(0, nullptr, nullptr, &state) == CUDA_SUCCESS);
+  void* image = nullptr;
+  std::size_t bytes = 0;
+  CHECK(cuLinkComplete(state, &image, &bytes) == expected);
+  speaker.join();
+  if (expected != CUDA_SUCCESS) return;
+  CHECK(bytes == linked.size());
+  CHECK(std::memcmp(image, linked.data(), bytes) == 0);
+  CHECK(static_cast<const char*>(image)[bytes] == '\0');
+}
+
+TEST_CASE("a client takes no more parameters of a kernel from a worker than a launch can have") {
+  HandMadeWorker worker;
+  std::vector<std::pair<unsigned, unsigned>> parameters;
+  SECTION("that are nothing") { parameters.assign(100, {8, 0}); }
+  SECTION("that lie in each other") { parameters.assign(100, {0, 8}); }
+  SECTION("that end too far away") { parameters.assign(100, {limits::kernel_parameter_bytes_max - 7, 8}); }
+  parameters.insert(parameters.begin(), {0, 8});
+  std::jthread speaker([&] {
+    worker.answer<wire::FunctionReply>(Opcode::findFunction, [&](wire::FunctionReply::Builder out) {
+      out.setFunction(Handle(HandleKind::function, Handle::worker_index_first, 1).value());
+      auto list = out.initParameters(static_cast<unsigned>(parameters.size()));
+      for (unsigned i = 0; i < list.size(); ++i) {
+        list[i].setOffset(parameters[i].first);
+        list[i].setBytes(parameters[i].second);
+      }
+    });
+  });
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  REQUIRE(cuModuleGetFunction(&function, reinterpret_cast<CUmodule>(Handle(HandleKind::module, Handle::worker_index_first, 1).value()), "kernel") == CUDA_SUCCESS);
+  speaker.join();
+  const client::Function* const known = client::Thread::current().session().functions().find(function);
+  REQUIRE(known);
+  CHECK(known->parameters.size() == 1);
+}
+
+TEST_CASE("a graph's text without a bound ends the session") {
+  HandMadeWorker worker;
+  std::jthread speaker([&] {
+    try {
+      for (const std::uint64_t bytes : {~std::uint64_t{0}, std::uint64_t{2}}) {
+        worker.answer<wire::PrintGraphReply>(Opcode::printGraph, [&](wire::PrintGraphReply::Builder out) {
+          out.initText(1);
+          out.setBytes(bytes);
+        });
+      }
+    } catch (const ChannelClosed&) {  // it does not ask for more
+    }
+  });
+  const auto graph = reinterpret_cast<CUgraph>(Handle(HandleKind::graph, Handle::worker_index_first, 1).value());
+  CHECK(cuGraphDebugDotPrint(graph, "/dev/null", 0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+TEST_CASE("a worker that has gone when it gives back memory of a graph ends the session, not the program") {
+  HandMadeWorker worker;
+  client::Session& session = client::Thread::current().session();
+  std::jthread speaker([&] {
+    worker.answer<wire::AddNodeReply>(Opcode::addNode,
+                                      [](auto out) { out.setNode(Handle(HandleKind::node, Handle::worker_index_first, 1).value()); });
+  });
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8Async(memory, 0, 4096, nullptr) == CUDA_SUCCESS);  // so that something is under way
+  const auto graph = reinterpret_cast<CUgraph>(Handle(HandleKind::graph, Handle::worker_index_first, 1).value());
+  CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
+  allocation.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  allocation.poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  allocation.bytesize = 4096;
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &allocation) == CUDA_SUCCESS);
+  speaker.join();
+  constexpr std::uint64_t part = 1;
+  REQUIRE(session.graph_parts().allocation(part));
+  test::Gate gate;
+  session.callbacks().run([&] { test::Gate::pass(&gate); });
+  gate.wait_entered();
+  worker.control([](wire::Control::Builder control) { control.initReleased().setPart(part); });
+  while (session.graph_parts().allocation(part)) std::this_thread::yield();
+  worker.channel().close();
+  while (client::process().life() == client::Life::ready) std::this_thread::yield();
+  gate.open();
+  std::promise<void> passed;
+  session.callbacks().run([&] { passed.set_value(); });
+  passed.get_future().wait();
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
 TEST_CASE("a broken connection ends waits at once and nothing hangs") {
