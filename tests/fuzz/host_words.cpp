@@ -38,6 +38,7 @@
 #include "program_calls.h"
 #include "protocol/errors.h"
 #include "protocol/message.h"
+#include "server/worker_link.h"
 #include "protocol/sealed_memory.h"
 #include "tests/wire/fixture.h"
 #include "tests/wire/wrap.h"
@@ -233,20 +234,8 @@ int take_line() {
     [[maybe_unused]] const ssize_t said = ::send(ends[0], line.bytes.data(), line.bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     for (const std::uint8_t kind : line.descriptors) {
       const int passed = descriptor_of(kind);
-      char byte = 0;
-      iovec piece{&byte, 1};
-      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
-      msghdr message{};
-      message.msg_iov = &piece;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* const header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(header), &passed, sizeof(passed));
-      [[maybe_unused]] const ssize_t sent = ::sendmsg(ends[0], &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      const std::byte byte{0};
+      (void)server::send_packet(ends[0], {&byte, 1}, passed);
       ::close(passed);
     }
   }
