@@ -51,10 +51,9 @@ class MessageWriter {
     if (segments.size() == 0) return {};
     if (segments.size() > 1) {
       // Rare: the message outgrew the first segment. Rebuild it in one that is large enough.
-      const auto words = static_cast<unsigned>(builder_.sizeInWords());
-      flat_.emplace(words + 1, capnp::AllocationStrategy::FIXED_SIZE);
-      flat_->setRoot(builder_.getRoot<capnp::AnyPointer>().asReader());
-      segments = flat_->getSegmentsForOutput();
+      flat_.emplace(builder_.sizeInWords() + 1);
+      flat_->builder.setRoot(builder_.getRoot<capnp::AnyPointer>().asReader());
+      segments = flat_->builder.getSegmentsForOutput();
     }
     const auto bytes = segments[0].asBytes();
     return {reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size()};
@@ -62,7 +61,13 @@ class MessageWriter {
 
  private:
   Builder builder_;
-  std::optional<capnp::MallocMessageBuilder> flat_;
+  // Not capnp's own allocation: want of memory must come as std::bad_alloc, and from that it comes as a message that is malformed.
+  struct Flat {
+    explicit Flat(std::size_t size) : words(size), builder(kj::arrayPtr(reinterpret_cast<capnp::word*>(words.data()), size)) {}
+    std::vector<std::uint64_t> words;
+    capnp::FlatMessageBuilder builder;
+  };
+  std::optional<Flat> flat_;
 };
 
 /// Reads one message in place; the bytes must outlive it and lie at a multiple of eight. No bytes read as a message all of whose

@@ -7,6 +7,7 @@
 
 #include "control.capnp.h"
 #include "frames.h"
+#include "want_of_memory.h"
 #include "operations.capnp.h"
 #include "protocol/message.h"
 
@@ -80,6 +81,37 @@ TEST_CASE("a message that outgrows its first segment still is one segment") {
   REQUIRE(read.getAttributes().size() == 300);
   CHECK(read.getAttributes()[299].getHandle() == 299);
 }
+
+#ifdef FARGPU_WANT_OF_MEMORY
+TEST_CASE("memory that there is not for a message is missing as any other, whenever it is needed") {
+  const Bytes parameters = pattern(limits::kernel_parameter_bytes_max);
+  const auto fill = [&](MessageWriter& writer) {
+    writer.root<wire::Launch>().setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(parameters.data()), parameters.size()));
+  };
+  // While it is written, and while it is put into one piece.
+  for (std::size_t spared = 0; spared < 20; ++spared) {
+    MessageWriter writer;
+    bool missing = false, refused = false;
+    {
+      const WantOfMemory none(spared);
+      try {
+        fill(writer);
+        writer.finish();
+      } catch (const std::bad_alloc&) {
+        missing = true;
+      }
+      refused = none.refused();
+    }
+    CHECK(missing == refused);
+    if (spared == 0) CHECK(missing);
+    if (missing) continue;
+    MessageReader reader(writer.finish());
+    CHECK(reader.root<wire::Launch>().getParameters().size() == parameters.size());
+    return;
+  }
+  FAIL("a message takes more memory than it should");
+}
+#endif
 
 TEST_CASE("no bytes read as a message of defaults, and a writer that was not used gives none") {
   MessageWriter writer;
