@@ -15,20 +15,41 @@ constexpr std::uint64_t alignment = 512;  // of every allocation, as the driver'
 
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
-/// A request that spares come with, while it is under way.
-class Sparing {
+}  // namespace
+
+/// What comes unasked with a request that is under way: as good as there for others, who would else ask for as much each.
+class DeviceMemory::Coming {
  public:
-  Sparing(std::atomic<unsigned>& count, bool counts) : count_(count), counts_(counts) { count_ += counts_ ? 1 : 0; }
-  Sparing(const Sparing&) = delete;
-  Sparing& operator=(const Sparing&) = delete;
-  ~Sparing() { count_ -= counts_ ? 1 : 0; }
+  explicit Coming(std::mutex& mutex) : mutex_(mutex) {}
+  Coming(const Coming&) = delete;
+  Coming& operator=(const Coming&) = delete;
+  /// Under the lock.
+  void begin(MemoryStore& store, std::uint64_t bytes, unsigned& requests) {
+    store_ = &store;
+    bytes_ = bytes;
+    requests_ = &requests;
+    store.coming_bytes += bytes;
+    ++requests;
+  }
+  /// Under the lock.
+  void end() {
+    if (!store_) return;
+    store_->coming_bytes -= bytes_;
+    --*requests_;
+    store_ = nullptr;
+  }
+  ~Coming() {
+    if (!store_) return;
+    const std::lock_guard lock(mutex_);
+    end();
+  }
 
  private:
-  std::atomic<unsigned>& count_;
-  const bool counts_;
+  std::mutex& mutex_;
+  MemoryStore* store_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  unsigned* requests_ = nullptr;
 };
-
-}  // namespace
 
 DeviceMemory::DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
     : session_(session), window_(window_base, window_bytes) {}
@@ -127,6 +148,7 @@ CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, int devi
 // An extent of this size or a little more: a kept one, or a new part of the window behind which the worker puts memory.
 CUresult DeviceMemory::back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent) {
   std::uint32_t spares = 0;
+  Coming coming(mutex_);
   {
     const std::lock_guard lock(mutex_);
     MemoryStore& store = store_of(device, pool);
@@ -147,6 +169,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
     if (!at && spares > 0) at = window_.take(extent.bytes, granularity), spares = 0;
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
     extent.base = *at;
+    if (spares > 0) coming.begin(store, spares * extent.bytes, sparing_);
   }
   RemoteCall<wire::BackMemory> call(thread, Opcode::backMemory, ContextNeed::none);
   call.in_context(&context);
@@ -155,9 +178,9 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
   in.setBytes(extent.bytes);
   in.setDevice(session_.facts().devices[static_cast<std::size_t>(device)].worker_ordinal);
   in.setSpares(spares);
-  const Sparing sparing(sparing_, spares > 0);
   const CUresult result = call.wait();
   const std::lock_guard lock(mutex_);
+  coming.end();
   std::uint32_t backed = 0;
   if (result == CUDA_SUCCESS) {
     MemoryStore& store = store_of(device, pool);
@@ -172,11 +195,14 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
   return result;
 }
 
-// A program that takes piece after piece of one size is about to take more: they come with what it asks for, a few at first.
+// A program that takes piece after piece of one size is about to take more: they come with what it asks for, a few at first, and no more
+// than a part of what it has. What nobody comes to want goes back with what is freed, as soon as more than kept_bytes_max is kept.
 std::uint32_t DeviceMemory::spares_for(MemoryStore& store, std::uint64_t bytes) {
-  const std::uint64_t room = spare_bytes_max - std::min(spare_bytes_max, store.kept_bytes);
-  const std::uint64_t asked = store.asked[bytes]++;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>({asked - std::min<std::uint64_t>(asked, 1), limits::spares_max, room / bytes}));
+  const std::uint64_t room = std::clamp(store.bytes / 4, spare_bytes_min, spare_bytes_max);
+  const std::uint64_t taken = store.kept_bytes + store.coming_bytes;
+  const unsigned asked = store.asked[bytes]++;
+  const std::uint32_t wanted = asked == 0 ? 0 : (1u << std::min(asked, 30u)) - 1;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>({wanted, limits::spares_max, (room - std::min(room, taken)) / bytes}));
 }
 
 CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
@@ -343,12 +369,15 @@ void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>
 // Gives everything back that is not in use, waiting for the GPU if it must. Returns whether there was anything.
 bool DeviceMemory::reclaim(Thread& thread, Context& context, int device) {
   // What is on its way to be kept would be missing to everybody; nobody asks for more of that now.
-  out_of_memory_ = true;
-  bool waiting = sparing_ > 0;
-  while (sparing_ > 0) std::this_thread::yield();
-  {
-    const std::lock_guard lock(mutex_);
-    waiting = waiting || waiting_ > 0;
+  bool waiting = false;
+  for (bool comes = true; comes;) {
+    {
+      const std::lock_guard lock(mutex_);
+      out_of_memory_ = true;
+      comes = sparing_ > 0;
+      waiting = waiting || comes || waiting_ > 0;
+    }
+    if (comes) std::this_thread::yield();
   }
   if (waiting) session_.settle(thread, context);
   return release_unused(thread, device) || waiting;

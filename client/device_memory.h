@@ -33,7 +33,9 @@ class DeviceMemory {
   static constexpr std::uint64_t granularity = 2u << 20;   ///< of physical memory (cuMemGetAllocationGranularity on all GPUs)
   static constexpr std::uint64_t small_bytes_max = 1u << 20;
   static constexpr std::uint64_t kept_bytes_max = 256u << 20;
-  static constexpr std::uint64_t spare_bytes_max = 128u << 20;  ///< of what nobody has asked for yet
+  /// Of what nobody has asked for yet there is a quarter of what the device has given, within these.
+  static constexpr std::uint64_t spare_bytes_min = 128u << 20;
+  static constexpr std::uint64_t spare_bytes_max = 512u << 20;
 
   DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
 
@@ -68,6 +70,7 @@ class DeviceMemory {
 
  private:
   using Extent = MemoryStore::Extent;
+  class Coming;
   struct Block {  // what an allocation takes up
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
@@ -103,8 +106,8 @@ class DeviceMemory {
   std::uint64_t waiting_ = 0;              // freed blocks that the GPU has not passed yet
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
-  std::atomic<unsigned> sparing_{0};  // requests under way that spares come with
-  std::atomic<bool> out_of_memory_{false};  // it has been once: no spares from then on
+  unsigned sparing_ = 0;        // requests under way that spares come with
+  bool out_of_memory_ = false;  // it has been once: no spares from then on
 };
 
 }  // namespace fargpu::client

@@ -11,7 +11,7 @@ std::optional<MemoryStore::Extent> MemoryStore::take_kept(std::uint64_t wanted) 
   auto best = kept.end();
   for (auto it = kept.begin(); it != kept.end(); ++it) {
     if (it->bytes < wanted || it->bytes > wanted + wanted / 4) continue;
-    if (best == kept.end() || it->bytes < best->bytes) best = it;
+    if (best == kept.end() || it->bytes <= best->bytes) best = it;  // of equal ones the newest, which may be in the GPU's caches
   }
   if (best == kept.end()) return std::nullopt;
   const Extent extent = *best;

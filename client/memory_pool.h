@@ -30,6 +30,7 @@ struct MemoryStore {
   std::uint64_t next_arena_bytes = 0;
   std::list<Extent> kept;  ///< free extents, oldest first
   std::uint64_t kept_bytes = 0;
+  std::uint64_t coming_bytes = 0;  ///< what the worker was asked for beyond what is needed now
   std::uint64_t bytes = 0;  ///< all that is backed: arenas, extents in use, extents kept
   std::map<std::uint64_t, unsigned> asked;  ///< for how many extents of a size the worker was asked
 

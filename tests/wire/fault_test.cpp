@@ -183,13 +183,6 @@ struct Counting final : test::WrappedChannel {
   }
 };
 
-struct Wrapping {
-  template <class Wrap>
-  explicit Wrapping(Wrap&& wrap) : before(std::exchange(test::wrap_channel, std::forward<Wrap>(wrap))) {}
-  ~Wrapping() { test::wrap_channel = before; }
-  decltype(test::wrap_channel) before;
-};
-
 bool all_places() {
   const char* const wanted = std::getenv("FARGPU_FAULTS");
   return wanted && std::strcmp(wanted, "all") == 0;
@@ -207,7 +200,7 @@ void for_places(std::size_t end, std::size_t part, Attempt&& attempt) {
 TEST_CASE("a connection that is cut at any byte") {
   const bool sending = GENERATE(true, false);
   {
-    const Wrapping counting([](auto channel) { return std::make_unique<Counting>(std::move(channel)); });
+    const test::Wrapping counting([](auto channel) { return std::make_unique<Counting>(std::move(channel)); });
     Counting::sent = Counting::received = 0;
     Outcome outcome;
     std::string why;
@@ -221,7 +214,7 @@ TEST_CASE("a connection that is cut at any byte") {
   std::size_t lost = 0, tried = 0;
   for_places(sending ? Counting::sent : Counting::received, 80, [&](std::size_t n) {
     CAPTURE(sending, n);
-    const Wrapping cutting([&](auto channel) {
+    const test::Wrapping cutting([&](auto channel) {
       return std::make_unique<Cutting>(std::move(channel), sending ? n : std::size_t{1} << 40, sending ? std::size_t{1} << 40 : n);
     });
     Outcome outcome;
@@ -306,7 +299,7 @@ class Unsure final : public test::WrappedChannel {
 
 TEST_CASE("a call that fails while it is sent leaves nothing for its answer to write to") {
   Unsure::Timing timing;
-  const Wrapping unsure([&](auto channel) { return std::make_unique<Unsure>(std::move(channel), timing); });
+  const test::Wrapping unsure([&](auto channel) { return std::make_unique<Unsure>(std::move(channel), timing); });
   test::RemoteContext remote;
   constexpr std::size_t bytes = 6000;
   CUdeviceptr memory = 0;

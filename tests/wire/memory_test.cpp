@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "client/stats.h"
 #include "fixture.h"
 #include "hand_made_client.h"
+#include "wrap.h"
 
 using namespace fargpu;
 using test::HandMadeClient;
@@ -468,4 +470,53 @@ TEST_CASE("a worker decompresses nothing that the session does not have") {
   CHECK(send(99, 0x1000'0000'0000, 5) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(send(1, 0x1000'0000'0000, 5) == CUDA_ERROR_INVALID_VALUE);
   CHECK(send(1, ~0ull - 3, ~0ull) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("memory that nobody has asked for yet is bounded, however many threads ask at once") {
+  constexpr std::uint64_t piece = 4u << 20;
+  constexpr unsigned threads = 16;
+  test::HoldBack hold;
+  const test::Wrapping wrapping([&](auto channel) { return hold.wrap(std::move(channel)); });
+  RemoteContext remote;
+  CUdeviceptr address = 0;
+  // So that the worker is asked for as many spare pieces as it may be.
+  for (int i = 0; i < 20; ++i) REQUIRE(cuMemAlloc_v2(&address, piece) == CUDA_SUCCESS);
+  const std::uint64_t before = remote.driver->memory_bytes(), kept = before - 20 * piece;
+  REQUIRE(kept <= client::DeviceMemory::spare_bytes_min);
+  const auto sent = client::stats::of(Opcode::backMemory).sent.load();
+  const std::uint64_t wanted = kept / piece + threads;  // what is kept, and one request of each thread
+  hold.begin();
+  std::vector<std::future<CUresult>> asking;
+  for (unsigned i = 0; i < wanted; ++i)
+    asking.push_back(std::async(std::launch::async, [&] {
+      CUdeviceptr mine = 0;
+      const CUresult bad = cuCtxSetCurrent(remote.context);
+      return bad != CUDA_SUCCESS ? bad : cuMemAlloc_v2(&mine, piece);
+    }));
+  while (client::stats::of(Opcode::backMemory).sent.load() < sent + threads) std::this_thread::yield();
+  hold.end();
+  for (auto& thread : asking) CHECK(thread.get() == CUDA_SUCCESS);
+  CHECK(remote.driver->memory_bytes() <= 20 * piece + wanted * piece + client::DeviceMemory::spare_bytes_min);
+}
+
+// A first training step, as PyTorch's allocator sees it, in small: few sizes, many times.
+TEST_CASE("a program that grows asks for memory of one size a few times") {
+  constexpr std::uint64_t mib = 1u << 20;
+  RemoteContext remote;
+  const auto before = client::stats::of(Opcode::backMemory).sent.load();
+  unsigned allocations = 0;
+  std::uint64_t bytes = 0;
+  const auto allocate = [&](std::uint64_t size) {
+    CUdeviceptr address = 0;
+    REQUIRE(cuMemAlloc_v2(&address, size) == CUDA_SUCCESS);
+    ++allocations;
+    bytes += size;
+  };
+  for (int layer = 0; layer < 12; ++layer) {
+    for (const std::uint64_t size : {8 * mib, 2 * mib, 2 * mib, 6 * mib, 4 * mib}) allocate(size);
+  }
+  const auto asked = client::stats::of(Opcode::backMemory).sent.load() - before;
+  CHECK(allocations == 60);
+  CHECK(asked <= 20);  // pieces by one, two, four and eight, as far as there is room
+  CHECK(remote.driver->memory_bytes() <= bytes + client::DeviceMemory::spare_bytes_min);
 }

@@ -60,7 +60,7 @@ TEST_CASE("access of one device to another's memory holds for present and later 
 
   REQUIRE(cuCtxSetCurrent(two.other) == CUDA_SUCCESS);
   CUdeviceptr later = 0;
-  REQUIRE(cuMemAlloc_v2(&later, Two::bytes) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&later, 2 * Two::bytes) == CUDA_SUCCESS);  // of another size: with one of the same a spare would come
   CHECK(two.accesses_set() == 3);  // its own device and the peer
   CHECK(cuCtxDisablePeerAccess(two.context) == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);  // it is the other's
   REQUIRE(cuCtxSetCurrent(two.context) == CUDA_SUCCESS);

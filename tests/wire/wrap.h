@@ -1,8 +1,11 @@
 #pragma once
 // What sessions of the fixture may be put behind: their client's end of the channel, changed.
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "protocol/channel.h"
 
@@ -27,6 +30,47 @@ class WrappedChannel : public Channel {
 
  private:
   const std::unique_ptr<Channel> channel_;
+};
+
+/// Sets wrap_channel for as long as it lives.
+struct Wrapping {
+  template <class Wrap>
+  explicit Wrapping(Wrap&& wrap) : before(std::exchange(wrap_channel, std::forward<Wrap>(wrap))) {}
+  ~Wrapping() { wrap_channel = before; }
+  decltype(wrap_channel) before;
+};
+
+/// What the client is told can be held back: what it sends goes on its way meanwhile.
+class HoldBack {
+ public:
+  /// From now on; whoever wants answers waits.
+  void begin() { set(true); }
+  void end() { set(false); }
+  std::unique_ptr<Channel> wrap(std::unique_ptr<Channel> channel) { return std::make_unique<Held>(std::move(channel), *this); }
+
+ private:
+  class Held final : public WrappedChannel {
+   public:
+    Held(std::unique_ptr<Channel> channel, HoldBack& hold) : WrappedChannel(std::move(channel)), hold_(hold) {}
+    std::size_t receive_some(std::span<std::byte> buffer) override {
+      std::unique_lock lock(hold_.mutex_);
+      hold_.changed_.wait(lock, [&] { return !hold_.held_; });
+      lock.unlock();
+      return WrappedChannel::receive_some(buffer);
+    }
+
+   private:
+    HoldBack& hold_;
+  };
+  void set(bool held) {
+    const std::lock_guard lock(mutex_);
+    held_ = held;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false;
 };
 
 }  // namespace fargpu::test
