@@ -1,6 +1,7 @@
 #include "functions.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "context.h"
 #include "protocol/errors.h"
@@ -16,6 +17,8 @@ void Function::reset() {
   context = 0;
   functions.clear();
   attributes.clear();
+  changes = 0;
+  clusters.clear();
   legacy = {};
   for (auto& size : cluster) size = 0;
   for (auto& known : launched) known = 0;
@@ -67,51 +70,112 @@ Function* Functions::find_named(Handle library, const std::string& name) const {
   return known == named_.end() ? nullptr : kernels_.find(known->second);
 }
 
+void Functions::note_module(Handle module, std::uint32_t context) {
+  const std::lock_guard lock(mutex_);
+  modules_[module.value()] = context;
+}
+
 void Functions::forget_owner(Handle owner) {
   {
     const std::lock_guard lock(mutex_);
     named_.erase(named_.lower_bound({owner.value(), ""}), named_.lower_bound({owner.value() + 1, ""}));
+    modules_.erase(owner.value());
   }
-  for (auto* map : {&functions_, &kernels_}) {
-    std::vector<Handle> gone;
-    map->for_each([&](Handle handle, Function& function) {
-      if (function.owner == owner) gone.push_back(handle);
-    });
-    for (const Handle handle : gone) map->erase(handle);
-  }
+  // A kernel's function goes with the library as its kernel does.
+  std::vector<Handle> kernels, functions;
+  kernels_.for_each([&](Handle handle, Function& kernel) {
+    if (kernel.owner == owner) kernels.push_back(handle);
+  });
+  functions_.for_each([&](Handle handle, Function& function) {
+    const bool of_kernel =
+        function.owner.kind() == HandleKind::kernel && std::find(kernels.begin(), kernels.end(), function.owner) != kernels.end();
+    if (function.owner == owner || of_kernel) functions.push_back(handle);
+  });
+  for (const Handle handle : kernels) kernels_.erase(handle);
+  for (const Handle handle : functions) functions_.erase(handle);
 }
 
-void Functions::forget_context(std::uint32_t context) {
+Function* Functions::derive(const Function& kernel, const Context& context) {
+  // Code for this device that the driver has looked at, and nothing that was set and that the function might not share.
+  const auto facts = kernel.attributes.find(context.device);
+  if (facts == kernel.attributes.end() || !facts->second.value(CU_FUNC_ATTRIBUTE_NUM_REGS) || kernel.changes != 0) return nullptr;
+  // Functions that the worker knows already keep their handles.
+  if (context.green || library_modules_) return nullptr;
+  const auto [handle, function] = functions_.create();
+  if (!function) return nullptr;
+  function->handle = handle;
+  function->owner = function->kernel = kernel.handle;
+  function->name = kernel.name;
+  function->parameters = kernel.parameters;
+  function->parameter_bytes = kernel.parameter_bytes;
+  function->gaps = kernel.gaps;
+  function->context = context.id();
+  function->attributes.emplace(-1, facts->second);
+  return function;
+}
+
+void Functions::forget_green(std::uint32_t context) {
   kernels_.for_each([&](Handle, Function& kernel) {
     const std::lock_guard lock(kernel.mutex);
     kernel.functions.erase(context);
   });
 }
 
-void Functions::attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value) {
-  const auto forget_launches = [](Function& f) {
-    for (auto& known : f.launched) known = 0;  // what was accepted may not be any more, and the other way round
-  };
-  std::vector<Handle> relatives;
+void Functions::forget_context(const Context& context) {
+  forget_green(context.id());
+  // A kernel's attributes are its device's, and what becomes of them when that is reset is the driver's to say.
+  if (context.primary) {
+    kernels_.for_each([&](Handle, Function& kernel) {
+      const std::lock_guard lock(kernel.mutex);
+      kernel.attributes.erase(context.device);
+      kernel.changed();
+    });
+  }
+  std::vector<Handle> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [module, its_context] : modules_)
+      if (its_context == context.id()) gone.emplace_back(module);
+  }
+  for (const Handle module : std::exchange(gone, {})) forget_owner(module);
+  functions_.for_each([&](Handle handle, Function& function) {
+    if (function.context == context.id()) gone.push_back(handle);
+  });
+  for (const Handle handle : gone) functions_.erase(handle);
+}
+
+std::vector<Handle> Functions::attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value,
+                                                 std::uint64_t changes) {
+  std::vector<Handle> same{function.handle};
+  Handle kernel;
   {
     const std::lock_guard lock(function.mutex);
     const auto known = function.attributes.find(device);
     const auto index = static_cast<std::size_t>(attribute);
-    if (known != function.attributes.end() && index < known->second.values.size()) {
+    if (function.changes != changes) {
+      function.attributes.clear();  // several were set at once: which one came last the worker knows
+    } else if (known != function.attributes.end() && index < known->second.values.size()) {
       known->second.values[index] = value;
       known->second.results[index] = CUDA_SUCCESS;
     }
-    if (function.kernel) relatives.push_back(function.kernel);
-    for (const auto& [context, handle] : function.functions) relatives.push_back(handle);
+    function.changed();
+    kernel = function.kernel;
+    for (const auto& [context, handle] : function.functions) same.push_back(handle);
   }
-  forget_launches(function);
-  for (const Handle handle : relatives) {
+  if (Function* const whole = kernel ? kernels_.find(kernel) : nullptr) {
+    same.push_back(kernel);
+    const std::lock_guard lock(whole->mutex);
+    for (const auto& [context, handle] : whole->functions)
+      if (handle != function.handle) same.push_back(handle);
+  }
+  for (const Handle handle : same) {
     Function* const relative = find(handle_cast<CUfunction>(handle));
-    if (!relative) continue;
+    if (!relative || relative == &function) continue;
     const std::lock_guard lock(relative->mutex);
     relative->attributes.clear();
-    forget_launches(*relative);
+    relative->changed();
   }
+  return same;
 }
 
 }  // namespace fargpu::client

@@ -51,6 +51,16 @@ struct Function {
   };
   static Attributes read(wire::FunctionAttributesReply::Reader reply);
   std::map<int, Attributes> attributes;
+  /// How often attributes of it, or of what it is one with, were set: what was asked for before such a change is not kept after it.
+  std::uint64_t changes = 0;
+  /// Answers about clusters, by question. They go with every change.
+  std::map<std::string, int> clusters;
+  /// Under `mutex`: something that answers depend on has changed.
+  void changed() {
+    ++changes;
+    clusters.clear();
+    for (auto& known : launched) known = 0;  // what was accepted may not be any more, and the other way round
+  }
 
   /// The cluster it was compiled for, zeros for none: known once a launch was accepted.
   std::array<std::atomic<unsigned>, 3> cluster{};
@@ -96,18 +106,33 @@ class Functions {
   Function* learn(wire::FunctionReply::Reader reply, const Context* context);
   /// A kernel of a library that is known by its name, or null.
   Function* find_named(Handle library, const std::string& name) const;
+  /// A module was loaded into this context, and its functions go with that.
+  void note_module(Handle module, std::uint32_t context);
   /// Forgets all functions of a module or library that is unloaded.
   void forget_owner(Handle owner);
-  /// Forgets the functions that kernels have in a context that is closed.
-  void forget_context(std::uint32_t context);
-  /// An attribute was set: what is known of the function changes, and of the kernel or functions that it is one with.
-  void attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value);
+  /// The function that a kernel has in a context, by a handle of the client's own and as far as the kernel's facts tell; null if they do
+  /// not tell enough. It is there once it is published. Under the kernel's mutex.
+  Function* derive(const Function& kernel, const Context& context);
+  void publish(const Function& function) { functions_.publish(function.handle); }
+  /// Forgets what there was in a context that is closed: the functions of its modules, those that kernels have in it.
+  void forget_context(const Context& context);
+  /// The same for a green context, whose functions go on as those of its primary context.
+  void forget_green(std::uint32_t context);
+  /// An attribute was set, when so many changes of the function were known: what is known of it changes, and of the kernel or functions that
+  /// it is one with. These are returned, itself among them.
+  std::vector<Handle> attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value, std::uint64_t changes);
+
+  /// The program has the module that is behind a library: functions found in it are those of the library's kernels, unknown to us.
+  void note_library_module() { library_modules_ = true; }
+  bool library_modules() const { return library_modules_; }
 
  private:
+  std::atomic<bool> library_modules_{false};
   HandleMap<Function> functions_{HandleKind::function};
   HandleMap<Function> kernels_{HandleKind::kernel};
   mutable std::mutex mutex_;
   std::map<std::pair<std::uint64_t, std::string>, Handle> named_;  // kernels, by library and name
+  std::map<std::uint64_t, std::uint32_t> modules_;                 // the context of each
 };
 
 }  // namespace fargpu::client

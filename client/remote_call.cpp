@@ -112,7 +112,7 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   counts.nanoseconds.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
   session_.note_wait(took);
   if (pending_.result == CUDA_SUCCESS)
-    for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale);
+    for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale, subject_);
   else
     log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
   if (context_ && ends_context(pending_.result)) session_.fail_contexts(context_->device, pending_.result);
@@ -122,13 +122,14 @@ CUresult RemoteCallBase::wait(Stream* stream) {
 CUresult RemoteCallBase::recall() {
   if (const CUresult bad = prepare(nullptr); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
-  const ReplyCache::Key key = ReplyCache::key(opcode_, context_ ? context_->id() : 0, message);
+  const ReplyCache::Key key = ReplyCache::key(opcode_, context_ ? context_->id() : 0, message, subject_);
   if (session_.replies().find(key, pending_.message)) {
     stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
     return CUDA_SUCCESS;
   }
+  const std::uint64_t changes = session_.replies().changes();
   const CUresult result = wait(nullptr);
-  if (result == CUDA_SUCCESS) session_.replies().keep(key, pending_.message);
+  if (result == CUDA_SUCCESS) session_.replies().keep(key, pending_.message, changes);
   return result;
 }
 

@@ -51,8 +51,14 @@ class RemoteCallBase {
   /// The program wants its threads to sleep while they wait.
   void sleeps() { manner_ = Receiver::Manner::sleep; }
 
+  /// What the answer tells of, or what the call changes: the only object of which kept answers are forgotten after it.
+  void about(Handle subject) { subject_ = subject.value(); }
+
   /// All that the work needs of this process went with the call, and nobody but later work can tell when it is done.
   void taken() { taken_ = true; }
+
+  /// What it would be answered instead of being sent. For calls that are answered from what is known.
+  CUresult refusal() { return prepare(nullptr); }
 
   /// Sends it without waiting. A failure that the worker meets comes back later. Work on a stream names it.
   CUresult post() { return post(nullptr); }
@@ -102,6 +108,7 @@ class RemoteCallBase {
   std::uint64_t number_ = 0;
   bool host_visible_ = false;
   bool taken_ = false;
+  std::uint64_t subject_ = 0;
   Receiver::Manner manner_ = Receiver::Manner::spin;
   std::vector<Stream*> further_streams_;
 };

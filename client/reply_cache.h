@@ -1,6 +1,8 @@
 #pragma once
 // Answers that do not change: requests of mode "cached" are sent once.
 
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -17,12 +19,13 @@ class ReplyCache {
  public:
   using Key = std::string;
 
-  /// Opcode, context and the request's bytes: equal requests have equal messages.
-  static Key key(Opcode opcode, std::uint32_t context, std::span<const std::byte> message) {
-    Key key(6 + message.size(), '\0');
-    std::memcpy(key.data(), &opcode, 2);
-    std::memcpy(key.data() + 2, &context, 4);
-    if (!message.empty()) std::memcpy(key.data() + 6, message.data(), message.size());
+  /// Opcode, the object that is asked about (0: none), context and the request's bytes: equal requests have equal messages.
+  static Key key(Opcode opcode, std::uint32_t context, std::span<const std::byte> message, std::uint64_t subject = 0) {
+    Key key(prefix_bytes + message.size(), '\0');
+    std::memcpy(key.data(), &opcode, sizeof(opcode));
+    std::memcpy(key.data() + sizeof(opcode), &subject, sizeof(subject));
+    std::memcpy(key.data() + sizeof(opcode) + sizeof(subject), &context, sizeof(context));
+    if (!message.empty()) std::memcpy(key.data() + prefix_bytes, message.data(), message.size());
     return key;
   }
 
@@ -34,25 +37,38 @@ class ReplyCache {
     return true;
   }
 
-  void keep(const Key& key, const std::vector<std::byte>& reply) {
+  /// Grows whenever something is forgotten: to be read before an answer is asked for.
+  std::uint64_t changes() const { return changes_.load(); }
+
+  /// An answer that was asked for when there had been so many changes: it may tell of what was before the last one, and then it is not kept.
+  void keep(const Key& key, const std::vector<std::byte>& reply, std::uint64_t changes) {
     const std::unique_lock lock(mutex_);
+    if (changes != changes_) return;
     if (replies_.size() >= entries_max) replies_.clear();
     replies_[key] = reply;
   }
 
-  /// Something these answers depend on has changed.
-  void forget(Opcode opcode) {
+  /// Something these answers depend on has changed: of all objects, or of one.
+  void forget(Opcode opcode, std::uint64_t subject = 0) {
+    char prefix[sizeof(opcode) + sizeof(subject)];
+    std::memcpy(prefix, &opcode, sizeof(opcode));
+    std::memcpy(prefix + sizeof(opcode), &subject, sizeof(subject));
+    const std::size_t bytes = subject ? sizeof(prefix) : sizeof(opcode);
     const std::unique_lock lock(mutex_);
-    std::erase_if(replies_, [&](const auto& entry) { return std::memcmp(entry.first.data(), &opcode, 2) == 0; });
+    ++changes_;
+    std::erase_if(replies_, [&](const auto& entry) { return std::memcmp(entry.first.data(), prefix, bytes) == 0; });
   }
   void clear() {
     const std::unique_lock lock(mutex_);
+    ++changes_;
     replies_.clear();
   }
 
  private:
+  static constexpr std::size_t prefix_bytes = sizeof(Opcode) + sizeof(std::uint64_t) + sizeof(std::uint32_t);
   static constexpr std::size_t entries_max = 1u << 16;
   mutable std::shared_mutex mutex_;
+  std::atomic<std::uint64_t> changes_{0};
   std::unordered_map<Key, std::vector<std::byte>> replies_;
 };
 

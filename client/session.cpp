@@ -177,7 +177,7 @@ void Session::close_green(Context& context) {
     map_.add(region);
   }
   graph_memory_.inherit(context, heir);
-  functions_.forget_context(context.id());
+  functions_.forget_green(context.id());
 }
 
 CUresult Session::close_context(Thread& thread, Context& context) {
@@ -207,7 +207,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
     return result;
   }
   for (const Handle handle : events) events_.erase(handle);
-  functions_.forget_context(context.id());
+  functions_.forget_context(context);
   graph_memory_.context_closed(context);
   peers_.context_closed(thread, context);
   shared_memory_.context_closed(thread, context);

@@ -390,6 +390,12 @@ struct FindFunction {
   owner @0 :UInt64;               # module, library or kernel
   name @1 :Text;
 }
+struct KernelFunction {
+  # cuKernelGetFunction of a kernel of which the client knows all that the answer would say: the function gets the handle that the client
+  # gives. Deferred.
+  kernel @0 :UInt64;
+  function @1 :UInt64;
+}
 struct DescribeFunction {
   # Facts of a function or kernel that came by enumeration. Barrier.
   function @0 :UInt64;
@@ -485,7 +491,8 @@ struct LaunchTogether {
 }
 
 struct ClusterOccupancy {
-  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Cached.
+  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Barrier, once. Who asks about clusters of one shape asks about
+  # others next: the answers for those come with it. Of a grid that is one cluster they are for grids that are one cluster each.
   function @0 :UInt64;
   gridX @1 :UInt32;
   gridY @2 :UInt32;
@@ -499,6 +506,13 @@ struct ClusterOccupancy {
 }
 struct ClusterOccupancyReply {
   value @0 :Int32;
+  others @1 :List(ClusterAnswer);
+}
+struct ClusterAnswer {
+  x @0 :UInt32;
+  y @1 :UInt32;
+  z @2 :UInt32;
+  value @3 :Int32;
 }
 
 # --- graphs ---------------------------------------------------------------------------------------------------------------

@@ -34,8 +34,10 @@ CUresult get(Thread& thread, int* value, CUfunction_attribute attribute, Functio
     if (known.results[index] == CUDA_SUCCESS) *value = known.values[index];
     return known.results[index];
   };
+  std::uint64_t changes = 0;
   {
     const std::lock_guard lock(function.mutex);
+    changes = function.changes;
     if (const auto known = function.attributes.find(device); known != function.attributes.end()) {
       // A function that the driver had not loaded yet may be by now.
       if (const CUresult result = take(known->second); result != CUDA_ERROR_FUNCTION_NOT_LOADED) return result;
@@ -45,7 +47,8 @@ CUresult get(Thread& thread, int* value, CUfunction_attribute attribute, Functio
   if (const CUresult result = fetch(thread, function, device, fetched); result != CUDA_SUCCESS) return result;
   const CUresult result = take(fetched);
   const std::lock_guard lock(function.mutex);
-  function.attributes.insert_or_assign(device, std::move(fetched));
+  // What was asked for before another thread set something may be what was before that.
+  if (function.changes == changes) function.attributes.insert_or_assign(device, std::move(fetched));
   return result;
 }
 
@@ -76,16 +79,25 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
   in.setDevice(worker_device);
   in.setAttribute(attribute);
   in.setValue(value);
+  call.about(function.handle);
+  std::uint64_t changes = 0;
   const bool sure = [&] {
     const int ordinal = device >= 0 ? device : thread.context()->device;
     const std::lock_guard lock(function.mutex);
+    changes = function.changes;
     const auto known = function.attributes.find(device);
     return known != function.attributes.end() &&
            surely_settable(thread.session().facts().devices[static_cast<std::size_t>(ordinal)], known->second, attribute, value);
   }();
   const CUresult result = sure ? call.post() : call.wait();
-  for (const Opcode stale : forgotten_after(Opcode::setFunctionAttribute)) thread.session().replies().forget(stale);
-  if (result == CUDA_SUCCESS) thread.session().functions().attribute_changed(function, device, attribute, value);
+  if (result != CUDA_SUCCESS) return result;
+  Session& session = thread.session();
+  const std::vector<Handle> same = session.functions().attribute_changed(function, device, attribute, value, changes);
+  for (const Opcode stale : forgotten_after(Opcode::setFunctionAttribute)) {
+    if (session.functions().library_modules()) session.replies().forget(stale);  // which of them are one we do not know
+    else
+      for (const Handle one : same) session.replies().forget(stale, one.value());
+  }
   return result;
 }
 

@@ -52,6 +52,8 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
       [&](CUresult result, wire::LoadImageReply::Reader out) {
         JitOutputs(jit).store(out);
         handle = out.getHandle();
+        if (module && result == CUDA_SUCCESS)
+          thread.session().functions().note_module(Handle(handle), thread.session().home(*thread.context()).id());
         for (const auto kernel : out.getKernels()) thread.session().functions().learn(kernel, thread.context());
         return result;
       });
@@ -230,27 +232,59 @@ CUresult cuLibraryGetKernel(Thread& thread, CUkernel* out, CUlibrary library, co
 
 CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  Function* const known = thread.session().functions().find_kernel(kernel);
+  Functions& functions = thread.session().functions();
+  Function* const known = functions.find_kernel(kernel);
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   const Context* const context = thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  std::uint64_t changes = 0;
   {
     const std::lock_guard lock(known->mutex);
     if (const auto found = known->functions.find(context->id()); found != known->functions.end()) {
       *out = handle_cast<CUfunction>(found->second);
       return CUDA_SUCCESS;
     }
+    // Nobody waits for what would only say what is known. Should the driver have no room for the code, that is said late.
+    if (thread.session().worker_serves(Opcode::kernelFunction)) {
+      RemoteCall<wire::KernelFunction> call(thread, Opcode::kernelFunction, ContextNeed::current);
+      if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
+      if (Function* const derived = functions.derive(*known, *context)) {
+        call.in().setKernel(known->handle.value());
+        call.in().setFunction(derived->handle.value());
+        if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
+        functions.publish(*derived);
+        known->functions[context->id()] = derived->handle;
+        *out = handle_cast<CUfunction>(derived->handle);
+        return CUDA_SUCCESS;
+      }
+    }
+    changes = known->changes;
   }
   Function* function = nullptr;
   const CUresult result = find_function(thread, handle_of(kernel), "", ContextNeed::current, function);
   if (result != CUDA_SUCCESS) return result;
-  {
-    const std::lock_guard lock(function->mutex);
-    function->kernel = known->handle;
-  }
   const std::lock_guard lock(known->mutex);
+  {
+    const std::lock_guard function_lock(function->mutex);
+    function->kernel = known->handle;
+    if (known->changes != changes) function->attributes.clear();  // they may be from before something was set
+  }
   known->functions[context->id()] = function->handle;
   *out = handle_cast<CUfunction>(function->handle);
+  return result;
+}
+
+CUresult cuLibraryGetModule(Thread& thread, CUmodule* module, CUlibrary library) {
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
+  RemoteCall<wire::CuLibraryGetModule> call(thread, Opcode::cuLibraryGetModule, ContextNeed::current);
+  if (!call) return call.error();
+  call.in().setLibrary(handle_of(library).value());
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  const Handle found(call.out<wire::CuLibraryGetModuleReply>().getPMod());
+  thread.session().functions().note_library_module();
+  *module = handle_cast<CUmodule>(found);
   return result;
 }
 

@@ -1,13 +1,19 @@
 // Occupancy questions whose arguments need hand work. CUDA Driver API, "Occupancy".
 
 #include <algorithm>
+#include <array>
+#include <mutex>
+#include <optional>
+#include <string>
 
 #include "calls_module.capnp.h"
 #include "client/entry.h"
 #include "client/launch_codec.h"
 #include "client/remote_call.h"
 #include "client/session.h"
+#include "client/stats.h"
 #include "client_hand.h"
+#include "cuda_facts.h"
 #include "operations.capnp.h"
 
 namespace fargpu::client::hand {
@@ -22,6 +28,7 @@ CUresult active_blocks(Thread& thread, const Function& function, int block, std:
   in.setBlockSize(block);
   in.setDynamicSMemSize(shared_bytes);
   in.setFlags(flags);
+  call.about(function.handle);
   const CUresult result = call.recall();
   if (result == CUDA_SUCCESS)
     blocks = call.out<wire::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsReply>().getNumBlocks();
@@ -42,12 +49,71 @@ void learn_fit(Function& function, const Context& context, const CUlaunchConfig&
   }
 }
 
+/// A question about clusters, in the form in which its answer is kept.
+class ClusterQuestion {
+ public:
+  using Size = std::array<unsigned, 3>;
+
+  ClusterQuestion(const Context& context, const CUlaunchConfig& config, bool potential)
+      : grid_{config.gridDimX, config.gridDimY, config.gridDimZ} {
+    add(context.id());
+    add(potential);
+    add(config.sharedMemBytes);
+    for (const unsigned size : {config.blockDimX, config.blockDimY, config.blockDimZ}) add(size);
+    for (unsigned i = 0; i < config.numAttrs; ++i) {
+      const CUlaunchAttribute& attribute = config.attrs[i];
+      const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
+      add(attribute.id);
+      if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && cluster_ == Size{})
+        cluster_ = {attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z};
+      else if (facts) rest_.append(reinterpret_cast<const char*>(&attribute.value), facts->bytes);
+    }
+  }
+  std::string key() const { return key(grid_, cluster_); }
+  /// Of the same question about other clusters, as ClusterOccupancy has it.
+  std::string key(const Size& cluster) const { return key(grid_ == cluster_ ? cluster : grid_, cluster); }
+
+ private:
+  template <class Number>
+  void add(Number number) {
+    rest_.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  std::string key(const Size& grid, const Size& cluster) const {
+    std::string key(reinterpret_cast<const char*>(grid.data()), sizeof(grid));
+    key.append(reinterpret_cast<const char*>(cluster.data()), sizeof(cluster));
+    return key + rest_;
+  }
+
+  Size grid_;
+  Size cluster_{};  // zeros where the question names none
+  std::string rest_;
+};
+
 CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaunchConfig* config, bool potential) {
+  constexpr std::size_t answers_max = 1024;  // that are kept of one function
   if (!value || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   Function* const function = thread.session().functions().find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::ClusterOccupancy> call(thread, Opcode::clusterOccupancy, ContextNeed::current);
   if (!call) return call.error();
+  if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
+  const ClusterQuestion question(*thread.context(), *config, potential);
+  const auto take = [&](int answer) {
+    *value = answer;
+    if (!potential && answer > 0) learn_fit(*function, *thread.context(), *config);
+    return CUDA_SUCCESS;
+  };
+  std::uint64_t changes = 0;
+  std::optional<int> known;
+  {
+    const std::lock_guard lock(function->mutex);
+    changes = function->changes;
+    if (const auto found = function->clusters.find(question.key()); found != function->clusters.end()) known = found->second;
+  }
+  if (known) {
+    stats::of(Opcode::clusterOccupancy).recalled.fetch_add(1, std::memory_order_relaxed);
+    return take(*known);
+  }
   auto in = call.in();
   in.setFunction(function->handle.value());
   in.setGridX(config->gridDimX);
@@ -61,11 +127,20 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   if (const CUresult bad = write_attributes(thread, config->attrs, config->numAttrs, in.initAttributes(config->numAttrs));
       bad != CUDA_SUCCESS)
     return bad;
-  const CUresult result = call.recall();
+  const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  *value = call.out<wire::ClusterOccupancyReply>().getValue();
-  if (!potential && *value > 0) learn_fit(*function, *thread.context(), *config);
-  return result;
+  const auto out = call.out<wire::ClusterOccupancyReply>();
+  {
+    const std::lock_guard lock(function->mutex);
+    if (function->changes == changes) {  // else it may be an answer about what was before
+      if (function->clusters.size() >= answers_max) function->clusters.clear();
+      function->clusters[question.key()] = out.getValue();
+      for (const auto other : out.getOthers())
+        if (!potential && function->clusters.size() < answers_max)
+          function->clusters.emplace(question.key({other.getX(), other.getY(), other.getZ()}), other.getValue());
+    }
+  }
+  return take(out.getValue());
 }
 
 }  // namespace

@@ -135,6 +135,12 @@ class Call:
         return [a for a in self.arguments if a.direction in ("out", "inout") and not (minted and a.creates)]
 
     @property
+    def subject(self) -> Argument | None:
+        """The function that a kept answer tells of: such answers are forgotten function by function."""
+        asked = [a for a in self.inputs if self.mode == "cached" and a.form == "handle" and a.kind == "function"]
+        return (asked or [None])[0]
+
+    @property
     def minted(self) -> list[Argument]:
         """Handles that the client gives and the request therefore carries."""
         return [a for a in self.arguments if self.mode == "deferred" and a.creates]

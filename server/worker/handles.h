@@ -145,7 +145,9 @@ class Handles {
       owned_.erase(owned);
       for (const Handle part : gone) forget(part.kind(), part);
     }
-    by_value_[number(kind)].erase(entry->value);
+    // An object that had a handle when the client gave it another one is known by the newer one.
+    auto& known = by_value_[number(kind)];
+    if (const auto found = known.find(entry->value); found != known.end() && found->second == handle.id()) known.erase(found);
     entry->live = false;
     entry->layout.reset();
     if (handle.index() >= Handle::worker_index_first) free_[number(kind)].push_back(handle.index());

@@ -42,6 +42,7 @@ struct Kernel {
   std::string name;
   std::vector<std::pair<std::size_t, std::size_t>> parameters;  // offset, bytes
   std::map<int, int> attributes;
+  unsigned resets = 0;  ///< of primary contexts, when they were set
   struct Module* module = nullptr;
 };
 
@@ -114,6 +115,7 @@ struct State {
   std::map<std::uint64_t, std::size_t> globals;
   std::set<void*> objects;
   unsigned long long next_number = 1;
+  unsigned resets = 0;  // of primary contexts
 };
 
 State& state() {
@@ -535,6 +537,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = 32; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = 227 * 1024; break;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: *value = 0x7FFFFFFF; break;
@@ -585,6 +588,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   const Lock lock(state().mutex);
   state().primary[device].retained = 0;
   state().primary[device].failure = CUDA_SUCCESS;
+  ++state().resets;
   drop_textures(reinterpret_cast<CUcontext>(&state().primary[device]));
   drop_arrays(reinterpret_cast<CUcontext>(&state().primary[device]));
   return CUDA_SUCCESS;
@@ -1209,13 +1213,20 @@ CUresult cuFuncGetName(const char** name, CUfunction f) {
   return CUDA_SUCCESS;
 }
 CUresult cuKernelGetName(const char** name, CUkernel kernel) { return behaviour::cuFuncGetName(name, reinterpret_cast<CUfunction>(kernel)); }
+// What was set goes with the primary context.
+std::map<int, int>& attributes_of(Kernel& kernel) {
+  if (kernel.resets != state().resets)
+    std::erase_if(kernel.attributes, [](const auto& a) { return a.first != CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES; });
+  kernel.resets = state().resets;
+  return kernel.attributes;
+}
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction f) {
   const Lock lock(state().mutex);
   Kernel* const kernel = live<Kernel>(f);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  *value = kernel->attributes.contains(attribute) ? kernel->attributes[attribute]
-           : attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
-                                                                  : 0;
+  auto& attributes = attributes_of(*kernel);
+  const int initial = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+  *value = attributes.contains(attribute) ? attributes[attribute] : initial;
   return CUDA_SUCCESS;
 }
 CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice) {
@@ -1224,7 +1235,7 @@ CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkern
 CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attribute, int value) {
   const Lock lock(state().mutex);
   if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
-  live<Kernel>(f)->attributes[attribute] = value;
+  attributes_of(*live<Kernel>(f))[attribute] = value;
   return CUDA_SUCCESS;
 }
 CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice) {
@@ -1236,6 +1247,26 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, in
 }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction f, int block, std::size_t shared, unsigned) {
   return behaviour::cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, f, block, shared);
+}
+// A cluster that is wide fits one time less than one that is high.
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction f, const CUlaunchConfig* config) {
+  const Lock lock(state().mutex);
+  Kernel* const kernel = live<Kernel>(f);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  unsigned size[3] = {1, 1, 1};
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+    const auto& cluster = config->attrs[i].value.clusterDim;
+    size[0] = cluster.x, size[1] = cluster.y, size[2] = cluster.z;
+  }
+  const unsigned all = size[0] * size[1] * size[2];
+  auto& attributes = attributes_of(*kernel);
+  const unsigned most = attributes[CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] ? 16 : 8;
+  if (all == 0 || all > most || config->gridDimX % size[0] || config->gridDimY % size[1] || config->gridDimZ % size[2])
+    return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  const int shared = std::max(attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES], 48 * 1024);
+  *clusters = config->sharedMemBytes > static_cast<unsigned>(shared) ? 0 : static_cast<int>(132 / all) - (size[0] > size[1] ? 1 : 0);
+  return CUDA_SUCCESS;
 }
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,

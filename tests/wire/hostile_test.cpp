@@ -51,6 +51,11 @@ TEST_CASE("a worker refuses what it can refuse, and goes on") {
     in.setBytes(4u << 20);
   });
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
+  client.send_call<wire::KernelFunction>(Opcode::kernelFunction, [](auto in) {
+    in.setKernel(Handle(HandleKind::kernel, Handle::worker_index_first, 1).value());
+    in.setFunction(Handle(HandleKind::function, 1, 1).value());
+  });
+  CHECK(client.reply() == CUDA_ERROR_INVALID_HANDLE);
   client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [](auto in) {
     in.setAddress(0x5000);
     in.setBytes(4096);
@@ -425,6 +430,11 @@ TEST_CASE("a worker ends the session of a client that breaks the protocol") {
       client.send_call<wire::CuStreamCreate>(Opcode::cuStreamCreate,
                                              [](auto in) { in.setPhStream(Handle(HandleKind::stream, 3, 1).value()); });
     }
+    wanted = "not free";
+  }
+  SECTION("a handle of another kind for a function") {
+    client.send_call<wire::KernelFunction>(Opcode::kernelFunction,
+                                           [](auto in) { in.setFunction(Handle(HandleKind::kernel, 3, 1).value()); });
     wanted = "not free";
   }
   const std::string why = client.worker_end();

@@ -2,10 +2,12 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <future>
 #include <string>
 
 #include "client/stats.h"
 #include "fixture.h"
+#include "wrap.h"
 
 using namespace fargpu;
 using test::RemoteContext;
@@ -13,6 +15,51 @@ using test::RemoteContext;
 namespace {
 
 std::uint64_t frames(Opcode opcode) { return client::stats::of(opcode).sent.load(); }
+
+/// How many round trips `body` makes.
+template <class Body>
+std::uint64_t trips(Body&& body) {
+  const auto before = client::stats::round_trips();
+  body();
+  return client::stats::round_trips() - before;
+}
+
+/// A library of the fake driver's kernels, and one of these with its function.
+struct LoadedKernel {
+  explicit LoadedKernel(const char* name = "fill32", const char* image = test::kernels) {
+    REQUIRE(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+    REQUIRE(cuLibraryGetKernel(&kernel, library, name) == CUDA_SUCCESS);
+  }
+  CUfunction function() const {
+    CUfunction found = nullptr;
+    REQUIRE(cuKernelGetFunction(&found, kernel) == CUDA_SUCCESS);
+    return found;
+  }
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+};
+
+/// What the driver says of clusters on a grid that is one of them.
+int clusters(CUfunction function, unsigned x, unsigned y, unsigned shared_bytes = 0, unsigned block = 128) {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attribute.value.clusterDim = {x, y, 1};
+  const CUlaunchConfig config{.gridDimX = x,
+                              .gridDimY = y,
+                              .gridDimZ = 1,
+                              .blockDimX = block,
+                              .blockDimY = 1,
+                              .blockDimZ = 1,
+                              .sharedMemBytes = shared_bytes,
+                              .hStream = nullptr,
+                              .attrs = &attribute,
+                              .numAttrs = 1};
+  int found = -1;
+  const CUresult result = cuOccupancyMaxActiveClusters(&found, function, &config);
+  return result == CUDA_SUCCESS ? found : -static_cast<int>(result);
+}
+/// What the fake driver answers.
+int clusters_expected(unsigned x, unsigned y) { return static_cast<int>(132 / (x * y)) - (x > y ? 1 : 0); }
 
 }  // namespace
 
@@ -235,4 +282,252 @@ TEST_CASE("variables of modules are device memory while the module is there") {
   CHECK(type == CU_MEMORYTYPE_DEVICE);
   REQUIRE(cuModuleUnload(module) == CUDA_SUCCESS);
   CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, table) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("the function of a kernel that is known well is not waited for") {
+  RemoteContext remote;
+  const auto sent_before = frames(Opcode::kernelFunction);
+  LoadedKernel fill;
+  CUfunction function = nullptr, again = nullptr;
+  CHECK(trips([&] {
+          REQUIRE(cuKernelGetFunction(&function, fill.kernel) == CUDA_SUCCESS);
+          REQUIRE(cuKernelGetFunction(&again, fill.kernel) == CUDA_SUCCESS);
+          int value = 0;
+          CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function) == CUDA_SUCCESS);
+          CHECK(value == 1024);
+          std::size_t offset = 0, bytes = 0;
+          CHECK(cuFuncGetParamInfo(function, 1, &offset, &bytes) == CUDA_SUCCESS);
+          CHECK(offset == 8);
+          const char* name = nullptr;
+          CHECK(cuFuncGetName(&name, function) == CUDA_SUCCESS);
+          CHECK(std::string(name) == "fill32");
+          CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536) == CUDA_SUCCESS);
+        }) == 0);
+  CHECK(again == function);
+  CHECK(function != reinterpret_cast<CUfunction>(fill.kernel));
+  CHECK(frames(Opcode::kernelFunction) == sent_before + 1);
+  // It is the driver's: it launches, and what was set is set.
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  unsigned n = 4, word = 7, back = 0;
+  void* arguments[] = {&memory, &n, &word};
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 65536, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&back, memory, 4) == CUDA_SUCCESS);
+  CHECK(back == 7);
+  CHECK(remote.driver->launches().back().shared_bytes == 65536);
+  int value = 0;
+  CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, function) == CUDA_SUCCESS);
+  // It goes with its library.
+  REQUIRE(cuLibraryUnload(fill.library) == CUDA_SUCCESS);
+  CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, function) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("a kernel has a function in each context, which goes with that") {
+  RemoteContext remote;
+  LoadedKernel fill;
+  const CUfunction here = fill.function();
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  const CUfunction there = fill.function();
+  CHECK(there != here);
+  CHECK(cuLaunchKernel(there, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);  // it has parameters
+  REQUIRE(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  int value = 0;
+  CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, there) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, here) == CUDA_SUCCESS);
+}
+
+TEST_CASE("the function of a kernel for which the driver has no room is missed late") {
+  RemoteContext remote;
+  LoadedKernel fill;
+  CUfunction function = nullptr;
+  remote.driver->script("cuKernelGetFunction", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  CHECK(cuKernelGetFunction(&function, fill.kernel) == CUDA_SUCCESS);
+  std::size_t free = 0, total = 0;
+  CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);  // it waits for an answer, which comes behind that of the function
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("the function of a kernel that was set up differently, or that was found in a module, is the worker's to name") {
+  RemoteContext remote;
+  SECTION("attributes of the kernel were set") {
+    LoadedKernel fill;
+    REQUIRE(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, fill.kernel, 0) == CUDA_SUCCESS);
+    CUfunction function = nullptr;
+    CHECK(trips([&] { function = fill.function(); }) == 1);
+    int value = 0;
+    CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, function) == CUDA_SUCCESS);
+    CHECK(value == 50);
+  }
+  SECTION("the program has the library's module") {
+    LoadedKernel fill;
+    CUmodule module = nullptr;
+    remote.driver->script("cuLibraryGetModule", CUDA_ERROR_NOT_SUPPORTED, 1);
+    CHECK(cuLibraryGetModule(&module, fill.library) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(cuLibraryGetModule(nullptr, fill.library) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuLibraryGetModule(&module, nullptr) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(trips([&] { fill.function(); }) == 0);
+    remote.driver->script("cuLibraryGetModule", CUDA_SUCCESS, 1);
+    REQUIRE(cuLibraryGetModule(&module, fill.library) == CUDA_SUCCESS);
+    LoadedKernel another;
+    CHECK(trips([&] { another.function(); }) == 1);
+  }
+}
+
+TEST_CASE("the first answer about clusters brings those about others") {
+  RemoteContext remote;
+  LoadedKernel fill, crash("crash");
+  const CUfunction function = fill.function(), other = crash.function();
+  const auto ask_all = [&] {
+    for (const unsigned x : {1u, 2u, 4u, 8u})
+      for (unsigned y = 1; x * y <= 8; y *= 2) CHECK(clusters(function, x, y) == clusters_expected(x, y));
+  };
+  CHECK(trips(ask_all) == 1);
+  CHECK(trips(ask_all) == 0);
+  // They are for this block and this much shared memory.
+  CHECK(trips([&] { CHECK(clusters(function, 2, 1, 1024) == clusters_expected(2, 1)); }) == 1);
+  CHECK(trips([&] { CHECK(clusters(function, 2, 1, 1024, 64) == clusters_expected(2, 1)); }) == 1);
+  // What the driver refuses it is asked about.
+  CHECK(trips([&] { CHECK(clusters(function, 16, 1) == -static_cast<int>(CUDA_ERROR_INVALID_CLUSTER_SIZE)); }) == 1);
+  // On a grid that is larger than a cluster.
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  CUlaunchConfig config{.gridDimX = 8,
+                        .gridDimY = 2,
+                        .gridDimZ = 1,
+                        .blockDimX = 128,
+                        .blockDimY = 1,
+                        .blockDimZ = 1,
+                        .sharedMemBytes = 0,
+                        .hStream = nullptr,
+                        .attrs = &attribute,
+                        .numAttrs = 1};
+  CHECK(trips([&] {
+          for (const unsigned x : {4u, 2u, 1u, 8u}) {
+            attribute.value.clusterDim = {x, 1, 1};
+            int found = 0;
+            CHECK(cuOccupancyMaxActiveClusters(&found, function, &config) == CUDA_SUCCESS);
+            CHECK(found == clusters_expected(x, 1));
+          }
+        }) == 1);
+  attribute.value.clusterDim = {1, 4, 1};
+  int found = 0;
+  CHECK(cuOccupancyMaxActiveClusters(&found, function, &config) == CUDA_ERROR_INVALID_CLUSTER_SIZE);
+  // An attribute of another kernel changes nothing of it, one of its own does, and so does one of its kernel.
+  CHECK(cuFuncSetAttribute(other, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) == CUDA_SUCCESS);
+  CHECK(trips(ask_all) == 0);
+  CHECK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) == CUDA_SUCCESS);
+  CHECK(trips([&] { CHECK(clusters(function, 16, 1) == clusters_expected(16, 1)); }) == 1);
+  CHECK(trips(ask_all) == 0);
+  CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 30, fill.kernel, 0) == CUDA_SUCCESS);
+  CHECK(trips(ask_all) == 1);
+}
+
+// What cuBLASLt does when it looks for the best of its kernels.
+TEST_CASE("a tuner that asks about clusters of many kernels makes one round trip for each") {
+  constexpr unsigned kernels = 20;
+  std::string image = ".version 8.0\n.target sm_90\n.address_size 64\n";
+  for (unsigned i = 0; i < kernels; ++i) image += ".entry gemm" + std::to_string(i) + "(.param .u64 a)\n";
+  RemoteContext remote;
+  LoadedKernel first("gemm0", image.c_str());
+  std::vector<CUkernel> found(kernels);
+  for (unsigned i = 0; i < kernels; ++i)
+    REQUIRE(cuLibraryGetKernel(&found[i], first.library, ("gemm" + std::to_string(i)).c_str()) == CUDA_SUCCESS);
+  CHECK(trips([&] {
+          for (unsigned round = 0; round < 2; ++round) {
+            for (const CUkernel kernel : found) {
+              CUfunction function = nullptr;
+              REQUIRE(cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS);
+              REQUIRE(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 200'000) == CUDA_SUCCESS);
+              for (const auto& [x, y] : {std::pair{1u, 1u}, {2u, 1u}, {1u, 2u}, {2u, 2u}})
+                CHECK(clusters(function, x, y, 200'000) == clusters_expected(x, y));
+            }
+          }
+        }) == kernels);
+}
+
+TEST_CASE("attributes that are asked for while another thread sets them are not kept as they were") {
+  test::HoldBack hold;
+  const test::Wrapping wrapping([&](auto channel) { return hold.wrap(std::move(channel)); });
+  RemoteContext remote;
+  remote.driver->script("cuKernelGetAttribute", CUDA_ERROR_FUNCTION_NOT_LOADED, 1);  // the first is asked for again
+  LoadedKernel fill;
+  const CUfunction function = fill.function();
+  const auto held = [&](Opcode opcode, auto&& ask) {
+    const auto before = frames(opcode);
+    hold.begin();
+    auto asking = std::async(std::launch::async, [&] {
+      const CUresult bad = cuCtxSetCurrent(remote.context);
+      return bad != CUDA_SUCCESS ? bad : ask();
+    });
+    while (frames(opcode) == before) std::this_thread::yield();
+    // It is posted, behind the question.
+    CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 60, fill.kernel, 0) == CUDA_SUCCESS);
+    hold.end();
+    CHECK(asking.get() == CUDA_SUCCESS);
+  };
+  int value = 0;
+  held(Opcode::functionAttributes, [&] {
+    int threads = 0;
+    return cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, fill.kernel, 0);
+  });
+  CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) == CUDA_SUCCESS);
+  CHECK(value == 60);
+  CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, fill.kernel, 0) == CUDA_SUCCESS);
+  int blocks = 0;
+  const auto occupancy = [&] { return cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 32, 0); };
+  held(Opcode::cuOccupancyMaxActiveBlocksPerMultiprocessor, occupancy);
+  CHECK(trips([&] { CHECK(occupancy() == CUDA_SUCCESS); }) == 1);
+  CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, fill.kernel, 0) == CUDA_SUCCESS);
+  const auto ask_clusters = [&] { return clusters(function, 2, 2) == clusters_expected(2, 2) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN; };
+  held(Opcode::clusterOccupancy, ask_clusters);
+  CHECK(trips([&] { CHECK(ask_clusters() == CUDA_SUCCESS); }) == 1);
+}
+
+TEST_CASE("attributes set by several threads at once are what the driver says") {
+  RemoteContext remote;
+  LoadedKernel fill;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::future<CUresult>> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.push_back(std::async(std::launch::async, [&, i] {
+        CUresult result = CUDA_SUCCESS;
+        for (int n = 0; n < 5 && result == CUDA_SUCCESS; ++n)
+          result = cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 20 * i + n, fill.kernel, 0);
+        return result;
+      }));
+    for (auto& thread : threads) CHECK(thread.get() == CUDA_SUCCESS);
+    int value = 0;
+    CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) == CUDA_SUCCESS);
+    std::size_t free = 0, total = 0;
+    REQUIRE(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);  // so that all that was set has been set
+    CHECK(static_cast<std::uint64_t>(value) == (remote.driver->last_arguments("cuKernelSetAttribute")[1] & 0xFFFFFFFF));
+  }
+}
+
+TEST_CASE("what was known of functions goes when the primary context is reset") {
+  RemoteContext remote;
+  LoadedKernel fill;
+  const CUfunction function = fill.function();
+  CUmodule module = nullptr;
+  CUfunction of_module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&of_module, module, "fill32") == CUDA_SUCCESS);
+  REQUIRE(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50, fill.kernel, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CUcontext again = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(again) == CUDA_SUCCESS);
+  int value = 0;
+  CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, function) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, of_module) == CUDA_ERROR_INVALID_HANDLE);
+  // A kernel belongs to no context. What its attributes are now the driver says.
+  CHECK(trips([&] {
+          CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, fill.kernel, 0) == CUDA_SUCCESS);
+        }) == 1);
+  CHECK(value == 0);
+  CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, fill.function()) == CUDA_SUCCESS);
 }

@@ -1,6 +1,8 @@
 // Kernel launches and what is asked about them.
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 
 #include "server/worker/arguments.h"
 #include "server/worker/launch_attributes.h"
@@ -51,6 +53,44 @@ CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, Str
   session.crew().give(stream);
   session.submitted(stream);
   return CUDA_SUCCESS;
+}
+
+// The same question about clusters of other shapes. Those that the driver refuses the client will ask about itself, should the program.
+void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfig& config, std::vector<CUlaunchAttribute>& attributes,
+                         wire::ClusterOccupancyReply::Builder out) {
+  constexpr auto time_max = std::chrono::milliseconds(1);  // in which nothing else is done for the session
+  constexpr unsigned shapes[][2] = {{1, 1}, {2, 1}, {1, 2},  {4, 1}, {2, 2}, {1, 4}, {8, 1}, {4, 2},
+                                    {2, 4}, {1, 8}, {16, 1}, {8, 2}, {4, 4}, {2, 8}, {1, 16}};
+  const auto asked = std::find_if(attributes.begin(), attributes.end(),
+                                  [](const CUlaunchAttribute& a) { return a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION; });
+  if (asked == attributes.end()) return;
+  auto& cluster = asked->value.clusterDim;
+  const auto first = cluster;
+  const bool whole_grid = config.gridDimX == first.x && config.gridDimY == first.y && config.gridDimZ == first.z;
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::array<int, 3>> found;
+  for (const auto& [x, y] : shapes) {
+    if (x == first.x && y == first.y && first.z == 1) continue;
+    if (std::chrono::steady_clock::now() - begin > time_max) break;
+    cluster.x = x;
+    cluster.y = y;
+    cluster.z = 1;
+    if (whole_grid) {
+      config.gridDimX = x;
+      config.gridDimY = y;
+      config.gridDimZ = 1;
+    }
+    int value = 0;
+    if (driver.cuOccupancyMaxActiveClusters(&value, function, &config) == CUDA_SUCCESS)
+      found.push_back({static_cast<int>(x), static_cast<int>(y), value});
+  }
+  auto others = out.initOthers(static_cast<unsigned>(found.size()));
+  for (unsigned i = 0; i < found.size(); ++i) {
+    others[i].setX(static_cast<unsigned>(found[i][0]));
+    others[i].setY(static_cast<unsigned>(found[i][1]));
+    others[i].setZ(1);
+    others[i].setValue(found[i][2]);
+  }
 }
 
 }  // namespace
@@ -132,11 +172,14 @@ Outcome clusterOccupancy(Session& session, Call& call, wire::ClusterOccupancy::R
   if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<CUlaunchAttribute> attributes;
   if (const CUresult bad = read_attributes(session, in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
-  const CUlaunchConfig config = read_config(in, attributes);
+  CUlaunchConfig config = read_config(in, attributes);
   int value = 0;
   const CUresult result = in.getPotential() ? session.driver().cuOccupancyMaxPotentialClusterSize(&value, function, &config)
                                             : session.driver().cuOccupancyMaxActiveClusters(&value, function, &config);
-  if (result == CUDA_SUCCESS) call.out<wire::ClusterOccupancyReply>().setValue(value);
+  if (result != CUDA_SUCCESS) return result;
+  auto out = call.out<wire::ClusterOccupancyReply>();
+  out.setValue(value);
+  if (!in.getPotential()) tell_other_clusters(session.driver(), function, config, attributes, out);
   return result;
 }
 

@@ -248,6 +248,18 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   return result == CUDA_SUCCESS ? describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner) : result;
 }
 
+Outcome kernelFunction(Session& session, Call& call, wire::KernelFunction::Reader in) {
+  if (const CUresult bad = session.check_adoption(HandleKind::function, in.getFunction()); bad != CUDA_SUCCESS) return bad;
+  CUkernel kernel{};
+  if (!session.resolve(HandleKind::kernel, in.getKernel(), kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  CUfunction function{};
+  const CUresult result = session.driver().cuKernelGetFunction(&function, kernel);
+  if (result != CUDA_SUCCESS) return result;
+  session.adopt(HandleKind::function, in.getFunction(), function, call);
+  session.handles().give(Handle(in.getFunction()), Handle(in.getKernel()));
+  return result;
+}
+
 Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::Reader in) {
   const Handle handle(in.getFunction());
   DriverTable& driver = session.driver();
