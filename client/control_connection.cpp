@@ -55,8 +55,9 @@ std::string host_name() {
   return name;
 }
 
+// A broker that is reached by its own socket keeps the name that the user gave it.
 std::string address_text(const PoolHost& host) {
-  if (!host.socket.empty()) return "unix:" + host.socket;
+  if (host.host.empty()) return "unix:" + host.socket;
   const bool v6 = host.host.find(':') != std::string::npos;
   return (v6 ? "[" + host.host + "]" : host.host) + ":" + std::to_string(host.port);
 }
@@ -163,7 +164,15 @@ Socket connect_socket(const PoolHost& host) {
   return {socket.release(), local};
 }
 
-// What would help when a handshake of TLS failed.
+DialError untrusted(const PoolHost& host, const std::string& why, const TlsTrust& trust) {
+  std::string repair;
+  if (!trust.fingerprint.empty()) repair = "; is FARGPU_FINGERPRINT that host's?";
+  else if (!trust.ca_file.empty()) repair = "; FARGPU_CA names '" + trust.ca_file + "'";
+  else repair = "; FARGPU_PSK_FILE is no key of that host's, and neither FARGPU_CA nor FARGPU_FINGERPRINT is set";
+  return DialError(CUDA_ERROR_NOT_PERMITTED, address_text(host) + ": no TLS: " + why + repair, wire::Failure::Reason::DENIED);
+}
+
+// What would help when a handshake of TLS failed and nobody said why.
 DialError tls_failure(const PoolHost& host, const std::string& why) {
   const std::string address = address_text(host);
   return DialError(CUDA_ERROR_NOT_PERMITTED,
@@ -189,15 +198,16 @@ Line connect_to(const PoolHost& host) {
   try {
     credentials = read_credentials();
     if (!credentials.can_tell_hosts()) {
-      throw DialError(CUDA_ERROR_NOT_PERMITTED,
-                      address + " is to be spoken to by TLS, but nothing says how to know it; set FARGPU_CA to its authority's certificate, "
-                                "FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write tcp://" + address + " if it serves without TLS",
-                      wire::Failure::Reason::DENIED);
+      throw DialError::of_setting(
+          address +
+          " is to be spoken to by TLS, but nothing says how to know it; set FARGPU_CA to its authority's certificate, "
+          "FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write tcp://" +
+          address + " if it serves without TLS");
     }
     context = make_client_context(credentials.trust);
   } catch (const TlsError& error) {
     ::close(socket.descriptor);
-    throw DialError(CUDA_ERROR_NOT_PERMITTED, error.what(), wire::Failure::Reason::DENIED);
+    throw DialError::of_setting(error.what());
   } catch (...) {
     ::close(socket.descriptor);
     throw;
@@ -205,6 +215,8 @@ Line connect_to(const PoolHost& host) {
   try {
     const bool named = credentials.trust.fingerprint.empty() && !credentials.trust.ca_file.empty();
     line.channel = connect_tls(socket.descriptor, address, context, named ? host.host : "", limits::connect_timeout);
+  } catch (const TlsKnownError& error) {
+    throw untrusted(host, error.what(), credentials.trust);
   } catch (const TlsError& error) {
     throw tls_failure(host, error.what());
   } catch (const ChannelClosed& error) {
@@ -217,13 +229,16 @@ namespace {
 
 capnp::Data::Reader data_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()}; }
 
+// Who is at the other end of a session's connections: when they end, that process has ended, and not its host.
+std::string worker_text(const PoolHost& host) { return "the worker at " + address_text(host); }
+
 // A connection that begins with one message in the clear, which names the key that both ends have, and goes on with TLS by that key.
 std::unique_ptr<Channel> connect_by_key(const PoolHost& host, std::span<const std::byte> name, std::span<const std::byte> secret,
                                         const std::function<void(wire::Control::Builder)>& first) {
   const TlsContext context = make_client_context(
       {.key = TlsKey{{reinterpret_cast<const char*>(name.data()), name.size()}, {secret.begin(), secret.end()}}});
   const Socket socket = connect_socket(host);
-  const std::string address = address_text(host);
+  const std::string address = worker_text(host);
   const int twin = ::fcntl(socket.descriptor, F_DUPFD_CLOEXEC, 0);
   if (twin < 0) {
     ::close(socket.descriptor);
@@ -236,7 +251,7 @@ std::unique_ptr<Channel> connect_by_key(const PoolHost& host, std::span<const st
 }  // namespace
 
 std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket) {
-  if (ticket.name.empty()) return make_socket_channel(connect_socket(host).descriptor, address_text(host));
+  if (ticket.name.empty()) return make_socket_channel(connect_socket(host).descriptor, worker_text(host));
   return connect_by_key(host, ticket.name, ticket.secret,
                         [&](wire::Control::Builder control) { control.initRoute().setTicketName(data_of(ticket.name)); });
 }
@@ -270,8 +285,8 @@ ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(add
   channel_ = std::move(line.channel);
   token_ = read_credentials().token;
   if (!token_.empty() && !line.encrypted && !line.local) {
-    throw DialError(CUDA_ERROR_NOT_PERMITTED, "a token would be readable on the way to " + name_ + "; write tls://" + name_ + ", or unset FARGPU_TOKEN_FILE",
-                    wire::Failure::Reason::DENIED);
+    throw DialError::of_setting("a token would be readable on the way to " + name_ + "; write tls://" + name_ +
+                                ", or unset FARGPU_TOKEN_FILE");
   }
   const Local local = hello({});
   if (!local.socket.empty() && host.socket.empty() && config().transport != Transport::tcp) come_closer(local);
@@ -324,7 +339,7 @@ void ControlConnection::come_closer(const Local& local) {
       address_ = near;
       return;
     }
-    log::debug("{}: what listens on {} is another", name_, address_text(near));
+    log::debug("{}: what listens on {} is another", name_, near.socket);
   } catch (const DialError& error) {
     log::debug("{}: {}", name_, error.what());
   }
@@ -339,8 +354,14 @@ void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& r
   // A lease may have to wait for a driver to be initialised; everything else is answered at once.
   const auto timeout =
       expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout + config().lease.wait : std::chrono::milliseconds(limits::connect_timeout);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   try {
-    send_control(*channel_, ++sequence_, request);
+    try {
+      send_control(*channel_, ++sequence_, request);
+    } catch (const ChannelClosed&) {
+      // A host that lets nobody in closes at once, and why may be there to be read.
+      if (expected != wire::Control::HELLO_ANSWER) throw;
+    }
     const auto message = receive_control(*channel_, timeout);
     MessageReader reader(message);
     const auto answer = reader.root<wire::Control>();
@@ -348,7 +369,20 @@ void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& r
     use(answer);
   } catch (const DialError&) {
     throw;
+  } catch (const CertificateRefused& error) {
+    throw DialError(CUDA_ERROR_NOT_PERMITTED,
+                    name_ + " does not accept the certificate of FARGPU_CERT '" + read_credentials().trust.certificate_file + "' (" +
+                        error.what() +
+                        "); it has to be valid now, and issued by the authority that the host knows (its tls_client_ca): "
+                        "`fargpu pki issue --tenant` in that authority's folder makes one",
+                    wire::Failure::Reason::DENIED);
   } catch (const ChannelClosed& error) {
+    // Once it has said hello it is a fargpud, which closes when it ends.
+    if (expected != wire::Control::HELLO_ANSWER && std::chrono::steady_clock::now() < deadline) {
+      throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                      std::string(error.what()) + " before it had answered: its fargpud has been shut down, or has ended; try again later",
+                      wire::Failure::Reason::DRAINING);
+    }
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?");
   } catch (const kj::Exception& error) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.getDescription().cStr() + "); is the port right?");

@@ -21,8 +21,15 @@ namespace fargpu::client {
 struct DialError : std::runtime_error {
   DialError(CUresult result, const std::string& text, wire::Failure::Reason reason = wire::Failure::Reason::NONE)
       : std::runtime_error(text), result(result), reason(reason) {}
+  /// What this process was told is wrong, whatever the host thinks: the text names the variable.
+  static DialError of_setting(const std::string& text) {
+    DialError error(CUDA_ERROR_NOT_PERMITTED, text);
+    error.setting = true;
+    return error;
+  }
   CUresult result;
   wire::Failure::Reason reason;  ///< the broker's, if it gave one
+  bool setting = false;
 };
 
 /// What ends a message that `fargpu doctor` can say more about.

@@ -16,7 +16,7 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-[[noreturn]] void complain(const std::string& text) { throw DialError(CUDA_ERROR_NOT_PERMITTED, text, wire::Failure::Reason::DENIED); }
+[[noreturn]] void complain(const std::string& text) { throw DialError::of_setting(text); }
 
 // The first line of a file.
 std::string first_line(const char* name, const std::string& path) {

@@ -91,8 +91,9 @@ void Process::lose_session(Session& session, const std::string& why) noexcept {
   if (!life_.compare_exchange_strong(expected, Life::lost)) return;
   try {
     trace::note("the session is lost: " + cause);
-    log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again",
-               cause);
+    // A worker that ends in good order says why; of one that does not only its host knows.
+    log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again{}", cause,
+               cause.ends_with("closed the connection") ? ", and look at the log of fargpud there for why the worker ended" : "");
   } catch (...) {
   }
 }

@@ -72,11 +72,13 @@ class TlsChannel final : public Channel {
       const int done = SSL_do_handshake(ssl_);
       const int error = done == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_, done);
       if (error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ) {
-        const std::string why = reason(error);
+        bool known = false;
+        const std::string why = reason(error, known);
         try {
           flush();  // the alert that tells the other end
         } catch (const ChannelClosed&) {
         }
+        if (known) throw TlsKnownError(why);
         throw TlsError(why);
       }
       while (!flush()) await(POLLOUT, deadline);
@@ -174,17 +176,39 @@ class TlsChannel final : public Channel {
     if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0) throw ChannelClosed(peer_ + " does not answer");
   }
 
-  // Why a handshake failed, for people.
-  std::string reason(int error) {
+  // Why a handshake failed, for people; `known`: and what would help.
+  std::string reason(int error, bool& known) {
     const long verified = SSL_get_verify_result(ssl_);
+    known = verified != X509_V_OK;
     if (verified == X509_V_ERR_HOSTNAME_MISMATCH || verified == X509_V_ERR_IP_ADDRESS_MISMATCH)
       return "its certificate is for other names; reach it by one of those, or have one issued for this one (`fargpu pki issue --host`)";
+    if (verified == X509_V_ERR_CERT_REJECTED) return "its certificate is not believed: it is not the one of this fingerprint";
+    if (verified == X509_V_ERR_CERT_HAS_EXPIRED)
+      return "its certificate is not believed: it has expired; who looks after that host has to issue another";
+    if (verified == X509_V_ERR_CERT_NOT_YET_VALID)
+      return "its certificate is not believed: it is not valid yet; is this machine's clock right?";
     if (verified != X509_V_OK)
-      return std::string("its certificate is not believed (") + X509_verify_cert_error_string(verified) + ")";
+      return std::string("its certificate is not believed by the authorities known here (") + X509_verify_cert_error_string(verified) + ")";
     const unsigned long last = ERR_peek_error();
     if (error == SSL_ERROR_SYSCALL || ERR_GET_REASON(last) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return "it closed the connection";
     if (ERR_GET_REASON(last) == SSL_R_WRONG_VERSION_NUMBER) return "what it sends is not TLS";
     return tls_complaint();
+  }
+
+  // Whether an error is an alert by which the other end refuses this one's certificate.
+  static bool of_certificate(unsigned long error) {
+    if (ERR_GET_LIB(error) != ERR_LIB_SSL) return false;
+    switch (ERR_GET_REASON(error)) {
+      case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+      case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+      case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+      case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+      case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+      case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+      case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:  // a signature is wrong
+        return true;
+      default: return false;
+    }
   }
 
   // Of bytes that are shown for sending: those that the socket has now. Under the lock.
@@ -233,6 +257,8 @@ class TlsChannel final : public Channel {
     ERR_clear_error();
     errno = 0;
     const int got = SSL_read(ssl_, held_.data(), static_cast<int>(held_.size()));
+    // Before anything is sent, which fails when the other end has closed.
+    if (got <= 0 && of_certificate(ERR_peek_error())) throw CertificateRefused(tls_complaint());
     if (BIO_ctrl_pending(out_) > 0) flush();  // what the protocol itself had to answer
     if (got > 0) {
       held_begin_ = 0;

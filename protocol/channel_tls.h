@@ -6,9 +6,15 @@
 #include <string>
 
 #include "channel.h"
+#include "errors.h"
 #include "tls.h"
 
 namespace fargpu {
+
+/// The other end closed the connection because of this end's certificate. In TLS 1.3 a client hears of it only after its handshake.
+struct CertificateRefused : ChannelClosed {
+  using ChannelClosed::ChannelClosed;
+};
 
 /// The client's end on a connected socket, whose descriptor it takes, after the handshake. `server_name`: what the server's certificate
 /// must say, a name or an address; empty where keys or a fingerprint tell. Throws TlsError, and ChannelClosed if the server left or said

@@ -19,6 +19,11 @@ struct TlsError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The handshake failed for a reason that is known, to which nothing need be added.
+struct TlsKnownError : TlsError {
+  using TlsError::TlsError;
+};
+
 struct TlsContextFree {
   void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
 };

@@ -127,7 +127,10 @@ PkiFiles make_authority(const std::filesystem::path& folder, std::chrono::days l
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw PkiError("cannot make folder " + folder.string() + " (" + error.message() + ")");
-  Draft draft("fargpu authority", life);
+  // A name of its own: of two with one name the other's certificates look as if they were signed wrongly, rather than by another.
+  unsigned char number[4];
+  if (::getrandom(number, sizeof(number), 0) != sizeof(number)) throw PkiError("no random numbers");
+  Draft draft(fmt::format("fargpu authority {:02x}{:02x}{:02x}{:02x}", number[0], number[1], number[2], number[3]), life);
   X509* const c = draft.certificate.get();
   extend(c, c, NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
   extend(c, c, NID_key_usage, "critical,keyCertSign,cRLSign");
