@@ -109,6 +109,10 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
       hosts.push_back(std::move(host));
       continue;
     }
+    if (item.find_first_of(" \t\n") != std::string::npos) {
+      complain("there is a space in '" + item + "'; hosts are separated by commas alone");
+      return hosts;
+    }
     if (item.find("://") != std::string::npos) {
       complain("'" + item.substr(0, item.find("://")) + "' is no transport that this version knows");
       return hosts;

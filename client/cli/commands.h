@@ -82,6 +82,12 @@ int issue_pki(const PkiOptions& options);
 /// The hosts of --pool or FARGPU_POOL; throws std::runtime_error with the repair.
 std::vector<PoolHost> pool_hosts(const std::string& pool);
 
+/// What of the environment looks like a variable of fargpu and is none: misspelt, it counts for nothing.
+std::vector<std::string> strange_variables();
+
+/// An amount of memory in a table: "1.5 GiB", and below one "512 MiB".
+std::string memory_text(std::uint64_t bytes);
+
 /// The private folder with libcuda.so.1, in the build tree or installed; empty if it is not there.
 std::filesystem::path library_folder();
 

@@ -1,5 +1,11 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <stdexcept>
+#include <string_view>
 
 #include "commands.h"
 
@@ -16,6 +22,25 @@ std::vector<PoolHost> pool_hosts(const std::string& pool) {
   std::vector<PoolHost> hosts = parse_pool(text, error, pool.empty() ? "FARGPU_POOL" : "--pool");
   if (!error.empty()) throw std::runtime_error(error);
   return hosts;
+}
+
+std::vector<std::string> strange_variables() {
+  static constexpr std::string_view known[] = {
+      "CA",       "CERT", "COMPRESS", "COMPUTE",  "DRIVER_VERSION", "FINGERPRINT", "GPUS",  "JOB",        "KEY",   "LANES",     "LOG",
+      "LOG_FILE", "MEM",  "POOL",     "PRIORITY", "PSK_FILE",       "SPIN_US",     "TOKEN", "TOKEN_FILE", "TRACE", "TRANSPORT", "WAIT"};
+  std::vector<std::string> strange;
+  for (char** variable = environ; *variable; ++variable) {
+    std::string_view name(*variable);
+    name = name.substr(0, name.find('='));
+    if (!name.starts_with("FARGPU_") || name.starts_with("FARGPU_SOFTGPU_")) continue;
+    if (std::find(std::begin(known), std::end(known), name.substr(7)) == std::end(known)) strange.emplace_back(name);
+  }
+  return strange;
+}
+
+std::string memory_text(std::uint64_t bytes) {
+  constexpr std::uint64_t gib = 1u << 30;
+  return bytes < gib ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / gib);
 }
 
 std::filesystem::path library_folder() {

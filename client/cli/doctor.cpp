@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,22 +65,23 @@ void check_memory(Report& report) {
   else report.good("address space for device memory");
 }
 
-// A misspelt variable counts for nothing, and nothing says so.
 void check_variables(Report& report) {
-  static constexpr std::string_view known[] = {
-      "CA",       "CERT", "COMPRESS", "COMPUTE",  "DRIVER_VERSION", "FINGERPRINT", "GPUS",  "JOB",        "KEY",   "LANES",     "LOG",
-      "LOG_FILE", "MEM",  "POOL",     "PRIORITY", "PSK_FILE",       "SPIN_US",     "TOKEN", "TOKEN_FILE", "TRACE", "TRANSPORT", "WAIT"};
-  for (char** variable = environ; *variable; ++variable) {
-    std::string_view name(*variable);
-    name = name.substr(0, name.find('='));
-    if (!name.starts_with("FARGPU_") || name.starts_with("FARGPU_SOFTGPU_")) continue;
-    if (std::find(std::begin(known), std::end(known), name.substr(7)) == std::end(known))
-      report.note(fmt::format("{} is no variable of fargpu; it counts for nothing", name));
+  for (const std::string& name : strange_variables()) report.note(name + " is no variable of fargpu; it counts for nothing");
+}
+
+// What says who one is is for oneself.
+void check_secrets(Report& report) {
+  for (const char* const name : {"FARGPU_TOKEN_FILE", "FARGPU_KEY", "FARGPU_PSK_FILE"}) {
+    const char* const path = std::getenv(name);
+    struct stat status {};
+    if (path && ::stat(path, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+      report.note(fmt::format("{} names '{}', which others than its owner may read or change: chmod 600", name, path));
   }
 }
 
 /// What mends that a host is not reached, or does not let this client in.
 std::string repair_of(const DialError& error) {
+  if (error.setting) return "unset or correct it";
   if (error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) return "install the same version of fargpu on both machines";
   switch (error.reason) {
     case wire::Failure::Reason::NONE: return "start fargpud there, open the port in its firewall, or correct FARGPU_POOL";
@@ -114,10 +116,14 @@ void check_host(Report& report, const PoolHost& host) {
                                fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
                   }
                   for (const auto device : status.getDevices())
-                    report.good(fmt::format("device {}, {} GiB", printable(device.getName().cStr()), device.getMemoryBytes() >> 30));
+                    report.good(fmt::format("device {}, {}", printable(device.getName().cStr()), memory_text(device.getMemoryBytes())));
                 });
   } catch (const DialError& error) {
     report.bad(error.what(), "look at the log of fargpud there");
+    return;
+  }
+  if (!config().number_error.empty()) {
+    report.note("no session is tried before the variable above is mended");
     return;
   }
   try {  // a session, as a program would have it
@@ -135,7 +141,12 @@ void check_host(Report& report, const PoolHost& host) {
     }
     session->leave();
   } catch (const DialError& error) {
-    report.bad(std::string("no session: ") + error.what(), "look at the log of fargpud there");
+    // Who one is has been accepted: it is what is asked for that is not had.
+    report.bad(std::string("no session: ") + error.what(),
+               error.reason == wire::Failure::Reason::DENIED ? "ask for what this host gives (FARGPU_GPUS, FARGPU_MEM, FARGPU_COMPUTE, "
+                                                               "FARGPU_PRIORITY; they count here too), or ask who looks after it"
+               : error.reason == wire::Failure::Reason::NONE ? "look at the log of fargpud there"
+                                                             : repair_of(error));
   }
 }
 
@@ -147,6 +158,7 @@ int doctor(const DoctorOptions& options) {
   check_library(report);
   check_memory(report);
   check_variables(report);
+  check_secrets(report);
   if (!config().number_error.empty()) report.bad(config().number_error, "unset or correct it");
   std::vector<PoolHost> hosts;
   try {

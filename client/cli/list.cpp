@@ -107,8 +107,6 @@ void print_leases(const Json& leases) {
   }
 }
 
-std::string gib(std::uint64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1u << 30)); }
-
 // A bar of ten cells, filled as far as the device's memory is.
 std::string bar(std::uint64_t used, std::uint64_t all) {
   const auto cells = all == 0 ? 0 : static_cast<int>((used * 10 + all - 1) / all);
@@ -133,7 +131,7 @@ void print(const Json& host) {
   for (const Json& device : host["devices"]) {
     const auto all = device["memory_bytes"].get<std::uint64_t>(), used = device["used_bytes"].get<std::uint64_t>();
     std::cout << fmt::format("  GPU {}  {:<28} {}  {:>10} of {:>10}  {}\n", number++, device["name"].get<std::string>(), bar(used, all),
-                             gib(used), gib(all), device["uuid"].get<std::string>());
+                             memory_text(used), memory_text(all), device["uuid"].get<std::string>());
   }
   print_leases(host["leases"]);
   if (host["sessions"].empty()) {
@@ -147,7 +145,8 @@ void print(const Json& host) {
     for (const Json& device : session["memory_bytes"]) bytes += device.get<std::uint64_t>();
     std::cout << fmt::format("  {:>7}  {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", session["id"].get<std::uint64_t>(),
                              session["program"].get<std::string>(), session["client"].get<std::string>(), session["pid"].get<unsigned>(),
-                             age(session["started"].get<std::uint64_t>()), session["transport"].get<std::string>(), gib(bytes), session["calls"].get<std::uint64_t>());
+                             age(session["started"].get<std::uint64_t>()), session["transport"].get<std::string>(), memory_text(bytes),
+                             session["calls"].get<std::uint64_t>());
   }
 }
 

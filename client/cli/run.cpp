@@ -4,13 +4,19 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "client/dial.h"
 #include "commands.h"
 #include "protocol/printable.h"
+#include "protocol/quantity.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -26,17 +32,75 @@ int exit_code_of(const DialError& error) {
     case wire::Failure::Reason::NO_CAPACITY:
     case wire::Failure::Reason::DRAINING:
       return exit_no_capacity;
-    default:
-      return error.result == CUDA_ERROR_NOT_PERMITTED ? exit_denied : exit_own_error;
+    default: return error.result == CUDA_ERROR_NOT_PERMITTED && !error.setting ? exit_denied : exit_own_error;
   }
 }
+
+/// What of a host is asked for, for people.
+std::string wish_text(const LeaseOptions& lease) {
+  std::string text = lease.gpus == 0 ? "all GPUs" : lease.gpus == 1 ? "1 GPU" : fmt::format("{} GPUs", lease.gpus);
+  if (lease.memory_bytes > 0) text += fmt::format(", {} of each", bytes_text(lease.memory_bytes));
+  if (lease.compute_percent > 0) text += fmt::format(", {}% of its compute", lease.compute_percent);
+  return text;
+}
+
+/// While it is there and somebody looks on, says what is waited for, and then now and then for how long.
+class Waiting {
+ public:
+  explicit Waiting(const std::string& host) {
+    if (config().lease.wait.count() == 0 || !::isatty(STDERR_FILENO)) return;
+    thread_ = std::thread([this, host] {
+      const auto begin = std::chrono::steady_clock::now();
+      const auto seconds = std::chrono::ceil<std::chrono::seconds>(config().lease.wait).count();
+      std::unique_lock lock(mutex_);
+      for (auto pause = std::chrono::seconds(1); !done_.wait_for(lock, pause, [this] { return over_; }); pause = std::chrono::seconds(10)) {
+        const auto waited = std::chrono::round<std::chrono::seconds>(std::chrono::steady_clock::now() - begin).count();
+        if (!std::exchange(said_, true))
+          std::cerr << fmt::format("fargpu: waiting for {} at {}, up to {} s; `fargpu ls` shows who has what\n", wish_text(config().lease),
+                                   host, seconds);
+        else std::cerr << fmt::format("fargpu: waiting, {} s of {}\n", waited, seconds);
+      }
+    });
+  }
+  ~Waiting() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    done_.notify_all();
+    thread_.join();
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_;
+  bool over_ = false, said_ = false;
+  std::thread thread_;
+};
 
 /// Gets the job's lease at a host, which lasts as long as the programs of the job. Throws DialError.
 void take_lease(const PoolHost& host) {
   ControlConnection broker(host);
+  std::string policy;
   broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-             [&](wire::Control::Reader control) { check_failure(control.getStatus().getFailure(), broker.name()); });
-  broker.ask_for_lease(/*hold=*/true, [](wire::LeaseAnswer::Reader) {});
+             [&](wire::Control::Reader control) {
+               check_failure(control.getStatus().getFailure(), broker.name());
+               policy = printable(control.getStatus().getPolicy().cStr());
+             });
+  {
+    const Waiting waiting(broker.name());
+    broker.ask_for_lease(/*hold=*/true, [](wire::LeaseAnswer::Reader) {});
+  }
+  // A tenant's MPS keeps percentages whatever the policy, and is not told.
+  if (const unsigned percent = config().lease.compute_percent; percent > 0 && percent < 100 && policy != "fixed") {
+    std::cerr << fmt::format(
+        "fargpu: warning: {} shares its GPUs by the policy '{}', which does not keep to {}% of each: `fixed` does, or MPS where the "
+        "host runs it for your tenant\n",
+        broker.name(), policy, percent);
+  }
   broker.bequeath();
 }
 
@@ -57,7 +121,12 @@ int take_lease(const std::vector<PoolHost>& hosts) {
       if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;
     }
   }
-  std::cerr << "fargpu: " << none_usable(errors).what() << "\n";
+  // Who has waited is not told to wait.
+  std::string text = none_usable(errors).what();
+  constexpr std::string_view advice = " or wait with --wait";
+  if (config().lease.wait.count() > 0)
+    for (std::size_t at; (at = text.find(advice)) != std::string::npos;) text.erase(at, advice.size());
+  std::cerr << "fargpu: " << text << "\n";
   return worst;
 }
 
@@ -68,6 +137,16 @@ std::string new_job() {
   std::string text;
   for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
+}
+
+// Programs may run in other folders: the files that the user has named from this one are meant.
+void make_paths_whole() {
+  for (const char* const name :
+       {"FARGPU_CA", "FARGPU_CERT", "FARGPU_KEY", "FARGPU_PSK_FILE", "FARGPU_TOKEN_FILE", "FARGPU_LOG_FILE", "FARGPU_TRACE"}) {
+    const char* const value = std::getenv(name);
+    if (!value || !*value || *value == '/') continue;
+    ::setenv(name, std::filesystem::absolute(value).c_str(), 1);
+  }
 }
 
 // What is asked for on the command line counts more than what the environment asks for, for the programs too.
@@ -102,7 +181,10 @@ void ask_for(const RunOptions& options) {
 
 int run(const RunOptions& options) {
   if (!options.pool.empty()) ::setenv("FARGPU_POOL", options.pool.c_str(), 1);
+  make_paths_whole();
   ask_for(options);
+  for (const std::string& name : strange_variables())
+    std::cerr << "fargpu: warning: " << name << " is no variable of fargpu; it counts for nothing\n";
   const std::vector<PoolHost> hosts = pool_hosts(options.pool);
   const std::filesystem::path folder = library_folder();
   if (folder.empty()) {

@@ -36,7 +36,7 @@ double part(std::uint64_t now, std::uint64_t before, Clock::duration passed) {
 }
 
 Json look(const PoolHost& host, Readings& readings) {
-  const std::string name = host.host + ":" + std::to_string(host.port);
+  const std::string name = address_text(host);
   Json result{{"host", name}};
   try {
     ControlConnection broker(host, ControlConnection::For::host);
@@ -83,24 +83,24 @@ Json look(const PoolHost& host, Readings& readings) {
 }
 
 std::string percent(const Json& ratio) { return ratio.is_null() ? "-" : fmt::format("{:.0f}%", 100 * ratio.get<double>()); }
-std::string gib(const Json& bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes.get<std::uint64_t>()) / (1u << 30)); }
-
 std::string text_of(const Json& host) {
   if (host.contains("error")) return host["host"].get<std::string>() + "  ! " + host["error"].get<std::string>() + "\n";
   std::string text = fmt::format("{}  policy {}\n", host["host"].get<std::string>(), host["policy"].get<std::string>());
   unsigned number = 0;
   for (const Json& device : host["devices"]) {
     const Json& utilisation = device["utilisation_percent"];
-    text += fmt::format("  GPU {}  {:<28} {:>10} of {:>10}  {:>5}\n", number++, device["name"].get<std::string>(), gib(device["used_bytes"]),
-                        gib(device["memory_bytes"]), utilisation.is_null() ? "-" : fmt::format("{}%", utilisation.get<int>()));
+    text += fmt::format("  GPU {}  {:<28} {:>10} of {:>10}  {:>5}\n", number++, device["name"].get<std::string>(),
+                        memory_text(device["used_bytes"].get<std::uint64_t>()), memory_text(device["memory_bytes"].get<std::uint64_t>()),
+                        utilisation.is_null() ? "-" : fmt::format("{}%", utilisation.get<int>()));
   }
   text += fmt::format("  {:>7}  {:<20} {:<16} {:>10} {:>6} {:>6} {:>7} {:>9}  {}\n", "session", "program", "tenant", "memory", "use", "share", "weight",
                       "throttled", "turn");
   for (const Json& session : host["sessions"])
     text += fmt::format("  {:>7}  {:<20.20} {:<16.16} {:>10} {:>6} {:>5}% {:>7} {:>9}  {}\n", session["id"].get<std::uint64_t>(),
-                        session["program"].get<std::string>(), session["tenant"].get<std::string>(), gib(session["memory_bytes"]),
-                        percent(session["use_ratio"]), session["share_percent"].get<unsigned>(), session["weight"].get<unsigned>(),
-                        percent(session["throttled_ratio"]), session["has_turn"].get<bool>() ? "yes" : "waits");
+                        session["program"].get<std::string>(), session["tenant"].get<std::string>(),
+                        memory_text(session["memory_bytes"].get<std::uint64_t>()), percent(session["use_ratio"]),
+                        session["share_percent"].get<unsigned>(), session["weight"].get<unsigned>(), percent(session["throttled_ratio"]),
+                        session["has_turn"].get<bool>() ? "yes" : "waits");
   return text;
 }
 

@@ -56,8 +56,8 @@ class Listing(SystemTest):
 
         text = fargpu("ls", pool=host.pool)
         self.assertEqual(text.code, 0)
-        self.assertRegex(text.out, rf"(?m)^ +{session['id']} +commanded .* {client.pid} .* 0\.1 GiB ")
-        self.assertRegex(text.out, r"GPU 0 +Fake GPU 0 .* 0\.1 GiB of +1\.0 GiB +GPU-")
+        self.assertRegex(text.out, rf"(?m)^ +{session['id']} +commanded .* {client.pid} .* 64 MiB ")
+        self.assertRegex(text.out, r"GPU 0 +Fake GPU 0 .* 64 MiB of +1\.0 GiB +GPU-")
 
         self.assertEqual((client.finish(), other.finish()), (0, 0))
         after = wait_until(lambda: [h for h in self.json(host.pool) if not h["sessions"]], "no sessions")[0]

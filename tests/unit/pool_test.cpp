@@ -46,6 +46,11 @@ TEST_CASE("addresses of IPv6 stand in brackets") {
   CHECK(read("[]:9000") == complaint("[]:9000", "a host name is missing"));
 }
 
+TEST_CASE("hosts are separated by commas alone") {
+  CHECK(read("a:1 b:2") == complaint("a:1 b:2", "there is a space in 'a:1 b:2'; hosts are separated by commas alone"));
+  CHECK(read("a, b") == complaint("a, b", "there is a space in ' b'; hosts are separated by commas alone"));
+}
+
 TEST_CASE("a missing host is said to be missing") {
   for (const std::string text : {"", ",", "a,", ",a", "a,,b", ":9000", "tcp://", "tcp://:1"})
     CHECK(read(text) == complaint(text, "a host name is missing"));
