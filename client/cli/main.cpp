@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <iostream>
 
 #include "commands.h"
@@ -12,9 +13,8 @@ int main(int argc, char** argv) {
   CLI::App app("fargpu runs programs on GPUs of other machines.", "fargpu");
   app.set_version_flag("--version", "fargpu " FARGPU_VERSION);
   app.require_subcommand(1);
-  app.footer("The pool of GPU hosts is FARGPU_POOL=host[:port][,host...], or --pool.\n"
-             "Exit codes: the program's own; 75 no capacity now; 125 an error of fargpu; 126 denied, or no\n"
-             "program that can be executed; 127 program not found.");
+  std::string pool;
+  app.add_option("--pool", pool, "GPU hosts, host[:port][,host...] (default: FARGPU_POOL); may stand behind the command too");
 
   cli::RunOptions run;
   CLI::App* const run_command = app.add_subcommand("run", "Run a program with the pool's GPUs");
@@ -47,14 +47,15 @@ int main(int argc, char** argv) {
   CLI::App* const policy_show = policy_command->add_subcommand("show", "Show it");
   CLI::App* const policy_set = policy_command->add_subcommand("set", "Share by another policy from now on");
   policy_set->add_option("policy", policy.policy, "free, fair, fixed or exclusive")->required();
-  for (CLI::App* const verb : {policy_show, policy_set}) verb->add_option("--host", policy.host, "The GPU host (default: FARGPU_POOL)");
+  for (CLI::App* const verb : {policy_show, policy_set})
+    verb->add_option("--host,--pool", policy.host, "The GPU host (default: FARGPU_POOL)");
 
   cli::QuotaOptions quota;
   CLI::App* const quota_command = app.add_subcommand("quota", "Change what of the devices a running lease gets (on the GPU host, or by administrators)");
   quota_command->add_option("session", quota.session, "Any session of the lease, as `fargpu ls` numbers it")->required();
   quota_command->add_option("--percent", quota.percent, "At most so much of each device, under the policy fixed")->check(CLI::Range(1, 100));
   quota_command->add_option("--weight", quota.weight, "Against others, under the policy fair")->check(CLI::Range(1, 10'000));
-  quota_command->add_option("--host", quota.host, "The GPU host (default: FARGPU_POOL)");
+  quota_command->add_option("--host,--pool", quota.host, "The GPU host (default: FARGPU_POOL)");
 
   cli::SmiOptions smi;
   CLI::App* const smi_command = app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
@@ -96,6 +97,17 @@ int main(int argc, char** argv) {
   pki_issue->add_option("--host", pki.hosts, "Names and addresses by which clients reach it");
   pki_issue->add_option("--tenant", pki.tenant, "Tenant whose clients it is for");
 
+  app.footer("`fargpu COMMAND --help` tells more of each.");
+  run_command->footer(
+      "Exit codes: the program's own; 75 no capacity now; 125 an error of fargpu, settings too; 126 denied by the\n"
+      "host, or no program that can be executed; 127 program not found.");
+  list_command->footer("Ends with 125 if a host does not answer.");
+
+  // What people try first.
+  if (argc == 2 && (std::strcmp(argv[1], "help") == 0 || std::strcmp(argv[1], "version") == 0)) {
+    static char help[] = "--help", version[] = "--version";
+    argv[1] = argv[1][0] == 'h' ? help : version;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -115,6 +127,8 @@ int main(int argc, char** argv) {
     std::cerr << "fargpu: " << error.what() << "; see `" << help << " --help`\n";
     return cli::exit_own_error;
   }
+  for (std::string* const own : {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &smi.pool, &doctor.pool})
+    if (own->empty()) *own = pool;
   const auto command = [&] {
     if (run_command->parsed()) return cli::run(run);
     if (list_command->parsed()) return cli::list(list);

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
+#include <chrono>
 #include <iostream>
+#include <optional>
 
 #include "commands.h"
 #include "protocol/quantity.h"
@@ -12,23 +15,34 @@
 namespace fargpu::client::cli {
 namespace {
 
-std::chrono::seconds duration(const std::string& flag, const std::string& text) {
+// With its unit: who writes 90 for a credential means days, and a number alone would be seconds.
+std::optional<std::chrono::seconds> duration(const std::string& text) {
   const auto seconds = parse_duration(text);
-  if (!seconds || seconds->count() == 0) throw std::runtime_error(flag + " is '" + text + "'; give a time, for example 24h or 90d");
-  return *seconds;
+  const bool unit = !text.empty() && std::isalpha(static_cast<unsigned char>(text.back()));
+  return unit && seconds && seconds->count() > 0 ? seconds : std::nullopt;
 }
 
-std::chrono::days days(const std::string& flag, const std::string& text) {
-  return std::chrono::ceil<std::chrono::days>(duration(flag, text));
+std::chrono::days life_of(const PkiOptions& options) {
+  const auto seconds = duration(options.life);
+  const auto days = std::chrono::floor<std::chrono::days>(seconds.value_or(std::chrono::seconds(0)));
+  if (days.count() == 0 || days != *seconds) throw std::runtime_error("--life is '" + options.life + "'; give whole days, for example 90d");
+  return days;
 }
 
 }  // namespace
 
 int create_token(const TokenOptions& options) {
   std::optional<std::chrono::seconds> life;
-  if (options.ttl != "never") life = duration("--ttl", options.ttl);
+  if (options.ttl != "never") {
+    life = duration(options.ttl);
+    if (!life) throw std::runtime_error("--ttl is '" + options.ttl + "'; give a time with its unit, for example 24h or 90d, or never");
+  }
   const std::string token = site::create_token(options.file, options.name, options.tenant, life);
   std::cout << token << "\n";
+  for (const site::TokenEntry& entry : site::read_tokens(options.file))
+    if (entry.name == options.name)
+      std::cerr << "fargpu: token '" << entry.name << "' "
+                << (entry.expires ? "is good until " + site::time_text(entry.expires) : "never expires") << "\n";
   std::cerr << "fargpu: this is shown once; keep it in a file that only its user can read, and name that in FARGPU_TOKEN_FILE\n"
             << "fargpu: it counts at hosts whose settings have [tenant." << options.tenant << "] and token_file = \"" << options.file << "\"\n";
   return 0;
@@ -46,13 +60,16 @@ int list_tokens(const TokenOptions& options) {
 }
 
 int revoke_token(const TokenOptions& options) {
-  if (site::revoke_token(options.file, options.name)) return 0;
+  if (site::revoke_token(options.file, options.name)) {
+    std::cout << "token '" << options.name << "' is worth nothing from now on; sessions that run with it go on\n";
+    return 0;
+  }
   std::cerr << "fargpu: there is no token '" << options.name << "' in " << options.file << "; `fargpu token list` shows them\n";
   return exit_own_error;
 }
 
 int init_pki(const PkiOptions& options) {
-  const site::PkiFiles files = site::make_authority(options.folder, days("--life", options.life));
+  const site::PkiFiles files = site::make_authority(options.folder, life_of(options));
   std::cout << files.certificate.string() << "   for everybody: FARGPU_CA, and tls_client_ca of fargpud\n"
             << files.key.string() << "   to be kept where nobody else can read it\n";
   return 0;
@@ -60,7 +77,7 @@ int init_pki(const PkiOptions& options) {
 
 int issue_pki(const PkiOptions& options) {
   if (options.server.empty() == options.tenant.empty()) throw std::runtime_error("give either --server NAME with its --host names, or --tenant NAME");
-  const std::chrono::days life = days("--life", options.life);
+  const std::chrono::days life = life_of(options);
   if (!options.tenant.empty()) {
     const site::PkiFiles files = site::issue_client(options.folder, options.tenant, life);
     std::cout << files.certificate.string() << "   FARGPU_CERT\n" << files.key.string() << "   FARGPU_KEY\n";
