@@ -4,8 +4,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -83,7 +85,54 @@ Json look(const PoolHost& host, Readings& readings) {
 }
 
 std::string percent(const Json& ratio) { return ratio.is_null() ? "-" : fmt::format("{:.0f}%", 100 * ratio.get<double>()); }
-std::string text_of(const Json& host) {
+struct Column {
+  const char* title;
+  std::size_t width;
+  bool left;
+  int spare;  // which of them goes first where there is no room: the highest; 0 stays
+  std::string (*text)(const Json& session);
+};
+
+constexpr Column columns[] = {{"session", 9, false, 0, [](const Json& s) { return std::to_string(s["id"].get<std::uint64_t>()); }},
+                              {"program", 20, true, 0, [](const Json& s) { return s["program"].get<std::string>(); }},
+                              {"tenant", 16, true, 5, [](const Json& s) { return s["tenant"].get<std::string>(); }},
+                              {"memory", 10, false, 1, [](const Json& s) { return memory_text(s["memory_bytes"].get<std::uint64_t>()); }},
+                              {"use", 6, false, 0, [](const Json& s) { return percent(s["use_ratio"]); }},
+                              {"share", 6, false, 0, [](const Json& s) { return fmt::format("{}%", s["share_percent"].get<unsigned>()); }},
+                              {"weight", 7, false, 4, [](const Json& s) { return std::to_string(s["weight"].get<unsigned>()); }},
+                              {"throttled", 9, false, 2, [](const Json& s) { return percent(s["throttled_ratio"]); }},
+                              {"turn", 5, true, 3, [](const Json& s) { return std::string(s["has_turn"].get<bool>() ? "yes" : "waits"); }}};
+
+// What fits into so many columns of the terminal.
+std::string sessions_text(const Json& sessions, std::size_t width) {
+  std::vector<const Column*> shown;
+  std::size_t taken = 0;
+  for (const Column& column : columns) {
+    shown.push_back(&column);
+    taken += column.width + 1;
+  }
+  while (taken > width + 1) {
+    const auto least = std::max_element(shown.begin(), shown.end(), [](const Column* a, const Column* b) { return a->spare < b->spare; });
+    if ((*least)->spare == 0) break;
+    taken -= (*least)->width + 1;
+    shown.erase(least);
+  }
+  std::string text;
+  const auto line = [&](auto&& cell) {
+    std::string row;
+    for (const Column* const column : shown) {
+      // Precision counts characters as people see them.
+      if (column->left) row += fmt::format("{}{:<{}.{}}", row.empty() ? "" : " ", cell(*column), column->width, column->width);
+      else row += fmt::format("{}{:>{}}", row.empty() ? "" : " ", cell(*column), column->width);
+    }
+    text += row + "\n";
+  };
+  line([](const Column& column) { return std::string(column.title); });
+  for (const Json& session : sessions) line([&](const Column& column) { return column.text(session); });
+  return text;
+}
+
+std::string text_of(const Json& host, std::size_t width) {
   if (host.contains("error")) return host["host"].get<std::string>() + "  ! " + host["error"].get<std::string>() + "\n";
   std::string text = fmt::format("{}  policy {}\n", host["host"].get<std::string>(), host["policy"].get<std::string>());
   unsigned number = 0;
@@ -93,15 +142,13 @@ std::string text_of(const Json& host) {
                         memory_text(device["used_bytes"].get<std::uint64_t>()), memory_text(device["memory_bytes"].get<std::uint64_t>()),
                         utilisation.is_null() ? "-" : fmt::format("{}%", utilisation.get<int>()));
   }
-  text += fmt::format("  {:>7}  {:<20} {:<16} {:>10} {:>6} {:>6} {:>7} {:>9}  {}\n", "session", "program", "tenant", "memory", "use", "share", "weight",
-                      "throttled", "turn");
-  for (const Json& session : host["sessions"])
-    text += fmt::format("  {:>7}  {:<20.20} {:<16.16} {:>10} {:>6} {:>5}% {:>7} {:>9}  {}\n", session["id"].get<std::uint64_t>(),
-                        session["program"].get<std::string>(), session["tenant"].get<std::string>(),
-                        memory_text(session["memory_bytes"].get<std::uint64_t>()), percent(session["use_ratio"]),
-                        session["share_percent"].get<unsigned>(), session["weight"].get<unsigned>(), percent(session["throttled_ratio"]),
-                        session["has_turn"].get<bool>() ? "yes" : "waits");
+  text += sessions_text(host["sessions"], width);
   return text;
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : std::numeric_limits<unsigned short>::max();
 }
 
 // As much of a text as the terminal shows without scrolling, so that the next look begins where this one did.
@@ -137,9 +184,10 @@ int top(const TopOptions& options) {
     Json all = Json::array();
     for (const PoolHost& host : hosts) all.push_back(look(host, readings));
     std::string text;
+    const std::size_t width = terminal_width();
     if (json) text = all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     else
-      for (const Json& host : all) text += text_of(host);
+      for (const Json& host : all) text += text_of(host, width);
     std::cout << (live ? "\033[H\033[2J" + fitted(text) : text) << std::flush;
     if (!live) return std::any_of(all.begin(), all.end(), [](const Json& host) { return host.contains("error"); }) ? exit_own_error : 0;
   }

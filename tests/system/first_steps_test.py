@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import tempfile
+import termios
 import unittest
 from pathlib import Path
 
@@ -134,6 +135,23 @@ class FirstSteps(SystemTest):
         self.assertTrue(top.out.startswith(f"unix:{path}  policy free"), top.out)
         self.assertIn("2 MiB", top.out)
         self.assertEqual(client.finish(), 0)
+
+    def test_top_leaves_out_what_matters_least(self):
+        host = self.broker()
+        self.client(host, "init")
+        for width, there, gone in ((60, ("program", "memory", "use", "share"), ("tenant", "weight")),
+                                   (200, ("program", "tenant", "memory", "use", "share", "weight", "throttled", "turn"), ())):
+            seen, terminal = pty.openpty()
+            self.addCleanup(os.close, seen)
+            termios.tcsetwinsize(terminal, (20, width))
+            done = subprocess.Popen([paths.FARGPU, "top", "--once", "-d", "0.1", "--pool", host.pool], stdout=terminal)
+            self.assertEqual(done.wait(20), 0)
+            text = os.read(seen, 4096).decode()
+            os.close(terminal)
+            header = next(line for line in text.splitlines() if "session" in line)
+            self.assertEqual([word for word in there if word not in header], [])
+            self.assertEqual([word for word in gone if word in header], [])
+            self.assertLessEqual(max(len(line) for line in text.splitlines() if "GPU" not in line), width)
 
     def test_help_and_version(self):
         self.assertEqual(fargpu("help").out, fargpu("--help").out)
