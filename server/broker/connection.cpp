@@ -167,7 +167,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
             co_await broker_.device_watch_.refresh(broker_.workers_.device_uuids());
             {
               const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
-              co_await send([&](wire::Control::Builder answer) { broker_.status_.write(answer.initStatus(), client_.tenant, seen.get(), broker_.draining_); });
+              const Viewer viewer{client_.tenant, broker_.may_administer(client_.tenant, here_), seen.get()};
+              co_await send([&](wire::Control::Builder answer) { broker_.status_.write(answer.initStatus(), viewer, broker_.draining_); });
             }
             break;
           case wire::Control::SCHEDULING_REQUEST:

@@ -215,7 +215,7 @@ std::string sample_file() {
       "# kernel_seconds_max = 60    # instead of the host's\n"
       "# mps = \"/run/mps-lab\"       # folder of the pipes of an MPS daemon of its own, by which its programs run on a device at the same time\n"
       "# sm_partitions = false      # whether each of its leases has multiprocessors of its own, as many as its percentage says; with mps only\n"
-      "# administrator = false      # whether it may change how devices are shared: `fargpu policy`, `fargpu quota`\n"
+      "# administrator = false      # whether it sees all tenants' sessions and may change how devices are shared: `fargpu policy`, `fargpu quota`\n"
       "# weight = 200               # against other tenants, for all its leases that have work; 100 if not said\n"
       "# devices = [0, 1]           # that it may use, by their places in `devices`; all if not said\n"
       "# priority = \"normal\"        # the highest that it may ask for: best-effort, normal or latency-critical\n"

@@ -19,7 +19,8 @@ std::string host_name() {
 
 }  // namespace
 
-void HostStatus::write(wire::Status::Builder status, const std::string& tenant, const Lease* seen, bool draining) const {
+void HostStatus::write(wire::Status::Builder status, const Viewer& viewer, bool draining) const {
+  const Lease* const seen = viewer.lease;
   status.setHostName(host_name());
   status.setVersion(FARGPU_VERSION);
   status.setDriver(settings_.driver);
@@ -35,13 +36,13 @@ void HostStatus::write(wire::Status::Builder status, const std::string& tenant, 
   std::vector<const Worker*> sessions;
   for (const Worker& worker : workers_.all()) {
     warm += worker.state == Worker::State::ready;
-    if (worker.state == Worker::State::session && worker.client.tenant == tenant && (!seen || &worker.lease->lease() == seen))
+    if (worker.state == Worker::State::session && viewer.sees(worker.lease->lease()))
       sessions.push_back(&worker);
   }
   status.setWarmWorkers(warm);
   status.setSessionsMax(static_cast<std::uint32_t>(settings_.sessions_max));
   status.setSessionsTaken(static_cast<std::uint32_t>(workers_.taken()));
-  status.setTenant(tenant);
+  status.setTenant(viewer.tenant);
   const scheduler::Rules& rules = workers_.scheduling().rules();
   status.setPolicy(rules.policy);
   status.setQuantumMs(static_cast<std::uint32_t>(rules.quantum / std::chrono::milliseconds(1)));
@@ -56,7 +57,7 @@ void HostStatus::write(wire::Status::Builder status, const std::string& tenant, 
     write_devices(status, places, seen);
   }
   write_sessions(status, sessions, places);
-  write_leases(status, tenant, places, seen);
+  write_leases(status, viewer, places);
 }
 
 void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions, const std::vector<unsigned>& places) const {
@@ -82,9 +83,9 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
   }
 }
 
-void HostStatus::write_leases(wire::Status::Builder status, const std::string& tenant, const std::vector<unsigned>& places, const Lease* seen) const {
+void HostStatus::write_leases(wire::Status::Builder status, const Viewer& viewer, const std::vector<unsigned>& places) const {
   std::vector<std::shared_ptr<Lease>> leases = leases_.all();
-  std::erase_if(leases, [&](const auto& lease) { return lease->tenant != tenant || (seen && lease.get() != seen); });
+  std::erase_if(leases, [&](const auto& lease) { return !viewer.sees(*lease); });
   auto lease_list = status.initLeases(static_cast<unsigned>(leases.size()));
   for (unsigned i = 0; i < lease_list.size(); ++i) {
     auto to = lease_list[i];

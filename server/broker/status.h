@@ -15,15 +15,22 @@
 
 namespace fargpu::server {
 
+/// Who asks how the host is doing.
+struct Viewer {
+  std::string tenant;
+  bool administrator = false;    ///< sees what every tenant has: nobody can look after sessions that he does not see
+  const Lease* lease = nullptr;  ///< that the asking program runs under: then with its devices alone, and of each what the lease may have
+  bool sees(const Lease& other) const { return lease ? &other == lease : administrator || other.tenant == tenant; }
+};
+
 /// Reads what others keep. Used by the broker's one thread.
 class HostStatus {
  public:
   HostStatus(const Settings& settings, const Leases& leases, const Workers& workers, const DeviceWatch& devices)
       : settings_(settings), leases_(leases), workers_(workers), devices_(devices) {}
 
-  /// As a tenant sees it: with its own leases and sessions. With a lease, as its programs see it: with its devices alone, and of each
-  /// what the lease may have.
-  void write(wire::Status::Builder status, const std::string& tenant, const Lease* seen, bool draining) const;
+  /// As somebody sees it. How many sessions there are is told to everybody, so that none of one's own is not taken for none at all.
+  void write(wire::Status::Builder status, const Viewer& viewer, bool draining) const;
 
   /// In Prometheus' text format. `admissions`: by how they went.
   std::string metrics(const std::map<std::string, std::uint64_t>& admissions) const;
@@ -31,7 +38,7 @@ class HostStatus {
  private:
   void write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen) const;
   void write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions, const std::vector<unsigned>& places) const;
-  void write_leases(wire::Status::Builder status, const std::string& tenant, const std::vector<unsigned>& places, const Lease* seen) const;
+  void write_leases(wire::Status::Builder status, const Viewer& viewer, const std::vector<unsigned>& places) const;
 
   const Settings& settings_;
   const Leases& leases_;

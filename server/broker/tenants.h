@@ -22,7 +22,7 @@ struct Tenant {
   std::optional<std::uint64_t> kernel_seconds_max;  ///< for which a GPU may complete nothing; 0 for no limit, none: as the host says
   std::string mps;                    ///< folder of the pipes of an MPS daemon, by which its programs share devices; empty for none
   bool sm_partitions = false;         ///< whether each of its leases has multiprocessors of its own, as many as its percentage says; `mps` then too
-  bool administrator = false;         ///< may change how devices are shared
+  bool administrator = false;         ///< sees everybody's sessions, and may change how devices are shared
   std::vector<unsigned> devices;      ///< that it may use, by their places among those of the broker; empty for all
   wire::Priority priority = wire::Priority::NORMAL;  ///< the highest that it may ask for
   std::vector<std::string> certificates;  ///< common names of client certificates, besides its own name

@@ -1,5 +1,6 @@
 """What stands between tenants of one host: who they are by their users, whose turn it is, what is left in memory, and what floods cost."""
 
+import json
 import os
 import re
 import signal
@@ -79,6 +80,26 @@ class Users(SystemTest):
                 else:
                     self.assertEqual(host.log("policy")["policy"], "fair")
                 host.close()
+
+    def test_administrators_see_everybodys_sessions_and_others_their_own(self):
+        tokens = self.folder / "tokens"
+        token = {}
+        for tenant in ("lab", "class"):
+            done = fargpu("token", "create", "--file", tokens, "--name", tenant, "--tenant", tenant, "--ttl", "1h")
+            self.assertEqual(done.code, 0, done.err)
+            token[tenant] = done.out.strip()
+        host = self.host(f"[tenant.keeper]\nusers = [{ME}]\nadministrator = true\n[tenant.lab]\n[tenant.class]\n", "--token-file", tokens)
+        for tenant in token:
+            self.client(self.pool(), "init", env={**ANY_WAY, "FARGPU_TOKEN": token[tenant]})
+
+        def seen(env):
+            done = fargpu("ls", "-o", "json", pool=self.pool(), env=env)
+            self.assertEqual(done.code, 0, done.err)
+            status = json.loads(done.out)[0]
+            return [sorted(one["tenant"] for one in status[what]) for what in ("sessions", "leases")], status["sessions_taken"]
+        self.assertEqual(seen({}), ([["class", "lab"]] * 2, 2))
+        # How many there are everybody may know.
+        self.assertEqual(seen({"FARGPU_TOKEN": token["lab"]}), ([["lab"]] * 2, 2))
 
 
 class Bounds(SystemTest):
