@@ -89,7 +89,7 @@ class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
 
 MetricsServer::MetricsServer(asio::io_context& io, const std::string& address, bool insecure, std::function<std::string()> write)
     : io_(io), acceptor_(io), pause_(io), write_(std::move(write)) {
-  const auto list = parse_listen(address);
+  const auto list = parse_listen(address, "metrics_listen");
   if (list.size() != 1 || !list[0].socket.empty()) throw SettingsError("metrics_listen is '" + address + "'; give one host:port");
   asio::ip::tcp::resolver resolver(io);
   asio::error_code error;

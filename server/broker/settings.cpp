@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "protocol/limits.h"
+#include "protocol/printable.h"
 #include "protocol/quantity.h"
 #include "server/scheduler/policy.h"
 #include "toml_words.h"
@@ -224,6 +225,25 @@ std::string sample_file() {
   return text;
 }
 
+// Names that there are not, of which one may be meant.
+void check_names(const std::string& file, const toml::table& table) {
+  std::vector<std::string> known{"tenant"};  // read apart, and again when they change
+  for (const Entry& entry : entries()) known.emplace_back(entry.name);
+  for (const auto& [key, value] : table) {
+    const std::string written(key.str());
+    if (std::find(known.begin(), known.end(), written) != known.end()) continue;
+    const std::string what = place_of(file, key) + ": there is no setting '" + written + "'";
+    if (const auto* const inner = value.as_table()) {
+      if (nearest(written, known) == "tenant") {
+        const std::string name = inner->empty() || !inner->begin()->second.is_table() ? "NAME" : printable(inner->begin()->first.str(), 64);
+        throw SettingsError(what + "; did you mean [tenant." + name + "]?");
+      }
+      throw SettingsError(what + "; the only tables are [tenant.NAME]");
+    }
+    throw SettingsError(what + perhaps(written, known) + "; `fargpud --help` lists them all");
+  }
+}
+
 void check(const Settings& settings) {
   const std::set<std::string> levels{"error", "warn", "info", "debug"};
   if (!levels.contains(settings.log_level))
@@ -255,6 +275,7 @@ void check(const Settings& settings) {
   if (std::find(policies.begin(), policies.end(), settings.policy) == policies.end())
     throw SettingsError("policy is '" + settings.policy + "'; use free, fair, fixed or exclusive");
   parse_listen(settings.listen);
+  if (!settings.metrics_listen.empty()) parse_listen(settings.metrics_listen, "metrics_listen");
   parse_devices(settings.devices);
 }
 
@@ -305,20 +326,9 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
   if (wanted || std::filesystem::exists(file)) {
     if (!std::filesystem::exists(file)) throw SettingsError(file + ": there is no such file; name one with --config");
     if (std::filesystem::is_directory(file)) throw SettingsError(file + " is a folder; name a file with --config");
-    try {
-      table = toml::parse_file(file);
-    } catch (const toml::parse_error& error) {
-      std::ostringstream where;
-      where << error.source().begin;
-      throw SettingsError(file + ": " + std::string(error.description()) + " (" + where.str() + ")");
-    }
+    table = read_toml(file);
     settings.file = file;
-    for (const auto& line : table) {
-      const std::string key(line.first.str());
-      if (key == "tenant") continue;  // read apart, and again when they change
-      const bool known = std::any_of(entries().begin(), entries().end(), [&](const Entry& e) { return key == e.name; });
-      if (!known) throw SettingsError(file + ": there is no setting '" + key + "'; `fargpud --help` lists them");
-    }
+    check_names(file, table);
   }
   for (const Entry& entry : entries()) {
     const char* const variable = std::getenv(variable_of(entry).c_str());
@@ -331,7 +341,7 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
   return show_config ? Wish::show_config : Wish::serve;
 }
 
-std::vector<ListenAddress> parse_listen(const std::string& text) {
+std::vector<ListenAddress> parse_listen(const std::string& text, const std::string& setting) {
   std::vector<ListenAddress> addresses;
   std::stringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
@@ -339,7 +349,7 @@ std::vector<ListenAddress> parse_listen(const std::string& text) {
     if (item.starts_with("unix:")) {
       address.socket = item.substr(5);
       if (!address.socket.starts_with('/') || address.socket.size() < 2 || address.socket.size() > 107)
-        throw SettingsError("listen is '" + text + "': '" + item + "' names no Unix socket by its whole path");
+        throw SettingsError(setting + " is '" + text + "': '" + item + "' names no Unix socket by its whole path");
       addresses.push_back(address);
       continue;
     }
@@ -352,10 +362,10 @@ std::vector<ListenAddress> parse_listen(const std::string& text) {
     if (address.host.starts_with('[') && address.host.ends_with(']')) address.host = address.host.substr(1, address.host.size() - 2);
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
     if (port.empty() || address.host.empty() || error != std::errc{} || end != port.data() + port.size())
-      throw SettingsError("listen is '" + text + "': '" + item + "' is not host:port or unix:/path");
+      throw SettingsError(setting + " is '" + text + "': '" + item + "' is not host:port" + (setting == "listen" ? " or unix:/path" : ""));
     addresses.push_back(address);
   }
-  if (addresses.empty()) throw SettingsError("listen is empty; give host:port or unix:/path");
+  if (addresses.empty()) throw SettingsError(setting + " is empty; give host:port" + (setting == "listen" ? " or unix:/path" : ""));
   return addresses;
 }
 

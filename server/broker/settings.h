@@ -75,7 +75,8 @@ struct ListenAddress {
   std::uint16_t port = 0;
   std::string socket;  ///< instead: the path of a Unix socket
 };
-std::vector<ListenAddress> parse_listen(const std::string& text);
+/// `setting`: whose value it is, for words about it.
+std::vector<ListenAddress> parse_listen(const std::string& text, const std::string& setting = "listen");
 std::vector<int> parse_devices(const std::string& text);
 
 }  // namespace fargpu::server

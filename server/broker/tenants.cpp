@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include <sstream>
 
 #include "protocol/limits.h"
 #include "protocol/quantity.h"
@@ -32,12 +31,13 @@ class Reading {
   }
 
   void check_keys() const {
-    static const std::set<std::string_view> known{"memory", "compute", "weight", "sessions", "devices", "priority", "certificates", "users",
+    static const std::vector<std::string> known{"memory", "compute", "weight", "sessions", "devices", "priority", "certificates", "users",
                                                   "host_memory", "bandwidth", "kernel_seconds_max", "mps", "sm_partitions", "administrator"};
     for (const auto& [key, value] : table_) {
-      if (known.contains(key.str())) continue;
-      throw SettingsError(file_ + ": tenant '" + name_ + "' has no setting '" + std::string(key.str()) +
-                          "'; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, kernel_seconds_max, mps, "
+      const std::string written(key.str());
+      if (std::find(known.begin(), known.end(), written) != known.end()) continue;
+      throw SettingsError(place_of(file_, key) + ": tenant '" + name_ + "' has no setting '" + written + "'" + perhaps(written, known) +
+                          "; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, kernel_seconds_max, mps, "
                           "sm_partitions, administrator, certificates and users");
     }
   }
@@ -203,14 +203,7 @@ Tenants::Tenants() {
 Tenants Tenants::read(const std::string& file) {
   Tenants tenants;
   if (file.empty()) return tenants;
-  toml::table table;
-  try {
-    table = toml::parse_file(file);
-  } catch (const toml::parse_error& error) {
-    std::ostringstream where;
-    where << error.source().begin;
-    throw SettingsError(file + ": " + std::string(error.description()) + " (" + where.str() + ")");
-  }
+  const toml::table table = read_toml(file);
   const toml::node* const all = table.get("tenant");
   if (!all) return tenants;
   const auto require_table = [&](const std::string& key, const toml::node& node) {

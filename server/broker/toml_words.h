@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <string>
+#include <vector>
 
 namespace fargpu::server {
 
@@ -11,5 +12,14 @@ namespace fargpu::server {
 std::string what_is(const toml::node& node);
 /// "FILE (line 3)".
 std::string place_of(const std::string& file, const toml::node& node);
+std::string place_of(const std::string& file, const toml::key& key);
+
+/// A settings file as TOML has it. Throws SettingsError, with the place, and a word more for text without quotes.
+toml::table read_toml(const std::string& file);
+
+/// Of these names, the one that somebody meant who wrote this; empty if none is near.
+std::string nearest(const std::string& written, const std::vector<std::string>& names);
+/// "; perhaps 'listen' is meant", or nothing.
+std::string perhaps(const std::string& written, const std::vector<std::string>& names);
 
 }  // namespace fargpu::server

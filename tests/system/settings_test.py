@@ -39,11 +39,13 @@ class Settings(SystemTest):
 
     def test_mistakes_are_named_with_their_place(self):
         with settings_file("session_max = 3\n") as file:
-            self.assertIn(f"{file}: there is no setting 'session_max'", self.refused(config=file).err)
+            self.assertIn(f"{file} (line 1): there is no setting 'session_max'; perhaps 'sessions_max' is meant", self.refused(config=file).err)
         with settings_file("sessions_max = \n") as file:
             self.assertIn(f"{file}: ", self.refused(config=file).err)
         with settings_file("[tenant.lab]\nsessions = 'two'\n") as file:
             self.assertIn(f"{file} (line 2): sessions of tenant 'lab' is the text \"two\"; give a whole number from 1", self.refused(config=file).err)
+        with settings_file("[tenant.lab]\nmemori = '1GiB'\n") as file:
+            self.assertIn(f"{file} (line 2): tenant 'lab' has no setting 'memori'; perhaps 'memory' is meant", self.refused(config=file).err)
         with settings_file("warm_workers = 1\nsessions_max = 'x'\n") as file:
             self.assertIn(f"{file} (line 2): sessions_max is the text \"x\"; a whole number is wanted", self.refused(config=file).err)
         self.assertIn("no-such-file.toml", self.refused(config="no-such-file.toml").err)

@@ -158,16 +158,41 @@ TEST_CASE("a value that cannot be is named, with where it came from and what wou
   CHECK(Told().complaint({"--sessions-max=0"}) == "sessions_max is 0; give a number from 1 to 100000");
   CHECK(Told().complaint({"--start-seconds=61"}) == "start_seconds is 61; give a number from 1 to 60");
   CHECK(Told().complaint({"--silence-seconds", "0"}) == "silence_seconds is 0; give a number from 1 to 86400");
+  CHECK(Told().complaint({"--metrics-listen=127.0.0.1"}) == "metrics_listen is '127.0.0.1': '127.0.0.1' is not host:port");
   CHECK(Told().complaint({"--devices=0,x"}) == "devices is '0,x': 'x' is no device number");
   CHECK(Told().complaint({"--devices=-1"}) == "devices is '-1': '-1' is no device number");
 }
 
 TEST_CASE("a file that is wrong is named, with the place") {
   Told told;
-  CHECK(told.in_file("lisen = 'x'").complaint() == told.file.string() + ": there is no setting 'lisen'; `fargpud --help` lists them");
+  CHECK(told.in_file("lisen = 'x'").complaint() == told.file.string() + " (line 1): there is no setting 'lisen'; perhaps 'listen' is meant; `fargpud --help` lists them all");
   CHECK_THAT(told.in_file("listen = \n").complaint(), Catch::StartsWith(told.file.string() + ": ") && Catch::Contains("line 1"));
   fs::remove(told.file);
   CHECK_THAT(told.complaint(), Catch::StartsWith(told.file.string() + ": "));
+}
+
+TEST_CASE("names that there are not are told with the line, and with what may be meant") {
+  const auto complaint = [](const std::string& text) {
+    Told told;
+    const std::string said = told.in_file("# this host\n" + text + "\n").complaint(), place = told.file.string() + " (line 2): ";
+    INFO(said);
+    CHECK(said.starts_with(place));
+    return said.substr(std::min(place.size(), said.size()));
+  };
+  CHECK(complaint("polisy = \"fair\"") == "there is no setting 'polisy'; perhaps 'policy' is meant; `fargpud --help` lists them all");
+  CHECK(complaint("gpu = 1") == "there is no setting 'gpu'; `fargpud --help` lists them all");
+  CHECK(complaint("[tenants.lab]\nsessions = 1") == "there is no setting 'tenants'; did you mean [tenant.lab]?");
+  CHECK(complaint("[tenants]\nsessions = 1") == "there is no setting 'tenants'; did you mean [tenant.NAME]?");
+  CHECK(complaint("[network]\nport = 1") == "there is no setting 'network'; the only tables are [tenant.NAME]");
+}
+
+TEST_CASE("text without quotes is told as that, with the line") {
+  Told told;
+  const std::string place = told.file.string();
+  CHECK(told.in_file("spin_us = 1\npolicy = fair  # in turns\n").complaint() == place + " (line 2): text goes in quotes: policy = \"fair\"");
+  CHECK(told.in_file("token_file = /etc/fargpu/tokens\n").complaint() == place + " (line 1): text goes in quotes: token_file = \"/etc/fargpu/tokens\"");
+  CHECK(told.in_file("driver = libcuda.so.1").complaint() == place + " (line 1): text goes in quotes: driver = \"libcuda.so.1\"");
+  CHECK_THAT(told.in_file("policy = \"fair\nspin_us = 1\n").complaint(), Catch::Contains("line 1") && !Catch::Contains("quotes:"));
 }
 
 TEST_CASE("a value of the wrong type in the file is named, with what belongs there") {
@@ -235,6 +260,7 @@ TEST_CASE("addresses to listen on are taken apart") {
     if (wrong == "host:1,") CHECK(read(wrong) == "<host|1>");
     else CHECK_THROWS_AS(read(wrong), SettingsError);
   }
+  CHECK_THROWS_WITH(parse_listen("127.0.0.1", "metrics_listen"), "metrics_listen is '127.0.0.1': '127.0.0.1' is not host:port");
   CHECK_THROWS_WITH(read("a:1,b"), "listen is 'a:1,b': 'b' is not host:port or unix:/path");
 }
 
