@@ -121,6 +121,14 @@ bool Broker::much_is_given_back(const std::string& tenant) const {
   });
 }
 
+bool Broker::sessions_are_ending() const {
+  if (workers_.giving_back([](const Lease&, unsigned) { return std::uint64_t{0}; })) return true;
+  const auto leases = leases_.all();
+  const auto now = std::chrono::steady_clock::now();
+  // What a job left running behind it is none that ends.
+  return std::any_of(leases.begin(), leases.end(), [&](const auto& lease) { return lease->left && now < *lease->left + giving_back_max; });
+}
+
 // That of its job, or of the session that the same process has.
 std::shared_ptr<const Lease> Broker::lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const {
   if (job) return leases_.find(client.tenant, *job);

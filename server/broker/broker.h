@@ -43,6 +43,9 @@ class Broker {
  private:
   class Connection;
   friend class Connection;
+  /// Sessions that have ended give their memory back by the end of their processes, which the driver may take its time for. Who asks
+  /// meanwhile is not refused for the want of it before this.
+  static constexpr auto giving_back_max = std::chrono::seconds(3);
 
   void warn_of_tenants();
   void take_identity(std::unique_ptr<Identity> identity);
@@ -51,6 +54,9 @@ class Broker {
   void meet(Socket socket, Transport transport);
   /// Whether sessions that have ended still hold a quarter or more of what a tenant could have of a device.
   bool much_is_given_back(const std::string& tenant) const;
+  /// Whether a session is over, or that of a job which is over: a client that a bandwidth made wait leaves what it sent behind it, and its
+  /// worker reads that first, which takes seconds.
+  bool sessions_are_ending() const;
   std::shared_ptr<const Lease> lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const;
   Profile profile(Environment environment, const Lease& lease) const;
   /// Whether a caller may change how devices are shared: one of a tenant that may, or, where nobody is told apart, from this machine.

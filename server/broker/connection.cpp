@@ -19,9 +19,7 @@ namespace fargpu::server {
 namespace {
 
 constexpr auto control_idle_max = std::chrono::seconds(60);
-// Sessions that have ended give their memory back by the end of their processes, which the driver may take its time for. Who asks meanwhile
-// is not refused for the want of it before this; and never before a program's end, which its starter sees first, can have been heard of here.
-constexpr auto giving_back_max = std::chrono::seconds(3);
+// A program's end, which its starter sees first, can have been heard of here by then.
 constexpr auto end_heard_within = std::chrono::milliseconds(100);
 constexpr unsigned environment_max = 64;
 
@@ -122,6 +120,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     stop_calling();
     if (ticket_) broker_.tickets_.withdraw(*ticket_);
     if (local_) broker_.local_keys_.take_back(local_->key);
+    if (lease_ && --lease_->holders == 0) lease_->left = std::chrono::steady_clock::now();
   }
 
   const std::string& source() const override { return source_; }
@@ -417,11 +416,12 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     const auto begin = std::chrono::steady_clock::now();
     // Who asks for nothing in particular counts on what is there: it is not much less for what is being given back.
     const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
-    while (first && wish.memory_bytes == 0 && broker_.much_is_given_back(client_.tenant) && std::chrono::steady_clock::now() < begin + giving_back_max)
-      if (!co_await wait_for_change(begin + giving_back_max)) co_return false;
+    while (first && wish.memory_bytes == 0 && broker_.much_is_given_back(client_.tenant) &&
+           std::chrono::steady_clock::now() < begin + Broker::giving_back_max)
+      if (!co_await wait_for_change(begin + Broker::giving_back_max)) co_return false;
     while (const auto refusal = try_lease(wish, job, hold, place.get(), lease, session)) {
-      const bool soon = broker_.workers_.giving_back([](const Lease&, unsigned) { return std::uint64_t{0}; });
-      const auto until = std::max(deadline, begin + (soon ? std::chrono::milliseconds(giving_back_max) : end_heard_within));
+      const bool soon = broker_.sessions_are_ending();
+      const auto until = std::max(deadline, begin + (soon ? std::chrono::milliseconds(Broker::giving_back_max) : end_heard_within));
       if (!refusal->may_change || std::chrono::steady_clock::now() >= until) {
         const auto reason = broker_.draining_     ? wire::Failure::Reason::DRAINING
                             : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
@@ -440,6 +440,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
       co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
       EventLog::info("lease held", {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
       lease_ = std::move(lease);
+      ++lease_->holders;
+      lease_->left.reset();
       co_return true;
     }
     counted_ = {};

@@ -2,6 +2,7 @@
 // Leases: rights to shares of devices, and who may have one now.
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -43,6 +44,8 @@ struct Lease {
   wire::Priority priority = wire::Priority::NORMAL;
   std::optional<JobKey> job;
   std::size_t sessions = 0;           ///< that run, and that were promised
+  std::size_t holders = 0;            ///< connections that hold it: `fargpu run`, while its program runs
+  std::optional<std::chrono::steady_clock::time_point> left;  ///< when the last of these went; its sessions end as soon as they hear of it
   std::optional<std::uint64_t> kernel_seconds_max;  ///< the tenant's; none: the host's
   std::string mps;                    ///< the tenant's
   SmGroups sm_groups;                 ///< of each device: on these multiprocessors its kernels are, and those of no other lease that goes by the same `mps`; empty: on any

@@ -301,6 +301,15 @@ class Leases(SystemTest):
         self.assertEqual(client.finish(), 0)
         self.client(host, "init", "context", f"alloc a {900 * MIB}")
 
+    def test_a_session_whose_job_is_over_is_waited_for(self):
+        # What the program left in the socket takes its bandwidth's time, which its starter does not see.
+        with settings_file('[tenant.default]\nsessions = 1\nbandwidth = "3MiB"\n') as file:
+            host = self.broker(config=file)
+        for _ in range(3):
+            client = self.client(host, "init", "context", f"alloc a {4 * MIB}", "write a 5", through_run=True, env={"FARGPU_COMPRESS": "off"})
+            self.assertEqual(client.finish(), 0, client.errors())
+        self.assertEqual(len(host.logged("lease refused")), 0)
+
     def test_but_not_for_long(self):
         host = self.slow_host(60)
         client = self.client(host, "init", env=asking(gpus=2, mem="900MiB"))
