@@ -4,6 +4,7 @@
 
 #include "event_log.h"
 #include "host_facts.h"
+#include "mps.h"
 #include "protocol/printable.h"
 
 namespace fargpu::server {
@@ -80,6 +81,15 @@ void Broker::warn_of_tenants() {
       EventLog::warn("no such device", {{"tenant", name}, {"device", device}, {"devices", have},
                                         {"meaning", "devices of a tenant are places among those offered, from 0; without one it is refused"}});
     }
+    if (const std::string missing = tenant.mps.empty() ? "" : mps_complaint(tenant.mps); !missing.empty())
+      EventLog::warn("no MPS daemon", {{"tenant", name}, {"reason", missing}, {"meaning", "this tenant is refused until there is one"}});
+    if (const std::string& policy = workers_.scheduling().rules().policy; tenant.sm_partitions && policy != "free")
+      EventLog::warn("partitions by turns",
+                     {{"tenant", name},
+                      {"policy", policy},
+                      {"meaning",
+                       "a lease has its own multiprocessors only while it has its turn, and the others' are idle then; "
+                       "sm_partitions goes with policy = \"free\""}});
   }
   try {
     for (const site::TokenEntry& stray : identity_->strays(leases_.tenants()))

@@ -8,6 +8,7 @@
 
 #include "broker.h"
 #include "event_log.h"
+#include "mps.h"
 #include "opcodes.h"
 #include "protocol/errors.h"
 #include "protocol/frame.h"
@@ -406,6 +407,11 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     if (hold && !job) co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "a lease to hold needs a job");
     const auto deadline =
         std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.getWaitMs()), limits::lease_wait_max);
+
+    // Without its daemon the driver would run the programs as if there were no `mps`: beside others, with nothing of their own.
+    if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); tenant && !tenant->mps.empty())
+      if (const std::string missing = mps_complaint(tenant->mps); !missing.empty())
+        co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, missing);
 
     std::shared_ptr<Lease> lease;
     std::unique_ptr<LeaseSession> session;

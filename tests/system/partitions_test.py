@@ -1,4 +1,4 @@
-"""Multiprocessors of their own for a tenant's leases (sm_partitions). No MPS daemon is there: neither driver asks for it."""
+"""Multiprocessors of their own for a tenant's leases (sm_partitions). No MPS daemon is there, but its pipe: neither driver asks for more."""
 
 import os
 import signal
@@ -9,15 +9,24 @@ from pathlib import Path
 from rig import SystemTest, fargpu, paths
 from rig.broker import settings_file
 
-SETTINGS = '[tenant.default]\nmps = "/run/mps-of-mine"\nsm_partitions = true\n'
+
+def mps_folder(test):
+    """What an MPS daemon is known by."""
+    folder = tempfile.TemporaryDirectory()
+    test.addCleanup(folder.cleanup)
+    os.mkfifo(Path(folder.name, "control"))
+    return folder.name
 
 
 class Partitions(SystemTest):
     driver = paths.FAKE_DRIVER  # with 20 multiprocessors: two groups of eight and a rest
     groups = 2
 
+    def setUp(self):
+        self.mps = mps_folder(self)
+
     def host(self, *options, **more):
-        with settings_file(SETTINGS) as file:
+        with settings_file(f'[tenant.default]\nmps = "{self.mps}"\nsm_partitions = true\n') as file:
             return self.broker(*options, config=file, driver=self.driver, **more)
 
     def groups_of(self, host, client):
@@ -28,7 +37,7 @@ class Partitions(SystemTest):
         arguments = (worker / "cmdline").read_bytes().split(b"\0")
         self.assertEqual(arguments[arguments.index(b"--sm-groups") + 1].decode(), told)
         environment = dict(variable.split(b"=", 1) for variable in (worker / "environ").read_bytes().split(b"\0") if variable)
-        self.assertEqual(environment[b"CUDA_MPS_PIPE_DIRECTORY"], b"/run/mps-of-mine")
+        self.assertEqual(environment[b"CUDA_MPS_PIPE_DIRECTORY"], self.mps.encode())
         self.assertNotIn(b"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", environment)  # with it there are no groups
         return [int(group) for group in told.split(":")[0].split(",")]
 
@@ -129,6 +138,27 @@ class PartitionsOfTheSoftwareGpu(Partitions):
 
 
 class Settings(SystemTest):
+    def test_without_a_daemon_nobody_runs_without_what_it_isolates(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with settings_file(f'[tenant.default]\nmps = "{folder.name}"\nsm_partitions = true\n') as file:
+            host = self.broker("--policy", "fair", config=file)
+            fix = f"CUDA_MPS_PIPE_DIRECTORY={folder.name} nvidia-cuda-mps-control -d"
+            self.assertIn(fix, host.log("no MPS daemon", tenant="default")["reason"])
+            self.assertIn('policy = "free"', host.log("partitions by turns", tenant="default")["meaning"])
+            client = self.client(host, env={"FARGPU_COMPUTE": "50%"})
+            self.assertEqual(client.ask("init"), "SYSTEM_NOT_READY")
+            client.says(fix)
+            place = host.place()
+            host.process.signal(signal.SIGHUP)
+            host.log("no MPS daemon", place, tenant="default")
+            os.mkfifo(Path(folder.name, "control"))
+            self.client(host, "init", env={"FARGPU_COMPUTE": "50%"})  # without a reload
+            place = host.place()
+            host.process.signal(signal.SIGHUP)
+            host.log("partitions by turns", place)
+            self.assertEqual(len(host.logged("no MPS daemon", place)), 0)
+
     def test_without_mps_there_are_none(self):
         with settings_file("[tenant.default]\nsm_partitions = true\n") as file:
             process = self.start([paths.FARGPUD, "--config", file])

@@ -158,13 +158,16 @@ class Bounds(SystemTest):
         self.assert_lives(bystander)
 
     def test_programs_of_a_tenant_share_devices_by_its_mps_daemon(self):
-        with settings_file('[tenant.default]\nmps = "/run/mps-of-mine"\n') as file:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        os.mkfifo(Path(folder.name, "control"))  # by which a daemon is known
+        with settings_file(f'[tenant.default]\nmps = "{folder.name}"\n') as file:
             host = self.broker(config=file)
         for share, percentage in ((None, None), ("40%", b"40"), ("100%", None)):
             client = self.client(host, "init", env={"FARGPU_COMPUTE": share} if share else {})
             worker = host.log("session started", pid=client.pid)["worker"]
             environment = dict(variable.split(b"=", 1) for variable in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0") if variable)
-            self.assertEqual(environment[b"CUDA_MPS_PIPE_DIRECTORY"], b"/run/mps-of-mine")
+            self.assertEqual(environment[b"CUDA_MPS_PIPE_DIRECTORY"], folder.name.encode())
             self.assertEqual(environment.get(b"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), percentage)
             self.assertEqual(client.finish(), 0)
         with settings_file('[tenant.default]\nmps = "run"\n') as file:
