@@ -1,5 +1,7 @@
 #include "broker.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "event_log.h"

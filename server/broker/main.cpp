@@ -2,14 +2,20 @@
 
 #include <asio.hpp>
 
+#include <pwd.h>
 #include <unistd.h>
 
+#include <fmt/ranges.h>
+
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 
 #include "broker.h"
+#include "earlier.h"
 #include "event_log.h"
 #include "settings.h"
 #include "tenants.h"
@@ -27,6 +33,41 @@ void check_image_folder(const Settings& settings) {
   if (error)
     EventLog::warn("no image folder", {{"folder", settings.image_folder}, {"reason", error.message()},
                                        {"meaning", "each session sends its GPU code again; set --image-folder"}});
+}
+
+// What every worker would fail of, and what no driver can mend.
+void check_workers(const Settings& settings) {
+  if (::access(settings.worker.c_str(), X_OK) != 0)
+    throw SettingsError("worker is '" + settings.worker + "', which cannot be run (" + std::strerror(errno) +
+                        "); give the path of fargpu-worker");
+  if (settings.worker_user.empty()) return;
+  const passwd* const user = ::getpwnam(settings.worker_user.c_str());
+  if (!user)
+    throw SettingsError("worker_user is '" + settings.worker_user +
+                        "'; this machine has no such user: make it (useradd --system), or name another");
+  if (::geteuid() != 0)
+    throw SettingsError("worker_user is '" + settings.worker_user +
+                        "', and only root can have workers run as another user; leave it out, or start fargpud as root");
+}
+
+// It counts neither what they hold nor who they are: leases are given as if they were not there.
+void warn_of_earlier_sessions(const Settings& settings) {
+  const std::vector<pid_t> workers = earlier_workers(settings.worker);
+  if (workers.empty()) return;
+  EventLog::warn("sessions of an earlier fargpud",
+                 {{"count", workers.size()},
+                  {"workers", fmt::format("{}", fmt::join(workers, ", "))},
+                  {"meaning",
+                   "they go on until their programs end, and what they have of the devices is counted nowhere: memory "
+                   "may run out within leases until then; end them by these process ids if that must not be"}});
+}
+
+// By what was said of it: a wrong choice of devices, or the driver itself.
+std::string what_to_do(const Settings& settings, const std::string& failure) {
+  if (!settings.devices.empty() && failure.find("the devices " + settings.devices) != std::string::npos)
+    return "devices is '" + settings.devices +
+           "': name those that the driver has, by its numbers from 0 (`nvidia-smi -L`), or leave it out for all";
+  return "mend the driver of this machine, or name another by --driver";
 }
 
 }  // namespace
@@ -50,6 +91,7 @@ int main(int argc, char** argv) {
     ::signal(SIGPIPE, SIG_IGN);
     for (const std::string& name : settings.unknown_variables)
       EventLog::warn("no such setting", {{"variable", name}, {"meaning", "it counts for nothing; `fargpud --help` lists those that there are"}});
+    check_workers(settings);
     check_image_folder(settings);
     asio::io_context io;
     Broker broker(io, settings);
@@ -76,9 +118,9 @@ int main(int argc, char** argv) {
     int status = 0;
     broker.workers().reserve({}, [&](Worker* worker, const std::string& failure) {
       if (!worker) {
-        EventLog::error("no driver", {{"driver", settings.driver},
-                                     {"reason", failure},
-                                     {"meaning", "nothing can be served; mend the driver of this machine, or name another by --driver"}});
+        EventLog::error(
+            "no driver",
+            {{"driver", settings.driver}, {"reason", failure}, {"meaning", "nothing can be served; " + what_to_do(settings, failure)}});
         status = 1;
         io.stop();
         return;
@@ -88,6 +130,7 @@ int main(int argc, char** argv) {
       EventLog::info("driver", {{"library", settings.driver},
                                 {"version", facts->getDriverVersion()},
                                 {"devices", facts->getDevices().size()}});
+      warn_of_earlier_sessions(settings);
       try {
         broker.listen();
       } catch (const SettingsError& error) {

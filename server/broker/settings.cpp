@@ -377,6 +377,8 @@ std::vector<int> parse_devices(const std::string& text) {
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), device);
     if (error != std::errc{} || end != item.data() + item.size() || device < 0)
       throw SettingsError("devices is '" + text + "': '" + item + "' is no device number");
+    if (std::find(devices.begin(), devices.end(), device) != devices.end())
+      throw SettingsError("devices is '" + text + "': it names device " + item + " twice; name each once");
     devices.push_back(device);
   }
   return devices;

@@ -136,6 +136,8 @@ int run(const Options& options) {
     return fail(options.link, error.what());
   }
   if (const CUresult result = driver.cuInit(0); result != CUDA_SUCCESS) {
+    if (result == CUDA_ERROR_NO_DEVICE && !options.devices.empty())
+      return fail(options.link, "the driver has none of the devices " + options.devices);
     const char* name = "?";
     driver.cuGetErrorName(result, &name);
     return fail(options.link, "the driver '" + options.driver + "' does not initialise: " + name);

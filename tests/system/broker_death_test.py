@@ -30,6 +30,7 @@ class ByForce(SystemTest):
         self.assertEqual(fargpu("run", "--", "true", pool=host.pool).code, 125)
 
         again = self.broker(port=host.port)
+        self.assertIn(str(worker), again.log("sessions of an earlier fargpud")["workers"].split(", "))
         self.client(again, "init", "context")
         self.assert_lives(client)
         self.assertEqual(client.must(f"alloc b {MIB}"), "SUCCESS")

@@ -44,8 +44,8 @@ class Sandbox(SystemTest):
 
     def test_a_user_that_there_is_not(self):
         host = self.start([paths.FARGPUD, "--driver", paths.FAKE_DRIVER, "--listen", "127.0.0.1:0", "--config", os.devnull, "--worker-user", "nemo"])
-        self.assertEqual(host.wait(), 1)
-        self.assertIn("there is no user 'nemo' for workers", host.err.text())
+        self.assertEqual(host.wait(), 2)
+        self.assertIn("worker_user is 'nemo'; this machine has no such user", host.err.text())
 
 
 class Tenants(SystemTest):

@@ -98,9 +98,52 @@ class Settings(SystemTest):
         done = self.refused("--listen", "127.0.0.1:0", "--devices", "0,9")
         self.assertEqual(done.code, 1)
         self.assertIn("the driver does not have all of the devices 0,9", done.err)
-        done = self.refused("--listen", "127.0.0.1:0", "--worker", "/no/such/worker")
-        self.assertEqual(done.code, 1)
-        self.assertIn("/no/such/worker", done.err)
+        self.assertIn("devices is '0,9': name those that the driver has", done.err)
+        self.assertNotIn("mend the driver", done.err)
+
+    def test_what_no_driver_can_mend(self):
+        for options, said in ((["--devices", "1,1"], "it names device 1 twice"),
+                              (["--worker", "/no/such/worker"], "worker is '/no/such/worker', which cannot be run (No such file or directory)"),
+                              (["--worker-user", "nosuch"], "worker_user is 'nosuch'; this machine has no such user")):
+            done = self.refused("--listen", "127.0.0.1:0", *options)
+            self.assertEqual(done.code, 2)
+            self.assertIn(said, done.err)
+            self.assertNotIn("driver", done.err)
+
+    def test_a_reload_names_what_waits_for_another_start(self):
+        with settings_file("spin_us = 1\n") as file:
+            host = self.broker("--quantum-ms", "5", config=file)
+
+            def reload(text):
+                Path(file).write_text(text, encoding="utf-8")
+                place = host.place()
+                host.process.signal(signal.SIGHUP)
+                return place
+            place = reload("spin_us = 2\nquantum_ms = 7\npolicy = \"fair\"\n[tenant.default]\n")
+            self.assertEqual(host.log("not in use yet", place)["settings"], "spin_us, policy")  # the flag counts more than the file
+            self.assertEqual(host.status()["policy"], "free")
+            place = reload("spin_us = 1\n")
+            host.log("reloaded", place)
+            place = reload("policy = \"fairest\"\n")
+            self.assertIn("policy is 'fairest'", host.log("not reloaded", place)["reason"])
+            self.assertEqual(len(host.logged("not in use yet")), 1)
+
+    def test_files_that_only_others_may_read(self):
+        if os.getuid() != 0 or any(not folder.stat().st_mode & 0o001 for folder in paths.FARGPUD.parents):
+            self.skipTest("only root can be somebody else, who must find the build")
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            secret = Path(folder, "secret")
+            secret.write_text("", encoding="utf-8")
+            secret.chmod(0o600)
+            for options in (["--token-file", secret], ["--psk-file", secret], ["--tls-certificate", "/dev/null", "--tls-key", secret]):
+                done = run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", paths.FARGPUD, "--config", os.devnull, "--driver", paths.FAKE_DRIVER,
+                            "--image-folder", "", *options])
+                self.assertEqual(done.code, 2)
+                self.assertIn(f"cannot read {secret} (Permission denied); fargpud runs as", done.err)
+                self.assertNotIn("makes one", done.err)
+        done = self.refused("--token-file", "/no/such/tokens")
+        self.assertIn("`fargpu token create --file /no/such/tokens` makes one", done.err)
 
 
 if __name__ == "__main__":

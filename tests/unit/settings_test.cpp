@@ -160,6 +160,7 @@ TEST_CASE("a value that cannot be is named, with where it came from and what wou
   CHECK(Told().complaint({"--silence-seconds", "0"}) == "silence_seconds is 0; give a number from 1 to 86400");
   CHECK(Told().complaint({"--metrics-listen=127.0.0.1"}) == "metrics_listen is '127.0.0.1': '127.0.0.1' is not host:port");
   CHECK(Told().complaint({"--devices=0,x"}) == "devices is '0,x': 'x' is no device number");
+  CHECK(Told().complaint({"--devices=1,0,1"}) == "devices is '1,0,1': it names device 1 twice; name each once");
   CHECK(Told().complaint({"--devices=-1"}) == "devices is '-1': '-1' is no device number");
 }
 
