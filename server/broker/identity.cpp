@@ -17,10 +17,24 @@ namespace {
 
 using Keys = std::map<std::string, std::vector<std::byte>>;
 
+// A file of this setting can be read; or words for who would have to be able to.
+void require_readable(const char* setting, const std::string& path) {
+  if (path.empty() || ::access(path.c_str(), R_OK) == 0) return;
+  const int error = errno;
+  std::string what = fmt::format("{}: cannot read {} ({})", setting, path, std::strerror(error));
+  if (error == EACCES) {
+    const passwd* const user = ::getpwuid(::geteuid());
+    what += fmt::format("; fargpud runs as {}, who must be able to read it, and to enter its folders",
+                        user ? std::string("user '") + user->pw_name + "'" : fmt::format("user {}", ::geteuid()));
+  }
+  throw SettingsError(what + (error == ENOENT && std::string_view(setting) == "token_file"
+                                  ? fmt::format("; `fargpu token create --file {}` makes one", path)
+                                  : ""));
+}
+
 // One line a key: NAME:KEY, the key in hexadecimal digits.
 Keys read_keys(const std::string& path) {
   std::ifstream file(path);
-  if (!file) throw SettingsError("psk_file: cannot read '" + path + "'");
   Keys keys;
   int number = 0;
   for (std::string line; std::getline(file, line);) {
@@ -40,11 +54,16 @@ Keys read_keys(const std::string& path) {
 }  // namespace
 
 Identity::Identity(const Settings& settings) : token_file_(settings.token_file), tokens_(settings.token_file) {
+  require_readable("token_file", settings.token_file);
+  require_readable("psk_file", settings.psk_file);
+  require_readable("tls_certificate", settings.tls_certificate);
+  require_readable("tls_key", settings.tls_key);
+  require_readable("tls_client_ca", settings.tls_client_ca);
   if (!settings.token_file.empty()) {
     try {
       site::read_tokens(settings.token_file);
     } catch (const site::TokenError& error) {
-      throw SettingsError(fmt::format("token_file: {}; `fargpu token create --file {}` makes one", error.what(), settings.token_file));
+      throw SettingsError(fmt::format("token_file: {}", error.what()));
     }
   }
   if (settings.tls_certificate.empty() != settings.tls_key.empty())

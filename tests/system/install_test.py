@@ -59,10 +59,26 @@ class Installed(SystemTest):
         files = sorted(str(p.relative_to(self.prefix)) for p in self.prefix.rglob("*") if not p.is_dir())
         library = str(self.only("lib*/**/fargpu/libcuda.so.1").parent.relative_to(self.prefix))
         self.assertEqual(sorted(f for f in files if not f.endswith((".so",))), sorted([
-            "bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "share/fargpu/fargpud.toml",
+            "bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "lib/sysusers.d/fargpud.conf", "share/fargpu/fargpud.toml",
             f"{library}/libcuda.so.1", f"{library}/libnvidia-ml.so.1"]))
         for path in self.prefix.rglob("*"):
             self.assertFalse(path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH | stat.S_ISUID | stat.S_ISGID), path)
+
+    def test_the_service_has_a_user_and_does_not_overrule_the_settings(self):
+        service = (self.prefix / "lib" / "systemd" / "system" / "fargpud.service").read_text(encoding="utf-8")
+        users = (self.prefix / "lib" / "sysusers.d" / "fargpud.conf").read_text(encoding="utf-8")
+        user = re.search(r"^User=(.*)$", service, re.MULTILINE)[1]
+        self.assertRegex(users, rf"(?m)^u {user} ")
+        self.assertNotIn("DynamicUser", service)  # whose files would keys be
+        self.assertIn("\nExecReload=/bin/kill -HUP $MAINPID\n", service)
+        environment = dict(line.split("=", 2)[1:] for line in service.splitlines() if line.startswith("Environment="))
+        self.assertFalse([name for name in environment if name.startswith("FARGPUD_")])
+        cache = re.search(r"^CacheDirectory=(.*)$", service, re.MULTILINE)[1]
+        fargpud = self.prefix / "bin" / "fargpud"
+        for text, folder in (("", f"/var/cache/{cache}/images"), ('image_folder = "/elsewhere"\n', "/elsewhere")):
+            with settings_file(text) as file:
+                shown = run([fargpud, "--config", file, "--show-config"], env=environment)
+            self.assertIn(f'image_folder = "{folder}"', shown.out)
 
     def test_the_sample_of_settings_is_one(self):
         sample = self.prefix / "share" / "fargpu" / "fargpud.toml"
