@@ -104,12 +104,25 @@ void Broker::warn_of_tenants() {
 
 void Broker::reload() {
   try {
-    Tenants tenants = Tenants::read(settings_.file);
+    std::vector<std::string> arguments = settings_.arguments;
+    std::vector<char*> words;
+    for (std::string& argument : arguments) words.push_back(argument.data());
+    Settings fresh;
+    int exit_code = 0;
+    read_settings(static_cast<int>(words.size()), words.data(), fresh, exit_code);
+    if (fresh.file.empty() && !settings_.file.empty())
+      throw SettingsError(settings_.file + ": the file is gone");  // else everybody had no limits
+    Tenants tenants = Tenants::read(fresh.file);
     auto identity = std::make_unique<Identity>(settings_);
     if (tls_ && !identity->context()) throw SettingsError("TLS is spoken here, and nothing is left to speak it with");
     take_identity(std::move(identity));
     leases_.set_tenants(std::move(tenants));
-    EventLog::info("reloaded", {{"file", settings_.file}});
+    EventLog::info("reloaded", {{"file", fresh.file}});
+    if (const auto changed = changed_settings(settings_, fresh); !changed.empty())
+      EventLog::warn(
+          "not in use yet",
+          {{"settings", fmt::format("{}", fmt::join(changed, ", "))},
+           {"meaning", "of these the file says something else than this fargpud began with; they count when it is started again"}});
     if (leases_.knows_devices()) warn_of_tenants();
   } catch (const SettingsError& error) {
     EventLog::error("not reloaded", {{"reason", error.what()}, {"meaning", "everything stays as it was"}});

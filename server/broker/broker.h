@@ -35,7 +35,8 @@ class Broker {
   /// Begins to stop: no new sessions, running ones have their time, then everything ends and the io_context runs dry.
   void drain(const std::string& why, std::chrono::seconds patience);
 
-  /// Reads again what may change while sessions run: tenants, certificates, keys. What is wrong changes nothing.
+  /// Reads again what may change while sessions run: tenants, certificates, keys. What is wrong changes nothing. Of other settings that
+  /// changed it says that they wait for another start.
   void reload();
 
   Workers& workers() { return workers_; }

@@ -81,8 +81,7 @@ int main(int argc, char** argv) {
         return exit_code;
       case Wish::show_config:
         Tenants::read(settings.file);  // what is wrong with them is said here too
-        for (const Settings::Origin& origin : settings.origins)
-          std::cout << origin.name << " = " << (origin.value.empty() ? "(empty)" : origin.value) << "   # " << origin.from << "\n";
+        std::cout << settings_text(settings);
         return 0;
       case Wish::serve:
         break;

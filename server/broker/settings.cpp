@@ -31,6 +31,8 @@ struct Entry {
   std::variant<std::string Settings::*, std::uint64_t Settings::*, bool Settings::*> field;
   std::string standard;
   const char* help;
+  /// What a text names: files in the settings file count from its folder. A library may also be one that the loader finds, without a slash.
+  enum class Names { nothing, path, library } names = Names::nothing;
 
   /// A number that may be given with a unit, such as 4GiB.
   bool in_bytes() const { return std::string_view(name).ends_with("_bytes_max"); }
@@ -54,31 +56,39 @@ std::string default_worker() {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
-      {"listen", &Settings::listen, "127.0.0.1:8470", "Addresses to listen on, [tls://|tcp://]host:port[,...]; without either: TLS, except on the loopback. Port 0 takes any free one; unix:/path is a Unix socket for clients on this machine"},
+      {"listen", &Settings::listen, "127.0.0.1:8470",
+       "Addresses to listen on, [tls://|tcp://]host:port[,...]; without either: TLS, except on the loopback. Port 0 takes any free one; "
+       "unix:/path is a Unix socket for clients on this machine"},
       {"insecure", &Settings::insecure, "false",
-       "Serve other machines without TLS where addresses do not say tls://: whoever reaches the port can use the GPUs, and read everything"},
-      {"tls_certificate", &Settings::tls_certificate, "", "This host's certificate with its chain, PEM; `fargpu pki` makes one"},
-      {"tls_key", &Settings::tls_key, "", "Its key, PEM"},
-      {"tls_client_ca", &Settings::tls_client_ca, "", "Certificate of the authority whose client certificates are believed, PEM"},
-      {"psk_file", &Settings::psk_file, "", "Keys shared with tenants, a line TENANT:HEXDIGITS each; they replace certificates"},
-      {"token_file", &Settings::token_file, "", "Tokens of clients; `fargpu token` makes them. Changes count at once"},
+       "Serve other machines without TLS where addresses do not say tls://: whoever reaches the port can use the GPUs, and read "
+       "everything"},
+      {"tls_certificate", &Settings::tls_certificate, "", "This host's certificate with its chain, PEM; `fargpu pki` makes one",
+       Entry::Names::path},
+      {"tls_key", &Settings::tls_key, "", "Its key, PEM", Entry::Names::path},
+      {"tls_client_ca", &Settings::tls_client_ca, "", "Certificate of the authority whose client certificates are believed, PEM",
+       Entry::Names::path},
+      {"psk_file", &Settings::psk_file, "", "Keys shared with tenants, a line TENANT:HEXDIGITS each; they replace certificates",
+       Entry::Names::path},
+      {"token_file", &Settings::token_file, "", "Tokens of clients; `fargpu token` makes them. Changes count at once", Entry::Names::path},
       {"shared_memory", &Settings::shared_memory, "true",
        "Let clients on this machine that come by TCP share memory with their workers instead"},
-      {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name"},
-      {"nvml", &Settings::nvml, "libnvidia-ml.so.1", "NVML of this host, which knows clocks, temperatures and use; empty for none"},
+      {"driver", &Settings::driver, "libcuda.so.1", "Driver library that workers load, by path or name", Entry::Names::library},
+      {"nvml", &Settings::nvml, "libnvidia-ml.so.1", "NVML of this host, which knows clocks, temperatures and use; empty for none",
+       Entry::Names::library},
       {"devices", &Settings::devices, "", "Devices to offer, by the driver's numbers, comma-separated (default: all)"},
       {"sessions_max", &Settings::sessions_max, "256", "Sessions at once"},
       {"warm_workers", &Settings::warm_workers, "1", "Workers kept ready, with the driver initialised"},
       {"warm_context", &Settings::warm_context, "true",
        "Have warm workers create the first device's context; costs its device memory each (about 515 MiB on an H200)"},
-      {"image_folder", &Settings::image_folder, default_image_folder(), "Folder for GPU code by content; empty for none"},
+      {"image_folder", &Settings::image_folder, default_image_folder(), "Folder for GPU code by content; empty for none",
+       Entry::Names::path},
       {"image_bytes_max", &Settings::image_bytes_max, "8589934592", "Bytes kept in that folder"},
       {"host_bytes_max", &Settings::host_bytes_max, "0",
        "Bytes of this host's memory that a session may take, for work that waits, GPU code and copies of pinned memory; 0 for half of "
        "what the host has"},
       {"driver_bytes_max", &Settings::driver_bytes_max, "4294967296",
-       "Bytes of a device that the driver may take by itself for a session (its context, code, variables). A session that is beyond its limit "
-       "because the driver took more for it ends. 0 for no limit"},
+       "Bytes of a device that the driver may take by itself for a session (its context, code, variables). A session that is beyond its "
+       "limit because the driver took more for it ends. 0 for no limit"},
       {"spin_us", &Settings::spin_us, "200", "Microseconds that a worker polls before it sleeps, while its client is active"},
       {"launch_threads", &Settings::launch_threads, "4",
        "Threads of a worker that give kernels to the driver while many come, at most a quarter of the processors; 0 leaves that to the one "
@@ -87,8 +97,8 @@ const std::vector<Entry>& entries() {
       {"callers_per_address_max", &Settings::callers_per_address_max, "512",
        "Connections without a session that one address may have open; who spoke longest ago makes room"},
       {"refusals_per_address_max", &Settings::refusals_per_address_max, "1000",
-       "Connections of one address, or one user of this machine, that may come to nothing in a minute (refused, cut off, silent); then it is "
-       "shut out until that is over"},
+       "Connections of one address, or one user of this machine, that may come to nothing in a minute (refused, cut off, silent); then it "
+       "is shut out until that is over"},
       {"start_seconds", &Settings::start_seconds, "60", "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
        "Seconds of silence after which a session's client is taken for dead, and its host by the client"},
@@ -106,8 +116,10 @@ const std::vector<Entry>& entries() {
       {"metrics_listen", &Settings::metrics_listen, "", "Address where Prometheus finds numbers, by HTTP at /metrics; empty for none"},
       {"sandbox", &Settings::sandbox, "true",
        "Have workers give up what they do not need: starting programs, tracing others, networks, mounts, new privileges"},
-      {"worker_user", &Settings::worker_user, "", "User that workers run as, where fargpud runs as root; empty: the same as fargpud"},
-      {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker"},
+      {"worker_user", &Settings::worker_user, "",
+       "User that workers run as, where fargpud runs as root (the installed service does not); empty: the same as fargpud. image_folder "
+       "and MPS daemons must be his"},
+      {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker", Entry::Names::path},
       {"log_level", &Settings::log_level, "info", "error, warn, info or debug"},
       {"log_format", &Settings::log_format, "text", "text or json"},
   };
@@ -159,6 +171,11 @@ void store(Settings& settings, const Entry& entry, const std::string& value, con
   settings.origins.push_back({entry.name, value, from});
 }
 
+std::string from_folder(const std::filesystem::path& folder, const Entry& entry, const std::string& value) {
+  const bool a_path = entry.names == Entry::Names::path || (entry.names == Entry::Names::library && value.find('/') != std::string::npos);
+  return a_path && !value.empty() ? (folder / value).lexically_normal().string() : value;
+}
+
 // A value of the file, as flags and variables have it.
 std::string text_of(const std::string& file, const Entry& entry, const toml::node& node) {
   const auto complain = [&](const std::string& wanted) -> std::string {
@@ -183,7 +200,7 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
     return complain("a text in quotes is wanted, or a list of what `fargpud --help` separates by commas");
   };
   const auto* const list = node.as_array();
-  if (!list) return item(node);
+  if (!list) return from_folder(std::filesystem::absolute(file).parent_path(), entry, item(node));  // wherever fargpud is started
   std::string joined;
   for (const auto& one : *list) joined += (joined.empty() ? "" : ",") + item(one);
   return joined;
@@ -281,7 +298,36 @@ void check(const Settings& settings) {
 
 }  // namespace
 
+std::string settings_text(const Settings& settings) {
+  std::string text;
+  for (const Entry& entry : entries()) {
+    std::string value;
+    if (const auto* words = std::get_if<std::string Settings::*>(&entry.field))
+      value = quoted(from_folder(std::filesystem::current_path(), entry, settings.*(*words)));
+    else if (const auto* number = std::get_if<std::uint64_t Settings::*>(&entry.field)) value = std::to_string(settings.*(*number));
+    else value = settings.*std::get<bool Settings::*>(entry.field) ? "true" : "false";
+    const auto origin =
+        std::find_if(settings.origins.begin(), settings.origins.end(), [&](const auto& one) { return one.name == entry.name; });
+    text += std::string(entry.name) + " = " + value + "   # " + printable(origin->from, 512) + "\n";
+  }
+  if (settings.file.empty()) return text;
+  const toml::table table = read_toml(settings.file);
+  const toml::node* const tenants = table.get("tenant");
+  if (!tenants) return text;
+  std::ostringstream words;
+  words << "\n" << toml::toml_formatter(toml::table{{"tenant", *tenants->as_table()}}) << "\n";
+  return text + words.str();
+}
+
+std::vector<std::string> changed_settings(const Settings& one, const Settings& other) {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries())
+    if (std::visit([&](const auto field) { return one.*field != other.*field; }, entry.field)) names.emplace_back(entry.name);
+  return names;
+}
+
 Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
+  settings.arguments.assign(argv, argv + argc);
   CLI::App app("fargpud lets other machines use the GPUs of this one.", "fargpud");
   app.set_version_flag("--version", "fargpud " FARGPU_VERSION);
   std::string file;
@@ -309,8 +355,11 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
           ->type_name(kind);
     }
   }
-  app.footer("Each setting can also be given by its environment variable or in the settings file, under its name with underscores.\n"
-             "Flags count more than variables, variables more than the file. Bytes may have a unit, such as 4GiB.");
+  app.footer(
+      "Each setting can also be given by its environment variable or in the settings file, under its name with underscores.\n"
+      "Flags count more than variables, variables more than the file. Bytes may have a unit, such as 4GiB.\n"
+      "Paths in the file count from its folder, others from the one in which fargpud is started.\n"
+      "Exit codes: 0 when it was told to end; 1 when it cannot go on, as without a driver; 2 when a setting is wrong.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

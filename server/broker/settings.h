@@ -52,6 +52,7 @@ struct Settings {
     std::string from;  ///< "flag", "environment", "file", "default"
   };
   std::string file;             ///< the settings file; empty if there is none
+  std::vector<std::string> arguments;  ///< of the command line, to read all of it again
   std::vector<Origin> origins;  ///< for --show-config
   std::vector<std::string> unknown_variables;  ///< misspelt perhaps: they count for nothing
 };
@@ -66,6 +67,11 @@ enum class Wish { serve, show_config, done };
 
 /// Reads everything. On Wish::done help or version was printed and `exit_code` is set. Throws SettingsError.
 Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code);
+
+/// As a settings file, which says the same; where each value came from stands behind it.
+std::string settings_text(const Settings& settings);
+/// The settings in which two readings differ; without tenants.
+std::vector<std::string> changed_settings(const Settings& one, const Settings& other);
 
 /// One address to listen on.
 struct ListenAddress {

@@ -56,6 +56,17 @@ std::string place_of(const std::string& file, const toml::node& node) { return f
 
 std::string place_of(const std::string& file, const toml::key& key) { return fmt::format("{} (line {})", file, key.source().begin.line); }
 
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') result += {'\\', c};
+    else if (code < 0x20 || code == 0x7f) result += fmt::format("\\u{:04x}", code);
+    else result += c;
+  }
+  return result + "\"";
+}
+
 toml::table read_toml(const std::string& file) {
   try {
     return toml::parse_file(file);

@@ -14,6 +14,9 @@ std::string what_is(const toml::node& node);
 std::string place_of(const std::string& file, const toml::node& node);
 std::string place_of(const std::string& file, const toml::key& key);
 
+/// A text as a settings file has it.
+std::string quoted(const std::string& text);
+
 /// A settings file as TOML has it. Throws SettingsError, with the place, and a word more for text without quotes.
 toml::table read_toml(const std::string& file);
 

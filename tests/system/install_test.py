@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, paths
+from rig.broker import settings_file
 from rig.process import run
 
 
@@ -91,9 +92,11 @@ class Installed(SystemTest):
         uncommented.write_text("\n".join(lines), encoding="utf-8")
         same = run([self.prefix / "bin" / "fargpud", "--config", uncommented, "--show-config"])
         self.assertEqual((same.code, same.err), (0, ""))
-        values = [line.split("   # ")[0] for line in same.out.splitlines() if not line.startswith(("image_folder", "worker "))]
+        settings, tenants = same.out.split("\n\n", 1)
+        self.assertIn("[tenant.lab]", tenants)
+        values = [line.split("   # ")[0] for line in settings.splitlines() if not line.startswith(("image_folder", "worker "))]
         self.assertEqual(values, [line.split("   # ")[0] for line in done.out.splitlines() if not line.startswith(("image_folder", "worker "))])
-        self.assertNotIn("# default", same.out)
+        self.assertNotIn("# default", settings)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
 """What fargpud is told: by flags, environment, a file, or nobody; and what it refuses to be told."""
 
+import os
+import signal
 import socket
+import tempfile
+import tomllib
 import unittest
+from pathlib import Path
 
 from rig import SystemTest, paths, wait_until
 from rig.broker import settings_file
@@ -12,7 +17,7 @@ class Settings(SystemTest):
     def shown(self, *options, env=None):
         done = run([paths.FARGPUD, *options, "--show-config"], env=env)
         self.assertEqual((done.code, done.err), (0, ""))
-        lines = [line.split("   # ") for line in done.out.splitlines()]
+        lines = [line.split("   # ") for line in done.out.split("\n\n")[0].splitlines()]
         return {text.split(" = ")[0]: (text.split(" = ")[1], origin) for text, origin in lines}
 
     def refused(self, *options, env=None, driver=paths.FAKE_DRIVER, config="/dev/null"):
@@ -27,6 +32,35 @@ class Settings(SystemTest):
             self.assertEqual(shown["spin_us"], ("22", "environment variable FARGPUD_SPIN_US"))
             self.assertEqual(shown["warm_workers"], ("33", "flag --warm-workers"))
             self.assertEqual(shown["drain_seconds"], ("30", "default"))
+            self.assertEqual(shown["log_level"], ('"debug"', f"file {file}"))
+
+    def test_what_is_shown_is_a_settings_file(self):
+        text = 'devices = [0, 1]\nimage_bytes_max = "4GiB"\nsandbox = false\n[tenant.lab]\nmemory = "40GiB"\nusers = [1, 2]\n[tenant."b.c"]\n'
+        with settings_file(text) as file:
+            first = run([paths.FARGPUD, "--config", file, "--show-config", "--tls-key", 'a "key"\\\t', "--image-folder", "/i"])
+        self.assertEqual((first.code, first.err), (0, ""))
+        shown = tomllib.loads(first.out)
+        self.assertEqual((shown["devices"], shown["image_bytes_max"], shown["sandbox"]), ("0,1", 4 << 30, False))
+        self.assertEqual(shown["tls_key"], os.getcwd() + '/a "key"\\\t')
+        self.assertEqual(shown["tenant"], {"lab": {"memory": "40GiB", "users": [1, 2]}, "b.c": {}})
+        with settings_file(first.out) as file:
+            again = run([paths.FARGPUD, "--config", file, "--show-config"])
+        self.assertEqual((again.code, again.err), (0, ""))
+        self.assertEqual(tomllib.loads(again.out), shown)
+
+    def test_paths_of_the_file_count_from_its_folder(self):
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
+            file = Path(folder, "fargpud.toml")
+            file.write_text('token_file = "tokens"\ntls_key = "pki/../pki/host.key"\nimage_folder = ""\ndriver = "libcuda.so.1"\nnvml = "lib/nvml.so"\n'
+                            'psk_file = "/etc/keys"\n', encoding="utf-8")
+            done = run([paths.FARGPUD, "--config", os.path.relpath(file, elsewhere), "--show-config", "--tls-certificate", "host.crt"], cwd=elsewhere)
+            self.assertEqual((done.code, done.err), (0, ""))
+            shown = tomllib.loads(done.out)
+            self.assertEqual([shown[name] for name in ("token_file", "tls_key", "image_folder", "driver", "nvml", "psk_file", "tls_certificate")],
+                             [f"{folder}/tokens", f"{folder}/pki/host.key", "", "libcuda.so.1", f"{folder}/lib/nvml.so", "/etc/keys", f"{elsewhere}/host.crt"])
+
+    def test_exit_codes_are_told(self):
+        self.assertIn("Exit codes: 0", run([paths.FARGPUD, "--help"]).out)
 
     def test_they_count(self):
         with settings_file("sessions_max = 3\nwarm_workers = 2\n") as file:
