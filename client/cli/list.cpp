@@ -32,6 +32,7 @@ Json describe(const std::string& name, wire::Status::Reader status) {
             {"warm_workers", status.getWarmWorkers()},
             {"sessions_max", status.getSessionsMax()},
             {"sessions_taken", status.getSessionsTaken()},
+            {"tenant", printable(status.getTenant().cStr())},
             {"policy", printable(status.getPolicy().cStr())},
             {"quantum_ms", status.getQuantumMs()},
             {"grace_ms", status.getGraceMs()}};
@@ -134,20 +135,25 @@ void print(const Json& host) {
                              memory_text(used), memory_text(all), device["uuid"].get<std::string>());
   }
   print_leases(host["leases"]);
-  if (host["sessions"].empty()) {
-    std::cout << "  no sessions\n";
+  // Those of other tenants are only counted.
+  const auto taken = host["sessions_taken"].get<std::size_t>(), seen = host["sessions"].size();
+  const std::size_t others = taken > seen ? taken - seen : 0;
+  if (seen == 0) {
+    std::cout << (others == 0 ? "  no sessions\n"
+                              : fmt::format("  no sessions of tenant {}; {} of others or about to begin\n", host["tenant"].get<std::string>(), others));
     return;
   }
-  std::cout << fmt::format("  {:>7}  {:<20} {:<20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", "session", "program", "client", "pid", "age", "by", "memory",
-                           "calls");
+  std::cout << fmt::format("  {:>7}  {:<12} {:<20} {:<20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", "session", "tenant", "program", "client", "pid", "age",
+                           "by", "memory", "calls");
   for (const Json& session : host["sessions"]) {
     std::uint64_t bytes = 0;
     for (const Json& device : session["memory_bytes"]) bytes += device.get<std::uint64_t>();
-    std::cout << fmt::format("  {:>7}  {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", session["id"].get<std::uint64_t>(),
-                             session["program"].get<std::string>(), session["client"].get<std::string>(), session["pid"].get<unsigned>(),
+    std::cout << fmt::format("  {:>7}  {:<12.12} {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", session["id"].get<std::uint64_t>(),
+                             session["tenant"].get<std::string>(), session["program"].get<std::string>(), session["client"].get<std::string>(), session["pid"].get<unsigned>(),
                              age(session["started"].get<std::uint64_t>()), session["transport"].get<std::string>(), memory_text(bytes),
                              session["calls"].get<std::uint64_t>());
   }
+  if (others != 0) std::cout << fmt::format("  and {} of other tenants or about to begin\n", others);
 }
 
 }  // namespace

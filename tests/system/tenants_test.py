@@ -100,6 +100,8 @@ class Users(SystemTest):
         self.assertEqual(seen({}), ([["class", "lab"]] * 2, 2))
         # How many there are everybody may know.
         self.assertEqual(seen({"FARGPU_TOKEN": token["lab"]}), ([["lab"]] * 2, 2))
+        self.assertIn("and 1 of other tenants", fargpu("ls", pool=self.pool(), env={"FARGPU_TOKEN": token["lab"]}).out)
+        self.assertRegex(fargpu("ls", pool=self.pool()).out, r"class .*\n.*lab |lab .*\n.*class ")
 
 
 class Bounds(SystemTest):
