@@ -30,8 +30,7 @@ void prepend(const char* variable, const std::string& folder) {
 int exit_code_of(const DialError& error) {
   switch (error.reason) {
     case wire::Failure::Reason::NO_CAPACITY:
-    case wire::Failure::Reason::DRAINING:
-      return exit_no_capacity;
+    case wire::Failure::Reason::DRAINING: return exit_no_capacity;
     default: return error.result == CUDA_ERROR_NOT_PERMITTED && !error.setting ? exit_denied : exit_own_error;
   }
 }
@@ -183,8 +182,6 @@ int run(const RunOptions& options) {
   if (!options.pool.empty()) ::setenv("FARGPU_POOL", options.pool.c_str(), 1);
   make_paths_whole();
   ask_for(options);
-  for (const std::string& name : strange_variables())
-    std::cerr << "fargpu: warning: " << name << " is no variable of fargpu; it counts for nothing\n";
   const std::vector<PoolHost> hosts = pool_hosts(options.pool);
   const std::filesystem::path folder = library_folder();
   if (folder.empty()) {

@@ -23,8 +23,8 @@ struct LibraryOptions {
 };
 
 // Loads an image as a module or a library; the handle of either comes back.
-CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library,
-              std::uint64_t& handle, std::size_t readable = unbounded) {
+CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions& jit, const LibraryOptions& library, std::uint64_t& handle,
+              std::size_t readable = unbounded) {
   if (!pointer || !jit.valid() || (library.count > 0 && !library.options)) return CUDA_ERROR_INVALID_VALUE;
   if (module && !thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   auto image = find_image(pointer, readable);
@@ -149,8 +149,7 @@ void forget_owner(Session& session, Handle owner) {
 
 // --- loading ------------------------------------------------------------------------------------------------------------------
 
-CUresult cuModuleLoadDataEx(Thread& thread, CUmodule* module, const void* image, unsigned count, CUjit_option* options,
-                            void** values) {
+CUresult cuModuleLoadDataEx(Thread& thread, CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   return give([&](std::uint64_t& handle) { return load(thread, image, true, {count, options, values}, {}, handle); }, module);
 }
@@ -168,8 +167,8 @@ CUresult cuModuleLoad(Thread& thread, CUmodule* module, const char* path) {
   return give([&](std::uint64_t& handle) { return load_file(thread, path, true, {}, {}, handle); }, module);
 }
 
-CUresult cuLibraryLoadData(Thread& thread, CUlibrary* library, const void* code, CUjit_option* jit, void** jit_values,
-                           unsigned jit_count, CUlibraryOption* options, void** values, unsigned count) {
+CUresult cuLibraryLoadData(Thread& thread, CUlibrary* library, const void* code, CUjit_option* jit, void** jit_values, unsigned jit_count,
+                           CUlibraryOption* options, void** values, unsigned count) {
   if (!library) return CUDA_ERROR_INVALID_VALUE;
   return give(
       [&](std::uint64_t& handle) {
@@ -263,6 +262,8 @@ CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
   Function* function = nullptr;
   const CUresult result = find_function(thread, handle_of(kernel), "", ContextNeed::current, function);
   if (result != CUDA_SUCCESS) return result;
+  if (!function->handle.well_formed(HandleKind::function))
+    throw ProtocolError("the worker named a kernel where a kernel's function was asked for");
   const std::lock_guard lock(known->mutex);
   {
     const std::lock_guard function_lock(function->mutex);

@@ -43,10 +43,6 @@ class FirstSteps(SystemTest):
                     self.assertIn(f"{host.pool} shares its GPUs by the policy 'free', which does not keep to 50% of each", done.err)
                 host.close()
 
-    def test_a_misspelt_variable(self):
-        done = fargpu("run", "--", "true", pool=self.broker().pool, env={"FARGPU_GPU": "1"})
-        self.assertEqual((done.code, done.err), (0, "fargpu: warning: FARGPU_GPU is no variable of fargpu; it counts for nothing\n"))
-
     def test_settings_of_one_s_own_are_errors_of_one_s_own(self):
         host = self.broker()
         for env in ({"FARGPU_TOKEN_FILE": self.folder / "none"}, {"FARGPU_PSK_FILE": self.folder / "none"}, {"FARGPU_CERT": "c"}, {"FARGPU_SPIN_US": "abc"}):

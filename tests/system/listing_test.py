@@ -56,7 +56,7 @@ class Listing(SystemTest):
 
         text = fargpu("ls", pool=host.pool)
         self.assertEqual(text.code, 0)
-        self.assertRegex(text.out, rf"(?m)^ +{session['id']} +commanded .* {client.pid} .* 64 MiB ")
+        self.assertRegex(text.out, rf"(?m)^ +{session['id']} +default +commanded .* {client.pid} .* 64 MiB ")
         self.assertRegex(text.out, r"GPU 0 +Fake GPU 0 .* 64 MiB of +1\.0 GiB +GPU-")
 
         self.assertEqual((client.finish(), other.finish()), (0, 0))

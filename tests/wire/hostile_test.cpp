@@ -96,7 +96,8 @@ TEST_CASE("a worker keeps large host blocks within their bounds") {
   };
   const std::vector<std::byte> contents(100, std::byte{7});
   const auto write = [&](std::uint64_t address) {
-    client.send_call<wire::WriteHostBlock>(Opcode::writeHostBlock, [&](auto in) { in.setAddress(address); }, contents);
+    client.send_call<wire::WriteHostBlock>(
+        Opcode::writeHostBlock, [&](auto in) { in.setAddress(address); }, contents);
     return client.reply();
   };
   CHECK(write(0x5000 + bytes - 100) == CUDA_SUCCESS);
@@ -111,7 +112,8 @@ TEST_CASE("a worker keeps large host blocks within their bounds") {
   CHECK(client.reply() == CUDA_SUCCESS);
   CHECK(read(0x5000, 1) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(open(0x5000, bytes, window) == CUDA_SUCCESS);
-  client.send_call<wire::ReadHostBlock>(Opcode::readHostBlock, [&](auto in) { in.setAddress(0x5000); }, {}, false);
+  client.send_call<wire::ReadHostBlock>(
+      Opcode::readHostBlock, [&](auto in) { in.setAddress(0x5000); }, {}, false);
   CHECK(client.worker_end().find("nobody waits") != std::string::npos);
 }
 
@@ -246,13 +248,13 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
     REQUIRE(client.reply() == CUDA_SUCCESS);
     const std::uint64_t graph = client.create_graph();
     CHECK(client.add_node(graph, [](wire::NodeParameters::Builder node) {
-            auto copy = node.initCopy();
-            copy.setWidth(mib + 1);
-            copy.setHeight(1);
-            copy.setDepth(1);
-            copy.initSource().getPlace().setPart(10);
-            copy.initTarget().getPlace().setDevice(0x1000'0000'0000);
-          }) == CUDA_ERROR_OUT_OF_MEMORY);
+      auto copy = node.initCopy();
+      copy.setWidth(mib + 1);
+      copy.setHeight(1);
+      copy.setDepth(1);
+      copy.initSource().getPlace().setPart(10);
+      copy.initTarget().getPlace().setDevice(0x1000'0000'0000);
+    }) == CUDA_ERROR_OUT_OF_MEMORY);
   }
   SECTION("calls behind a host function that does not end") {
     client.send_call<wire::HostFunction>(
@@ -278,8 +280,9 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
     CHECK(client.reply() == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(open(0x100'0000, mib / 4) == CUDA_ERROR_OUT_OF_MEMORY);  // one counter
   }
-  CHECK(client.printed() == "fargpu: warning: the session may take 1048576 bytes of the GPU host's memory (host_bytes_max of its fargpud) and "
-                            "wants more: CUDA_ERROR_OUT_OF_MEMORY\n");  // once
+  CHECK(client.printed() ==
+        "fargpu: warning: the session may take 1048576 bytes of the GPU host's memory (host_bytes_max of its fargpud) and "
+        "wants more: CUDA_ERROR_OUT_OF_MEMORY\n");  // once
 }
 
 TEST_CASE("host memory that kernels see goes with its context") {
@@ -301,8 +304,7 @@ TEST_CASE("host memory that kernels see goes with its context") {
     return client.reply();
   };
   CHECK(set() == CUDA_SUCCESS);
-  client.send_call<wire::CloseContext>(Opcode::closeContext,
-                                       [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
+  client.send_call<wire::CloseContext>(Opcode::closeContext, [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
   REQUIRE(client.reply() == CUDA_SUCCESS);
   client.open_context();
   CHECK(set() == CUDA_ERROR_INVALID_VALUE);
@@ -471,7 +473,8 @@ TEST_CASE("a client releases references that it does not own") {
     client.send_call<wire::CuUserObjectRetain>(
         Opcode::cuUserObjectRetain, [&](auto in) { in.setObject(object), in.setCount(1); }, {}, false);
     client.send_call<wire::CuGraphRetainUserObject>(
-        Opcode::cuGraphRetainUserObject, [&](auto in) { in.setGraph(graph), in.setObject(object), in.setCount(1), in.setFlags(1); }, {}, false);
+        Opcode::cuGraphRetainUserObject, [&](auto in) { in.setGraph(graph), in.setObject(object), in.setCount(1), in.setFlags(1); }, {},
+        false);
     client.send_call<wire::CuGraphReleaseUserObject>(
         Opcode::cuGraphReleaseUserObject, [&](auto in) { in.setGraph(graph), in.setObject(other), in.setCount(1); }, {}, false);
     client.send_call<wire::CuGraphReleaseUserObject>(
@@ -553,7 +556,8 @@ class HandMadeWorker {
     header.sequence = ++sequence_;
     header.bulk_bytes = static_cast<std::uint32_t>(bytes.size());
     const std::byte zeros[8] = {};
-    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), bytes, std::span(zeros).first(padded(bytes.size()) - bytes.size())};
+    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), bytes,
+                                                 std::span(zeros).first(padded(bytes.size()) - bytes.size())};
     send_until_cut(*channel_, pieces);
   }
 
@@ -669,7 +673,8 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
     });
   }
   const auto call = [&](bool destructor, int times) {
-    const std::uint64_t part = session.graph_parts().add(client::GraphParts::Function{[](void* n) { ++*static_cast<unsigned char*>(n); }, victim, destructor});
+    const std::uint64_t part =
+        session.graph_parts().add(client::GraphParts::Function{[](void* n) { ++*static_cast<unsigned char*>(n); }, victim, destructor});
     speaker = std::jthread([&worker, part, times] {
       for (int i = 1; i <= times; ++i) {
         worker.control([&](wire::Control::Builder control) {
@@ -700,9 +705,8 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
     });
   }
   SECTION("a goodbye") {
-    speaker = std::jthread([&] {
-      worker.control([](wire::Control::Builder control) { control.initGoodbye().setText("the host goes down"); });
-    });
+    speaker =
+        std::jthread([&] { worker.control([](wire::Control::Builder control) { control.initGoodbye().setText("the host goes down"); }); });
   }
   SECTION("silence and the end") {
     speaker = std::jthread([&] { worker.channel().close(); });
@@ -747,13 +751,15 @@ TEST_CASE("a client reads no more of what a worker linked than there is") {
     claimed = limits::image_bytes_max;
   }
   std::jthread speaker([&] {
-    worker.answer<wire::CreateLinkReply>(Opcode::createLink, [](auto out) { out.setLink(Handle(HandleKind::link, Handle::worker_index_first, 1).value()); });
+    worker.answer<wire::CreateLinkReply>(Opcode::createLink,
+                                         [](auto out) { out.setLink(Handle(HandleKind::link, Handle::worker_index_first, 1).value()); });
     worker.answer<wire::LinkReply>(Opcode::completeLink, [&](wire::LinkReply::Builder out) {
       out.setKnown(true);
       out.setLinkedBytes(claimed ? claimed : linked.size());
     });
     if (claimed > limits::image_bytes_max) return;
-    worker.answer<wire::LinkReply>(Opcode::fetchLinked, [](auto) {}, [&](FrameHeader reply) { worker.data(reply, linked); });
+    worker.answer<wire::LinkReply>(
+        Opcode::fetchLinked, [](auto) {}, [&](FrameHeader reply) { worker.data(reply, linked); });
   });
   CUcontext context = nullptr;
   REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
@@ -791,11 +797,31 @@ TEST_CASE("a client takes no more parameters of a kernel from a worker than a la
   REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
   REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
   CUfunction function = nullptr;
-  REQUIRE(cuModuleGetFunction(&function, reinterpret_cast<CUmodule>(Handle(HandleKind::module, Handle::worker_index_first, 1).value()), "kernel") == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&function, reinterpret_cast<CUmodule>(Handle(HandleKind::module, Handle::worker_index_first, 1).value()),
+                              "kernel") == CUDA_SUCCESS);
   speaker.join();
   const client::Function* const known = client::Thread::current().session().functions().find(function);
   REQUIRE(known);
   CHECK(known->parameters.size() == 1);
+}
+
+TEST_CASE("a kernel that a worker calls its own function ends the session") {
+  HandMadeWorker worker;
+  std::jthread speaker([&] {
+    for (int asked = 0; asked < 2; ++asked) {
+      worker.answer<wire::FunctionReply>(Opcode::findFunction, [&](wire::FunctionReply::Builder out) {
+        out.setFunction(Handle(HandleKind::kernel, Handle::worker_index_first, 1).value());
+      });
+    }
+  });
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CUkernel kernel = nullptr;
+  const auto library = reinterpret_cast<CUlibrary>(Handle(HandleKind::library, Handle::worker_index_first, 1).value());
+  REQUIRE(cuLibraryGetKernel(&kernel, library, "kernel") == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  CHECK(cuKernelGetFunction(&function, kernel) == CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
 TEST_CASE("a graph's text without a bound ends the session") {
