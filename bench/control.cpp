@@ -89,30 +89,32 @@ int serve() {
       {"launch_cost", [&](const Request& r, Answer& a) { launch_cost(program, r, a); }},
       {"launches", [&](const Request& r, Answer& a) { launches(program, r, a); }},
       {"threads", [&](const Request& r, Answer& a) { threads(program, r, a); }},
-      {"trivial", [&](const Request& r, Answer& a) {
+      {"trivial",
+       [&](const Request& r, Answer& a) {
          // Next to nothing for the driver, and always asked of it.
          single(r, a, [&] {
            CUfunctionLoadingState state{};
            OK(cuFuncIsLoaded(&state, program.add));
          });
        }},
-      {"launch_sync", [&](const Request& r, Answer& a) {
+      {"launch_sync",
+       [&](const Request& r, Answer& a) {
          single(r, a, [&] {
            program.launch(nullptr);
            OK(cuStreamSynchronize(nullptr));
          });
        }},
-      {"item", [&](const Request& r, Answer& a) {
-         single(r, a, [&] { OK(cuMemcpyDtoH(&word, program.memory, sizeof word)); });
-       }},
+      {"item", [&](const Request& r, Answer& a) { single(r, a, [&] { OK(cuMemcpyDtoH(&word, program.memory, sizeof word)); }); }},
       // Calls that need not leave the process. Each is made `count` times; round trips are what the client counts.
-      {"idle_synchronize", [&](const Request& r, Answer&) {
+      {"idle_synchronize",
+       [&](const Request& r, Answer&) {
          idle_calls(r, [&] {
            OK(cuStreamSynchronize(stream));
            OK(cuCtxSynchronize());
          });
        }},
-      {"attributes", [&](const Request& r, Answer&) {
+      {"attributes",
+       [&](const Request& r, Answer&) {
          idle_calls(r, [&] {
            int value = 0;
            OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, program.device));
@@ -121,7 +123,8 @@ int serve() {
            OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, program.add));
          });
        }},
-      {"errors", [&](const Request& r, Answer&) {
+      {"errors",
+       [&](const Request& r, Answer&) {
          idle_calls(r, [&] {
            int value = 0;
            if (cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(-1), program.device) != CUDA_ERROR_INVALID_VALUE)
@@ -130,13 +133,15 @@ int serve() {
            OK(cuGetErrorName(CUDA_ERROR_INVALID_VALUE, &name));
          });
        }},
-      {"capture_state", [&](const Request& r, Answer&) {
+      {"capture_state",
+       [&](const Request& r, Answer&) {
          idle_calls(r, [&] {
            CUstreamCaptureStatus status{};
            OK(cuStreamIsCapturing(stream, &status));
          });
        }},
-      {"allocations", [&](const Request& r, Answer&) {
+      {"allocations",
+       [&](const Request& r, Answer&) {
          idle_calls(r, [&] {
            CUdeviceptr memory = 0;
            OK(cuMemAlloc(&memory, 1 << 20));

@@ -57,9 +57,8 @@ class Direction : public std::enable_shared_from_this<Direction> {
     if (spare_.empty()) spare_.emplace_back(piece_bytes);
     reading_ = std::move(spare_.back());
     spare_.pop_back();
-    from_->async_read_some(asio::buffer(reading_), [self = shared_from_this()](asio::error_code error, std::size_t bytes) {
-      self->arrived(error ? 0 : bytes);
-    });
+    from_->async_read_some(asio::buffer(reading_),
+                           [self = shared_from_this()](asio::error_code error, std::size_t bytes) { self->arrived(error ? 0 : bytes); });
   }
 
  private:
@@ -74,7 +73,8 @@ class Direction : public std::enable_shared_from_this<Direction> {
     last_byte = now;
     line_.free_at = std::max(line_.free_at, now);
     if (line_.bytes_per_second > 0)
-      line_.free_at += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / line_.bytes_per_second));
+      line_.free_at +=
+          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / line_.bytes_per_second));
     pieces_.push_back({std::move(reading_), bytes, line_.free_at + line_.delay});
     held_ += bytes;
     if (!writing_) forward();
@@ -96,9 +96,8 @@ class Direction : public std::enable_shared_from_this<Direction> {
       pieces_.clear();
       return;
     }
-    asio::async_write(*to_, asio::buffer(pieces_.front().buffer, pieces_.front().bytes), [self = shared_from_this()](asio::error_code error, std::size_t) {
-      self->written(error);
-    });
+    asio::async_write(*to_, asio::buffer(pieces_.front().buffer, pieces_.front().bytes),
+                      [self = shared_from_this()](asio::error_code error, std::size_t) { self->written(error); });
   }
 
   void written(asio::error_code error) {

@@ -28,7 +28,8 @@
 namespace {
 
 __global__ void fill(unsigned* words, size_t count, unsigned seed) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) words[i] = unsigned(i) * 2654435761u + seed;
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x)
+    words[i] = unsigned(i) * 2654435761u + seed;
 }
 
 __global__ void compare(const unsigned* words, size_t count, unsigned seed, unsigned* wrong) {
@@ -98,10 +99,24 @@ int fill_up(size_t may) {
     return bytes % (2u << 20) == 0 && create(&handle, bytes, &properties, 0) == CUDA_SUCCESS ? bytes : 0;
   };
   const std::vector<std::function<size_t(size_t)>> kinds{
-      [](size_t bytes) { void* p; return cudaMalloc(&p, bytes) == cudaSuccess ? bytes : 0; },
-      [](size_t bytes) { void* p; return cudaMallocAsync(&p, bytes, cudaStream_t(nullptr)) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess ? bytes : 0; },
-      [](size_t bytes) { void* p; return cudaMallocManaged(&p, bytes) == cudaSuccess ? bytes : 0; },
-      [](size_t bytes) { void* p; size_t pitch; return cudaMallocPitch(&p, &pitch, 1u << 16, bytes >> 16) == cudaSuccess ? pitch * (bytes >> 16) : 0; },
+      [](size_t bytes) {
+        void* p;
+        return cudaMalloc(&p, bytes) == cudaSuccess ? bytes : 0;
+      },
+      [](size_t bytes) {
+        void* p;
+        return cudaMallocAsync(&p, bytes, cudaStream_t(nullptr)) == cudaSuccess && cudaStreamSynchronize(nullptr) == cudaSuccess ? bytes
+                                                                                                                                 : 0;
+      },
+      [](size_t bytes) {
+        void* p;
+        return cudaMallocManaged(&p, bytes) == cudaSuccess ? bytes : 0;
+      },
+      [](size_t bytes) {
+        void* p;
+        size_t pitch;
+        return cudaMallocPitch(&p, &pitch, 1u << 16, bytes >> 16) == cudaSuccess ? pitch * (bytes >> 16) : 0;
+      },
       [](size_t bytes) {
         const cudaChannelFormatDesc word = cudaCreateChannelDesc<unsigned>();
         cudaArray_t array;
@@ -128,8 +143,7 @@ int fill_up(size_t may) {
   std::puts("ready");
   std::printf("{\"got\": %zu, \"free_before\": %zu, \"free\": %zu, \"total\": %zu}\n", got, free_before, left, total);
   std::fflush(stdout);
-  while (told()) {
-  }
+  while (told()) {}
   return 0;
 }
 

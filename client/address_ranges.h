@@ -35,8 +35,8 @@ class AddressRanges {
   std::uint64_t base_ = 0;
   std::uint64_t bytes_ = 0;
   std::uint64_t free_bytes_ = 0;
-  std::map<std::uint64_t, std::uint64_t> by_address_;             // free parts
-  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;     // (bytes, address) of the same
+  std::map<std::uint64_t, std::uint64_t> by_address_;          // free parts
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;  // (bytes, address) of the same
 };
 
 }  // namespace fargpu::client

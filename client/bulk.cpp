@@ -76,7 +76,8 @@ std::span<std::byte> Bulk::place(Chunk chunk, std::size_t bytes) {
   if (found == landings_.end() || !found->second->wanted_) return {};
   Landing& landing = *found->second;
   const std::uint64_t begin = std::uint64_t{chunk.number} * limits::lane_chunk_bytes;
-  if (begin > landing.target_.size() || bytes > landing.target_.size() - begin) throw ProtocolError("a chunk beyond the end of its transfer");
+  if (begin > landing.target_.size() || bytes > landing.target_.size() - begin)
+    throw ProtocolError("a chunk beyond the end of its transfer");
   ++landing.writing_;
   return landing.target_.subspan(begin, bytes);
 }

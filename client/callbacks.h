@@ -42,7 +42,7 @@ class Callbacks {
   void run(std::function<void()> job);
 
  private:
-  void start();  // under mutex_
+  void start();                                                         // under mutex_
   void add_call(std::uint64_t number, std::function<void()> function);  // under mutex_
   void loop();
 

@@ -15,8 +15,8 @@ constexpr unsigned quick_stride = 4;                       // read the clock as 
 
 }  // namespace
 
-CommandStream::CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed,
-                             std::function<void()> idle_wake, Compression compression)
+CommandStream::CommandStream(Channel& channel, std::function<std::uint32_t()> confirmed, std::function<void()> idle_wake,
+                             Compression compression)
     : channel_(channel), confirmed_(std::move(confirmed)), idle_wake_(std::move(idle_wake)), compressor_(compression) {}
 
 template <class Ready>
@@ -30,9 +30,8 @@ void CommandStream::wait_until(Lock& lock, Ready&& ready) {
 
 // Large bulk is sent by the thread that has it, right behind its header.
 void CommandStream::wait_for_room(Lock& lock, Bytes bulk) {
-  wait_until(lock, [&] {
-    return sending_ == Sending::nothing || (bulk.size() <= inline_bulk_bytes && buffer_.size() < buffered_bytes_max);
-  });
+  wait_until(lock,
+             [&] { return sending_ == Sending::nothing || (bulk.size() <= inline_bulk_bytes && buffer_.size() < buffered_bytes_max); });
 }
 
 void Gathered::grow(std::size_t more) {

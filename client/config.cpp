@@ -13,10 +13,17 @@ namespace {
 
 // Read by the driver in cuInit; a session whose values differ from a warm worker's needs a worker of its own.
 constexpr const char* cuda_variables[] = {
-    "CUDA_MODULE_LOADING",      "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT",
-    "CUDA_FORCE_PTX_JIT",       "CUDA_DISABLE_PTX_JIT",        "CUDA_CACHE_DISABLE",
-    "CUDA_CACHE_MAXSIZE",       "CUDA_AUTO_BOOST",             "CUDA_SCALE_LAUNCH_QUEUES",
-    "CUDA_MODULE_DATA_LOADING", "CUDA_BINARY_LOADER_THREAD_COUNT",
+    "CUDA_MODULE_LOADING",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT",
+    "CUDA_FORCE_PTX_JIT",
+    "CUDA_DISABLE_PTX_JIT",
+    "CUDA_CACHE_DISABLE",
+    "CUDA_CACHE_MAXSIZE",
+    "CUDA_AUTO_BOOST",
+    "CUDA_SCALE_LAUNCH_QUEUES",
+    "CUDA_MODULE_DATA_LOADING",
+    "CUDA_BINARY_LOADER_THREAD_COUNT",
 };
 
 constexpr long spin_us_max = 1'000'000;
@@ -42,8 +49,8 @@ Config read() {
   if (const std::string wanted = variable("FARGPU_DRIVER_VERSION"); !wanted.empty()) {
     int version = 0;
     if (!parse_number(wanted, version) || version < 11000 || version > toolkit_version) {
-      c.number_error = "FARGPU_DRIVER_VERSION is '" + wanted + "'; give a CUDA version from 11000 to " +
-                               std::to_string(toolkit_version) + ", for example 12080";
+      c.number_error = "FARGPU_DRIVER_VERSION is '" + wanted + "'; give a CUDA version from 11000 to " + std::to_string(toolkit_version) +
+                       ", for example 12080";
     } else {
       c.driver_version = version;
     }
@@ -117,7 +124,7 @@ std::vector<PoolHost> parse_pool(const std::string& text, std::string& error, co
       complain("'" + item.substr(0, item.find("://")) + "' is no transport that this version knows");
       return hosts;
     }
-    std::string port;  // with its colon; empty if there is none
+    std::string port;             // with its colon; empty if there is none
     if (item.starts_with('[')) {  // IPv6 literal
       const std::size_t close = item.find(']');
       if (close == std::string::npos) {

@@ -84,8 +84,7 @@ struct Context {
 /// Raises an atomic to at least `value`.
 inline void raise(std::atomic<std::uint64_t>& atomic, std::uint64_t value) {
   std::uint64_t seen = atomic.load(std::memory_order_relaxed);
-  while (seen < value && !atomic.compare_exchange_weak(seen, value)) {
-  }
+  while (seen < value && !atomic.compare_exchange_weak(seen, value)) {}
 }
 
 }  // namespace fargpu::client

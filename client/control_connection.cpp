@@ -36,14 +36,11 @@ std::string program_name() {
 
 CUresult result_of(wire::Failure::Reason reason) {
   switch (reason) {
-    case wire::Failure::Reason::VERSION_MISMATCH:
-      return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    case wire::Failure::Reason::VERSION_MISMATCH: return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     case wire::Failure::Reason::NO_CAPACITY:
     case wire::Failure::Reason::DRAINING:
-    case wire::Failure::Reason::HOST_ERROR:
-      return CUDA_ERROR_SYSTEM_NOT_READY;
-    default:
-      return CUDA_ERROR_NOT_PERMITTED;
+    case wire::Failure::Reason::HOST_ERROR: return CUDA_ERROR_SYSTEM_NOT_READY;
+    default: return CUDA_ERROR_NOT_PERMITTED;
   }
 }
 
@@ -65,10 +62,9 @@ std::string address_text(const PoolHost& host) {
 void require_pool(const Config& config) {
   if (!config.pool_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.pool_error);
   if (config.hosts.empty()) {
-    throw DialError(CUDA_ERROR_NO_DEVICE, config.pool == "none"
-                                              ? "FARGPU_POOL=none: this program is to use no GPU"
-                                              : "FARGPU_POOL is not set; name the GPU host, for example "
-                                                "FARGPU_POOL=gpuhost:8470");
+    throw DialError(CUDA_ERROR_NO_DEVICE, config.pool == "none" ? "FARGPU_POOL=none: this program is to use no GPU"
+                                                                : "FARGPU_POOL is not set; name the GPU host, for example "
+                                                                  "FARGPU_POOL=gpuhost:8470");
   }
 }
 
@@ -121,7 +117,8 @@ Socket connect_by_path(const PoolHost& host) {
     const int error = errno;
     if (descriptor >= 0) ::close(descriptor);
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address_text(host) + " (" + std::strerror(error) +
-                                                     "); is fargpud running on this machine and FARGPU_POOL right?" + std::string(doctor_hint));
+                                                     "); is fargpud running on this machine and FARGPU_POOL right?" +
+                                                     std::string(doctor_hint));
   }
   return {descriptor, true};
 }
@@ -136,8 +133,7 @@ Socket connect_socket(const PoolHost& host) {
   asio::error_code resolved;
   const auto endpoints = resolver.resolve(host.host, std::to_string(host.port), resolved);
   if (resolved)
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
-                    "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL");
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL");
   const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
   bool local = false;
   for (const auto& endpoint : endpoints) {
@@ -158,8 +154,7 @@ Socket connect_socket(const PoolHost& host) {
   }
   if (outcome) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
-                                                     "); is fargpud running there and FARGPU_POOL right?" +
-                                                     std::string(doctor_hint));
+                                                     "); is fargpud running there and FARGPU_POOL right?" + std::string(doctor_hint));
   }
   return {socket.release(), local};
 }
@@ -176,8 +171,10 @@ DialError untrusted(const PoolHost& host, const std::string& why, const TlsTrust
 DialError tls_failure(const PoolHost& host, const std::string& why) {
   const std::string address = address_text(host);
   return DialError(CUDA_ERROR_NOT_PERMITTED,
-                   address + ": no TLS: " + why + "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, FARGPU_PSK_FILE right, and does its fargpud listen " +
-                       "with TLS? If it serves without, write tcp://" + address + ". A host that has shut out this address, for a minute after many "
+                   address + ": no TLS: " + why +
+                       "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, FARGPU_PSK_FILE right, and does its fargpud listen " +
+                       "with TLS? If it serves without, write tcp://" + address +
+                       ". A host that has shut out this address, for a minute after many "
                        "connections that came to nothing, says no more than that either",
                    wire::Failure::Reason::DENIED);
 }
@@ -235,8 +232,8 @@ std::string worker_text(const PoolHost& host) { return "the worker at " + addres
 // A connection that begins with one message in the clear, which names the key that both ends have, and goes on with TLS by that key.
 std::unique_ptr<Channel> connect_by_key(const PoolHost& host, std::span<const std::byte> name, std::span<const std::byte> secret,
                                         const std::function<void(wire::Control::Builder)>& first) {
-  const TlsContext context = make_client_context(
-      {.key = TlsKey{{reinterpret_cast<const char*>(name.data()), name.size()}, {secret.begin(), secret.end()}}});
+  const TlsContext context =
+      make_client_context({.key = TlsKey{{reinterpret_cast<const char*>(name.data()), name.size()}, {secret.begin(), secret.end()}}});
   const Socket socket = connect_socket(host);
   const std::string address = worker_text(host);
   const int twin = ::fcntl(socket.descriptor, F_DUPFD_CLOEXEC, 0);
@@ -325,7 +322,8 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
 // Asks on the broker's Unix socket from now on, if it is its own. If not, TCP does as well.
 void ControlConnection::come_closer(const Local& local) {
   // A broker far away, behind a tunnel, shall not have us talk to whatever service listens here.
-  const bool plausible = local.socket.starts_with("fargpud-") && local.socket.size() < 100 && !local.key.empty() && local.proof.size() >= 16;
+  const bool plausible =
+      local.socket.starts_with("fargpud-") && local.socket.size() < 100 && !local.key.empty() && local.proof.size() >= 16;
   if (!plausible) return;
   PoolHost near = address_;
   near.socket = "@" + local.socket;
@@ -352,8 +350,8 @@ void ControlConnection::come_closer(const Local& local) {
 void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
                             const std::function<void(wire::Control::Reader)>& use) {
   // A lease may have to wait for a driver to be initialised; everything else is answered at once.
-  const auto timeout =
-      expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout + config().lease.wait : std::chrono::milliseconds(limits::connect_timeout);
+  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout + config().lease.wait
+                                                               : std::chrono::milliseconds(limits::connect_timeout);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   try {
     try {

@@ -24,16 +24,13 @@ CUresult read_side(const Copy& copy, CUmemorytype type, const void* host, CUdevi
       side.y = origin.y;
       side.z = origin.z;
       return CUDA_SUCCESS;
-    case CU_MEMORYTYPE_HOST:
-      side.address = reinterpret_cast<std::uint64_t>(host);
-      break;
+    case CU_MEMORYTYPE_HOST: side.address = reinterpret_cast<std::uint64_t>(host); break;
     case CU_MEMORYTYPE_DEVICE:
     case CU_MEMORYTYPE_UNIFIED:
       side.address = device;
       side.known = type == CU_MEMORYTYPE_DEVICE;
       break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   const std::size_t row = origin.x + copy.width;
   if (pitch == 0) pitch = row;  // not specified: without gaps
@@ -81,8 +78,8 @@ CUresult read_copy(const CUDA_MEMCPY2D& p, Copy& copy) {
   copy.width = p.WidthInBytes;
   copy.height = p.Height;
   copy.depth = 1;
-  const CUresult bad = read_side(copy, p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, {p.srcXInBytes, p.srcY, 0}, p.srcPitch,
-                                 p.Height, copy.source);
+  const CUresult bad =
+      read_side(copy, p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, {p.srcXInBytes, p.srcY, 0}, p.srcPitch, p.Height, copy.source);
   if (bad != CUDA_SUCCESS) return bad;
   return read_side(copy, p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, {p.dstXInBytes, p.dstY, 0}, p.dstPitch, p.Height,
                    copy.target);
@@ -98,11 +95,11 @@ CUresult read_volume(const Params& p, Copy& copy) {
   copy.width = p.WidthInBytes;
   copy.height = p.Height;
   copy.depth = p.Depth;
-  const CUresult bad = read_side(copy, p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, {p.srcXInBytes, p.srcY, p.srcZ},
-                                 p.srcPitch, p.srcHeight, copy.source);
+  const CUresult bad = read_side(copy, p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, {p.srcXInBytes, p.srcY, p.srcZ}, p.srcPitch,
+                                 p.srcHeight, copy.source);
   if (bad != CUDA_SUCCESS) return bad;
-  return read_side(copy, p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, {p.dstXInBytes, p.dstY, p.dstZ}, p.dstPitch,
-                   p.dstHeight, copy.target);
+  return read_side(copy, p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, {p.dstXInBytes, p.dstY, p.dstZ}, p.dstPitch, p.dstHeight,
+                   copy.target);
 }
 
 }  // namespace
@@ -141,8 +138,8 @@ CUresult read_operand(const Copy& copy, const CUmemcpy3DOperand& operand, std::s
   }
   const auto& pointer = operand.op.ptr;
   if (pointer.rowLength > std::size_t{1} << 40 || pointer.layerHeight > std::size_t{1} << 20) return CUDA_ERROR_INVALID_VALUE;
-  return read_side(copy, CU_MEMORYTYPE_UNIFIED, nullptr, pointer.ptr, nullptr, {0, 0, 0}, pointer.rowLength * element,
-                   pointer.layerHeight, side);
+  return read_side(copy, CU_MEMORYTYPE_UNIFIED, nullptr, pointer.ptr, nullptr, {0, 0, 0}, pointer.rowLength * element, pointer.layerHeight,
+                   side);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ class CopyThreads {
   bool started_ = false;  // under user_
   std::mutex mutex_;
   std::condition_variable begun_;
-  std::shared_ptr<Job> job_;              // the last one
+  std::shared_ptr<Job> job_;             // the last one
   std::atomic<unsigned> jobs_begun_{0};  // changes under mutex_
 };
 

@@ -99,8 +99,7 @@ bool DeviceMemory::take_freed(MemoryPool& pool, const Stream& stream, std::uint6
   const std::lock_guard lock(mutex_);
   for (auto it = pool.freed.rbegin(); it != pool.freed.rend(); ++it) {
     if (it->stream != stream.wire() || it->context != stream.context || shared(pool.store, it->base, it->arena)) continue;
-    if (small ? it->bytes != bytes : it->arena != 0 || it->bytes < extent_bytes || it->bytes > extent_bytes + extent_bytes / 4)
-      continue;
+    if (small ? it->bytes != bytes : it->arena != 0 || it->bytes < extent_bytes || it->bytes > extent_bytes + extent_bytes / 4) continue;
     block = {it->base, it->bytes, it->arena, nullptr};
     pool.freed.erase(std::next(it).base());
     --waiting_;
@@ -109,8 +108,7 @@ bool DeviceMemory::take_freed(MemoryPool& pool, const Stream& stream, std::uint6
   return false;
 }
 
-CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes,
-                                      Block& block) {
+CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block) {
   Extent arena;
   {
     const std::lock_guard lock(mutex_);
@@ -131,14 +129,12 @@ CUresult DeviceMemory::allocate_small(Thread& thread, Context& context, int devi
   }
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(mutex_);
-  AddressRanges& ranges =
-      store_of(device, pool).arenas.emplace(arena.base, AddressRanges(arena.base, arena.bytes)).first->second;
+  AddressRanges& ranges = store_of(device, pool).arenas.emplace(arena.base, AddressRanges(arena.base, arena.bytes)).first->second;
   block = {*ranges.take(bytes, pool ? pool->alignment : alignment), bytes, arena.base, nullptr};
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes,
-                                      Block& block) {
+CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block) {
   Extent extent{0, round_up(bytes, granularity)};
   const CUresult result = back(thread, context, device, pool, extent);
   if (result == CUDA_SUCCESS) block = {extent.base, extent.bytes, 0, nullptr};
@@ -214,8 +210,7 @@ CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* strea
   Context& context = *region->context;
   // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves.
   CUresult outcome = CUDA_SUCCESS;
-  if (!stream && context.active && context.host_visible.load() > context.completed.load())
-    outcome = session_.settle(thread, context);
+  if (!stream && context.active && context.host_visible.load() > context.completed.load()) outcome = session_.settle(thread, context);
   free_block(thread, address, region->device, stream);
   return outcome;
 }
@@ -400,8 +395,7 @@ bool DeviceMemory::release_unused(Thread& thread, int device) {
 }
 
 void DeviceMemory::context_closed(Thread& thread, Context& context) {
-  for (const Region& region : session_.map().extract(
-           [&](const Region& r) { return r.allocated() && r.context == &context; })) {
+  for (const Region& region : session_.map().extract([&](const Region& r) { return r.allocated() && r.context == &context; })) {
     if (region.kind == Region::Kind::managed) session_.managed().dropped(region.base);
     const Block block = take_block(region.base);
     const std::lock_guard lock(mutex_);
@@ -463,8 +457,7 @@ void DeviceMemory::doom(int device, MemoryStore& store, const Extent& extent) {
   doomed_[device].push_back(extent);
 }
 
-std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment,
-                                                   std::uint64_t wish) {
+std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment, std::uint64_t wish) {
   const std::lock_guard lock(mutex_);
   if (wish != 0 && wish % granularity == 0 && window_.take_at(wish, bytes)) return wish;
   return window_.take(bytes, std::max(wanted_alignment, granularity));

@@ -30,7 +30,7 @@ struct Stream;
 /// Threads: any. Actions of fences run on the receiving thread and take only this object's lock.
 class DeviceMemory {
  public:
-  static constexpr std::uint64_t granularity = 2u << 20;   ///< of physical memory (cuMemGetAllocationGranularity on all GPUs)
+  static constexpr std::uint64_t granularity = 2u << 20;  ///< of physical memory (cuMemGetAllocationGranularity on all GPUs)
   static constexpr std::uint64_t small_bytes_max = 1u << 20;
   static constexpr std::uint64_t kept_bytes_max = 256u << 20;
   /// Of what nobody has asked for yet there is a quarter of what the device has given, within these.
@@ -74,7 +74,7 @@ class DeviceMemory {
   struct Block {  // what an allocation takes up
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t arena = 0;  // 0: an extent of its own
+    std::uint64_t arena = 0;           // 0: an extent of its own
     std::shared_ptr<MemoryPool> pool;  // null: the device's own store
   };
 
@@ -100,10 +100,10 @@ class DeviceMemory {
   mutable std::mutex mutex_;
   AddressRanges window_;
   std::map<int, MemoryStore> stores_;
-  std::set<std::uint64_t> shared_;                  // extents in use that other processes see
-  std::map<int, std::vector<Extent>> doomed_;       // by device: to be given up with the next call that may send
-  std::map<std::uint64_t, Block> blocks_;  // live allocations by address
-  std::uint64_t waiting_ = 0;              // freed blocks that the GPU has not passed yet
+  std::set<std::uint64_t> shared_;             // extents in use that other processes see
+  std::map<int, std::vector<Extent>> doomed_;  // by device: to be given up with the next call that may send
+  std::map<std::uint64_t, Block> blocks_;      // live allocations by address
+  std::uint64_t waiting_ = 0;                  // freed blocks that the GPU has not passed yet
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
   unsigned sparing_ = 0;        // requests under way that spares come with

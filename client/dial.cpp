@@ -44,7 +44,8 @@ std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint
 }
 
 // A connection that the session's worker has taken as a bulk lane.
-std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<std::byte>& key, const std::string& host) {
+std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<std::byte>& key,
+                                   const std::string& host) {
   auto channel = connect(session, key);
   const auto message = receive_control(*channel, limits::connect_timeout);
   MessageReader reader(message);
@@ -184,7 +185,8 @@ std::unique_ptr<Session> dial(const Config& config) {
         ticket = {bytes(answer.getTicket()), bytes(answer.getTicketName())};
       });
       // Where keys were made from the ticket, nothing else is shown of it.
-      const std::span<const std::byte> shown = ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
+      const std::span<const std::byte> shown =
+          ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
       const PoolHost near = broker.address();
       const Connect connect = [near, encrypted = !ticket.name.empty()](std::uint64_t id, std::span<const std::byte> key) {
         return connect_lane(near, encrypted, id, key);

@@ -40,9 +40,9 @@ ErrorLog::ErrorLog() {
 
 void ErrorLog::note(Symbol symbol, CUresult result) noexcept {
   try {
-    add(CU_LOG_LEVEL_ERROR, fmt::format("[{0}] Returning {1} ({2}) from {0}", facts_of(symbol).name, static_cast<int>(result), result_name(result)));
-  } catch (...) {
-  }
+    add(CU_LOG_LEVEL_ERROR,
+        fmt::format("[{0}] Returning {1} ({2}) from {0}", facts_of(symbol).name, static_cast<int>(result), result_name(result)));
+  } catch (...) {}
 }
 
 void ErrorLog::add(CUlogLevel level, std::string message) {

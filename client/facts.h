@@ -38,7 +38,7 @@ struct Peer {
 struct Facts {
   int driver_version = 0;
   int module_loading_mode = 0;
-  std::vector<Device> devices;  ///< visible ones, in the program's order
+  std::vector<Device> devices;                ///< visible ones, in the program's order
   std::map<std::pair<int, int>, Peer> peers;  ///< by worker ordinals
   std::map<int, std::string> error_texts;
 

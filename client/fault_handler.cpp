@@ -64,7 +64,7 @@ void watch_faults(PagedMemory& memory, std::size_t kind) {
   ::sigaction(SIGSEGV, nullptr, &now);
   if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) return;
   before = now;
-  struct sigaction ours{};
+  struct sigaction ours {};
   ours.sa_sigaction = on_fault;
   // On the thread's own stack: alternate ones are made for a few lines of a crash report.
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;

@@ -34,7 +34,7 @@ class Fences {
   std::mutex mutex_;
   std::uint64_t next_ = 1;
   std::multimap<std::uint64_t, Action> waiting_;
-  std::uint64_t last_all_ = 0;         // the newest fence over everything
+  std::uint64_t last_all_ = 0;            // the newest fence over everything
   std::uint64_t last_all_submitted_ = 0;  // what had been submitted when it was asked for
 };
 

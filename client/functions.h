@@ -31,7 +31,7 @@ struct Function {
   std::string name;
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
-  bool gaps = false;  ///< there are bytes between them
+  bool gaps = false;          ///< there are bytes between them
   std::uint32_t context = 0;  ///< id of the context that a kernel's function is for; 0 where that is not known
 
   std::mutex mutex;
@@ -75,8 +75,7 @@ struct Function {
     return false;
   }
   void learn_launch(std::uint64_t fingerprint) {
-    launched[next_launched.fetch_add(1, std::memory_order_relaxed) % launched.size()].store(fingerprint,
-                                                                                         std::memory_order_relaxed);
+    launched[next_launched.fetch_add(1, std::memory_order_relaxed) % launched.size()].store(fingerprint, std::memory_order_relaxed);
   }
   /// What the calls of CUDA 1 to 3 set for its next launch; under mutex.
   struct Legacy {

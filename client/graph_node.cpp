@@ -150,10 +150,8 @@ CUresult write_side(Thread& thread, GraphParts::Memory memory, CUarray array, st
       return name([&](auto place) { place.setArray(handle_of(array).value()); });
     case CU_MEMORYTYPE_HOST:
     case CU_MEMORYTYPE_DEVICE:
-    case CU_MEMORYTYPE_UNIFIED:
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMORYTYPE_UNIFIED: break;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   if (memory.pitch == 0) memory.pitch = memory.x + memory.width;  // not specified: without gaps
   if (memory.height == 0) memory.height = memory.y + memory.rows;
@@ -213,10 +211,22 @@ CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& p, CUcontext context, w
   const auto base = [](CUmemorytype type, const void* host, CUdeviceptr device) {
     return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uint64_t>(host) : device;
   };
-  const GraphParts::Memory source{p.srcMemoryType, base(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, p.srcZ,
-                                  p.srcPitch, p.srcHeight, p.WidthInBytes, p.Height, p.Depth, true};
-  const GraphParts::Memory target{p.dstMemoryType, base(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, p.dstZ,
-                                  p.dstPitch, p.dstHeight, p.WidthInBytes, p.Height, p.Depth};
+  const GraphParts::Memory source{p.srcMemoryType,
+                                  base(p.srcMemoryType, p.srcHost, p.srcDevice),
+                                  p.srcXInBytes,
+                                  p.srcY,
+                                  p.srcZ,
+                                  p.srcPitch,
+                                  p.srcHeight,
+                                  p.WidthInBytes,
+                                  p.Height,
+                                  p.Depth,
+                                  true};
+  const GraphParts::Memory target{p.dstMemoryType, base(p.dstMemoryType, p.dstHost, p.dstDevice),
+                                  p.dstXInBytes,   p.dstY,
+                                  p.dstZ,          p.dstPitch,
+                                  p.dstHeight,     p.WidthInBytes,
+                                  p.Height,        p.Depth};
   if (const CUresult bad = write_side(thread, source, p.srcArray, p.srcLOD, out.initSource(), parts); bad != CUDA_SUCCESS) return bad;
   return write_side(thread, target, p.dstArray, p.dstLOD, out.initTarget(), parts);
 }
@@ -231,20 +241,15 @@ void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes
 
 CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParameters::Builder out, NewParts& parts) {
   switch (p.type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-      return write_kernel(thread, p.kernel, out.initKernel());
+    case CU_GRAPH_NODE_TYPE_KERNEL: return write_kernel(thread, p.kernel, out.initKernel());
     case CU_GRAPH_NODE_TYPE_GRAPH:
       if (!handle_of(p.graph.graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
       out.setChild(handle_of(p.graph.graph).value());
       out.setMoved(p.graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE);
       return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_EMPTY:
-      out.setEmpty();
-      return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-      return write_memset(thread, p.memset, out.initMemset());
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return write_copy(thread, p.memcpy.copyParams, p.memcpy.copyCtx, out.initCopy(), parts);
+    case CU_GRAPH_NODE_TYPE_EMPTY: out.setEmpty(); return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEMSET: return write_memset(thread, p.memset, out.initMemset());
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return write_copy(thread, p.memcpy.copyParams, p.memcpy.copyCtx, out.initCopy(), parts);
     case CU_GRAPH_NODE_TYPE_HOST:
       if (!p.host.fn) return CUDA_ERROR_INVALID_VALUE;
       out.setHost(parts.add(GraphParts::Function{p.host.fn, p.host.userData}));
@@ -255,8 +260,7 @@ CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParame
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       out.setEventWait(handle_of(p.eventWait.event).value());
       return check_event_handle(thread, handle_of(p.eventWait.event));
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-      return write_memory(thread, p.memOp, out.initMemory());
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return write_memory(thread, p.memOp, out.initMemory());
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       write_allocation(thread, p.alloc.dptr, p.alloc.bytesize, out.initAllocation(), parts);
       return CUDA_SUCCESS;
@@ -272,9 +276,7 @@ CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParame
       conditional.setContext(handle_of(p.conditional.ctx).value());
       return CUDA_SUCCESS;
     }
-    default:
-      refuse_use(("a graph node of type " + std::to_string(p.type)).c_str());
-      return CUDA_ERROR_NOT_SUPPORTED;
+    default: refuse_use(("a graph node of type " + std::to_string(p.type)).c_str()); return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -346,8 +348,10 @@ void read_copy(Thread& thread, wire::CopyNode::Reader in, CUDA_MEMCPY3D& p) {
     height = memory.height;
     level = from.getLevel();
   };
-  side(in.getSource(), p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight, p.srcLOD);
-  side(in.getTarget(), p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight, p.dstLOD);
+  side(in.getSource(), p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight,
+       p.srcLOD);
+  side(in.getTarget(), p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight,
+       p.dstLOD);
 }
 
 void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& p) {
@@ -362,19 +366,16 @@ void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reade
     std::memset(&to, 0, sizeof(to));
     to.operation = static_cast<CUstreamBatchMemOpType>(from.getOperation());
     switch (to.operation) {
-      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-        to.flushRemoteWrites.flags = from.getFlags();
-        break;
-      case CU_STREAM_MEM_OP_BARRIER:
-        to.memoryBarrier.flags = from.getFlags();
-        break;
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: to.flushRemoteWrites.flags = from.getFlags(); break;
+      case CU_STREAM_MEM_OP_BARRIER: to.memoryBarrier.flags = from.getFlags(); break;
       default:  // waits and writes are laid out alike
         to.waitValue.address = from.getAddress();
         to.waitValue.flags = from.getFlags();
         to.waitValue.value64 = from.getValue();
     }
   }
-  p = {handle_cast<CUcontext>(Handle(in.getContext())), static_cast<unsigned>(given.operations.size()), given.operations.data(), in.getFlags()};
+  p = {handle_cast<CUcontext>(Handle(in.getContext())), static_cast<unsigned>(given.operations.size()), given.operations.data(),
+       in.getFlags()};
 }
 
 }  // namespace fargpu::client

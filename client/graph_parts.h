@@ -35,7 +35,7 @@ class GraphParts {
     std::uint64_t base = 0;
     std::size_t x = 0, y = 0, z = 0, pitch = 0, height = 0;
     std::size_t width = 0, rows = 0, slices = 0;  ///< of the copy
-    bool source = false;  ///< the copy reads it; else it writes it
+    bool source = false;                          ///< the copy reads it; else it writes it
 
     std::uint64_t row(std::size_t y, std::size_t z) const;
     std::uint64_t begin() const { return row(0, 0); }

@@ -116,8 +116,8 @@ class HandleMap {
   static constexpr std::uint32_t chunk_slots = 1u << chunk_bits;
   struct Chunk {
     std::array<Slot, chunk_slots> slots;
-    std::atomic<std::uint32_t> used{0};   // slots up to the last that was ever taken
-    std::atomic<Chunk*> next{nullptr};    // in the order in which they were made
+    std::atomic<std::uint32_t> used{0};  // slots up to the last that was ever taken
+    std::atomic<Chunk*> next{nullptr};   // in the order in which they were made
   };
 
   Slot* slot_at(std::uint32_t index) const {

@@ -39,15 +39,20 @@ CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t byte
     if (const CUresult bad = share(thread, context, round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
   } else {
     if (const CUresult bad = take_window(round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
-    void* const mapped = ::mmap(at(base), round_up(bytes), PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    void* const mapped = ::mmap(at(base), round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (mapped == MAP_FAILED) {
       give_window(base, round_up(bytes));
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  const CUresult result = hold(thread, {.kind = Region::Kind::host, .base = base, .bytes = bytes, .device = context.device,
-                                        .context = &context, .flags = flags, .device_address = base},
+  const CUresult result = hold(thread,
+                               {.kind = Region::Kind::host,
+                                .base = base,
+                                .bytes = bytes,
+                                .device = context.device,
+                                .context = &context,
+                                .flags = flags,
+                                .device_address = base},
                                flags & CU_MEMHOSTALLOC_DEVICEMAP);
   if (result == CUDA_SUCCESS) *pointer = at(base);
   return result;
@@ -137,17 +142,17 @@ CUresult HostMemory::free(Thread& thread, void* pointer) {
 CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   if (session_.map().overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  return hold(thread, {.kind = Region::Kind::registered, .base = base, .bytes = bytes, .device = context.device,
-                       .context = &context, .flags = flags},
-              flags & CU_MEMHOSTREGISTER_DEVICEMAP);
+  return hold(
+      thread,
+      {.kind = Region::Kind::registered, .base = base, .bytes = bytes, .device = context.device, .context = &context, .flags = flags},
+      flags & CU_MEMHOSTREGISTER_DEVICEMAP);
 }
 
 CUresult HostMemory::remove(Thread& thread, void* pointer) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
   const auto region = session_.map().find(base);
   if (region && region->kind == Region::Kind::host) return CUDA_ERROR_INVALID_VALUE;
-  if (!region || region->kind != Region::Kind::registered || region->base != base)
-    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (!region || region->kind != Region::Kind::registered || region->base != base) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
   session_.map().remove(base);
   drop(thread, base);
@@ -206,8 +211,13 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     if (!paged) compared_.fetch_add(1);
     session_.map().update(block->base, [&](Region& r) { r.device_address = seen_at; });
     if (!block->owned) {
-      session_.map().add({.kind = Region::Kind::alias, .base = seen_at, .bytes = block->bytes, .device = region->device,
-                          .context = region->context, .buffer_id = region->buffer_id, .owner = block->base});
+      session_.map().add({.kind = Region::Kind::alias,
+                          .base = seen_at,
+                          .bytes = block->bytes,
+                          .device = region->device,
+                          .context = region->context,
+                          .buffer_id = region->buffer_id,
+                          .owner = block->base});
     }
   }
   device_address = block->device_address + (address - block->base);
@@ -384,8 +394,7 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
 }
 
 void HostMemory::context_closed(Thread& thread, Context& context) {
-  for (const Region& region :
-       session_.map().extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
+  for (const Region& region : session_.map().extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
     drop(thread, region.base, true);
   session_.staging().context_closed(context);
 }
@@ -421,9 +430,7 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
     if (found == blocks_.end()) return;
     block = std::move(found->second);
     blocks_.erase(found);
-    std::erase_if(expected_, [&](const auto& range) {
-      return range.first >= block->base && range.first < block->base + block->bytes;
-    });
+    std::erase_if(expected_, [&](const auto& range) { return range.first >= block->base && range.first < block->base + block->bytes; });
     if (block->device_address != 0) mapped_.fetch_sub(1);
     if (block->compared()) compared_.fetch_sub(1);
   }

@@ -98,8 +98,8 @@ class HostMemory {
   struct Block {
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
-    bool owned = false;             // memory of the host window, ours to unmap
-    bool opened = false;            // the worker has a copy
+    bool owned = false;                // memory of the host window, ours to unmap
+    bool opened = false;               // the worker has a copy
     std::uint64_t device_address = 0;  // mapped: where kernels see it
     std::uint64_t window_bytes = 0;    // taken from the window for it
     bool paged = false;

@@ -65,9 +65,8 @@ bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes)
     drop_alias(*block);
     return false;
   }
-  for_present_pages(base, bytes, [&](std::uint64_t offset, std::uint64_t length) {
-    std::memcpy(block->alias + offset, at(base + offset), length);
-  });
+  for_present_pages(base, bytes,
+                    [&](std::uint64_t offset, std::uint64_t length) { std::memcpy(block->alias + offset, at(base + offset), length); });
   if (!make_visible(*block, PROT_READ | PROT_WRITE)) {
     ::mprotect(at(base), bytes, PROT_READ | PROT_WRITE);
     drop_alias(*block);

@@ -12,7 +12,7 @@ std::optional<InputFile> InputFile::read(const char* path) {
   const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return std::nullopt;
   InputFile file;
-  struct stat status{};
+  struct stat status {};
   if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
       static_cast<std::uint64_t>(status.st_size) <= limits::image_bytes_max) {
     const auto size = static_cast<std::size_t>(status.st_size);

@@ -38,7 +38,6 @@ std::unique_ptr<ManagedMemory::Block> ManagedMemory::make_block(Context& context
   return nullptr;
 }
 
-
 CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address) {
   if (bytes > window_.bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   {
@@ -230,8 +229,7 @@ bool ManagedMemory::advise(std::uint64_t address, std::uint64_t bytes, const std
   return true;
 }
 
-bool ManagedMemory::visit(std::uint64_t address, std::uint64_t bytes,
-                          const std::function<void(const ManagedAdvice&)>& visit) const {
+bool ManagedMemory::visit(std::uint64_t address, std::uint64_t bytes, const std::function<void(const ManagedAdvice&)>& visit) const {
   const std::lock_guard lock(mutex_);
   const Block* const block = find(address);
   if (!block || bytes == 0 || bytes > block->bytes - (address - block->base)) return false;

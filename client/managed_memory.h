@@ -54,7 +54,7 @@ class ManagedMemory final : public PagedMemory {
 
  private:
   struct Block : PagedMemory::Block {
-    std::map<std::uint64_t, std::uint64_t> parts;  // offsets and lengths of what the GPU has; all of it, or variables
+    std::map<std::uint64_t, std::uint64_t> parts;   // offsets and lengths of what the GPU has; all of it, or variables
     std::map<std::uint64_t, ManagedAdvice> advice;  // from this offset on
   };
 

@@ -79,8 +79,8 @@ bool MemoryMap::covered(std::uint64_t address, std::uint64_t bytes, bool (*accep
   if (it == regions_.begin()) return false;
   --it;
   while (address < end) {
-    if (it == regions_.end() || !it->second.on_device() || it->first > address ||
-        address - it->first >= it->second.bytes || !accept(it->second))
+    if (it == regions_.end() || !it->second.on_device() || it->first > address || address - it->first >= it->second.bytes ||
+        !accept(it->second))
       return false;
     address = it->first + it->second.bytes;
     ++it;

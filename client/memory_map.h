@@ -21,25 +21,25 @@ struct Context;
 
 struct Region {
   enum class Kind {
-    device,       ///< cuMemAlloc, cuMemAllocAsync
-    managed,      ///< cuMemAllocManaged
-    mapped,       ///< cuMemMap
-    opened,       ///< cuIpcOpenMemHandle
-    global,       ///< a variable of a module
-    host,         ///< cuMemHostAlloc
-    registered,   ///< cuMemHostRegister
-    alias,        ///< where kernels see registered memory; `owner` is the memory's own address
+    device,      ///< cuMemAlloc, cuMemAllocAsync
+    managed,     ///< cuMemAllocManaged
+    mapped,      ///< cuMemMap
+    opened,      ///< cuIpcOpenMemHandle
+    global,      ///< a variable of a module
+    host,        ///< cuMemHostAlloc
+    registered,  ///< cuMemHostRegister
+    alias,       ///< where kernels see registered memory; `owner` is the memory's own address
   };
   Kind kind = Kind::device;
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;
-  int device = 0;                ///< ordinal as the program sees it
-  Context* context = nullptr;    ///< that made it; null for mappings
-  std::uint64_t buffer_id = 0;   ///< unique over the life of the process
-  unsigned flags = 0;            ///< of host memory: CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
+  int device = 0;                    ///< ordinal as the program sees it
+  Context* context = nullptr;        ///< that made it; null for mappings
+  std::uint64_t buffer_id = 0;       ///< unique over the life of the process
+  unsigned flags = 0;                ///< of host memory: CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
   std::uint64_t device_address = 0;  ///< of host memory: where kernels see it, 0 while they do not
-  std::uint64_t owner = 0;       ///< of mappings: the allocation; of globals: the module or library
-  CUmemoryPool pool = nullptr;   ///< of stream-ordered allocations
+  std::uint64_t owner = 0;           ///< of mappings: the allocation; of globals: the module or library
+  CUmemoryPool pool = nullptr;       ///< of stream-ordered allocations
   bool sync_memops = false;
   bool managed_variable = false;  ///< of globals: `__managed__`
   bool accessible = true;         ///< of mappings: cuMemSetAccess allowed a device to use it
@@ -48,7 +48,9 @@ struct Region {
   bool allocated() const { return kind == Kind::device || kind == Kind::managed; }
   /// Memory that has pages of this process too (ManagedMemory).
   bool managed() const { return kind == Kind::managed || managed_variable; }
-  bool on_device() const { return allocated() || kind == Kind::mapped || kind == Kind::opened || kind == Kind::global || kind == Kind::alias; }
+  bool on_device() const {
+    return allocated() || kind == Kind::mapped || kind == Kind::opened || kind == Kind::global || kind == Kind::alias;
+  }
   bool on_host() const { return kind == Kind::host || kind == Kind::registered; }
   bool contains(std::uint64_t address, std::uint64_t length) const {
     return address >= base && address - base <= bytes && bytes - (address - base) >= length;
@@ -85,7 +87,9 @@ class MemoryMap {
   /// Whether work on a stream may use all of [address, address + bytes): device memory that may be accessed, or host memory that is known.
   bool usable(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether mapped device memory covers all of [address, address + bytes), possibly by several regions.
-  bool covered(std::uint64_t address, std::uint64_t bytes) const { return covered(address, bytes, [](const Region&) { return true; }); }
+  bool covered(std::uint64_t address, std::uint64_t bytes) const {
+    return covered(address, bytes, [](const Region&) { return true; });
+  }
 
   std::uint64_t next_buffer_id() { return buffer_ids_.fetch_add(1) + 1; }
 

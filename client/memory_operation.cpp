@@ -10,12 +10,9 @@ namespace {
 template <class Word>
 bool holds(unsigned flags, Word now, Word value) {
   switch (flags & 3u) {
-    case CU_STREAM_WAIT_VALUE_EQ:
-      return now == value;
-    case CU_STREAM_WAIT_VALUE_AND:
-      return (now & value) != 0;
-    case CU_STREAM_WAIT_VALUE_NOR:
-      return static_cast<Word>(~(now | value)) != 0;
+    case CU_STREAM_WAIT_VALUE_EQ: return now == value;
+    case CU_STREAM_WAIT_VALUE_AND: return (now & value) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR: return static_cast<Word>(~(now | value)) != 0;
     default:  // cyclic: numbers that have wrapped around are greater
       return static_cast<std::make_signed_t<Word>>(now - value) >= 0;
   }
@@ -73,14 +70,12 @@ CUresult read_operation(Thread& thread, const Context& context, const CUstreamBa
       operation.flags = p.waitValue.flags;
       operation.value = operation.wide() ? p.waitValue.value64 : p.waitValue.value;
       break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   CUresult served = operation.wide() ? can(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) : CUDA_SUCCESS;
   if (operation.waits()) {
     if (operation.flags & ~(3u | unsigned{CU_STREAM_WAIT_VALUE_FLUSH})) return CUDA_ERROR_INVALID_VALUE;
-    if (served == CUDA_SUCCESS && (operation.flags & CU_STREAM_WAIT_VALUE_FLUSH))
-      served = can(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
+    if (served == CUDA_SUCCESS && (operation.flags & CU_STREAM_WAIT_VALUE_FLUSH)) served = can(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
     if (served == CUDA_SUCCESS && (operation.flags & 3u) == CU_STREAM_WAIT_VALUE_NOR)
       served = can(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR);
   } else if (operation.flags != CU_STREAM_WRITE_VALUE_DEFAULT) {

@@ -61,8 +61,7 @@ bool MemoryPools::destroy(CUmemoryPool pool) {
   if (found == pools_.end()) return false;
   const int device = found->second->device;
   if (const auto own = defaults_.find(device); own != defaults_.end() && own->second == found->second) return false;
-  if (const auto current = currents_.find(device); current != currents_.end() && current->second == found->second)
-    currents_.erase(current);
+  if (const auto current = currents_.find(device); current != currents_.end() && current->second == found->second) currents_.erase(current);
   found->second->destroyed = true;
   pools_.erase(found);
   return true;

@@ -30,8 +30,8 @@ struct MemoryStore {
   std::uint64_t next_arena_bytes = 0;
   std::list<Extent> kept;  ///< free extents, oldest first
   std::uint64_t kept_bytes = 0;
-  std::uint64_t coming_bytes = 0;  ///< what the worker was asked for beyond what is needed now
-  std::uint64_t bytes = 0;  ///< all that is backed: arenas, extents in use, extents kept
+  std::uint64_t coming_bytes = 0;           ///< what the worker was asked for beyond what is needed now
+  std::uint64_t bytes = 0;                  ///< all that is backed: arenas, extents in use, extents kept
   std::map<std::uint64_t, unsigned> asked;  ///< for how many extents of a size the worker was asked
 
   void keep(const Extent& extent);
@@ -54,10 +54,10 @@ struct PoolUsage {
 struct MemoryPool {
   CUmemPoolProps properties{};
   int device = 0;
-  bool imported = false;           ///< of another process: only for what that one shares
-  bool managed = false;            ///< what it gives is managed memory
-  bool hidden = false;             ///< the program has no handle of it
-  std::uint64_t alignment = 512;   ///< of every allocation, as the driver's own
+  bool imported = false;                           ///< of another process: only for what that one shares
+  bool managed = false;                            ///< what it gives is managed memory
+  bool hidden = false;                             ///< the program has no handle of it
+  std::uint64_t alignment = 512;                   ///< of every allocation, as the driver's own
   std::array<std::atomic<int>, 3> reuse{1, 1, 1};  ///< CU_MEMPOOL_ATTR_REUSE_*: permissions that need not be used
   std::atomic<std::uint64_t> release_threshold{0};
   std::atomic<bool> destroyed{false};  ///< nothing is kept any more

@@ -63,8 +63,7 @@ void PagedMemory::prepare() {
 }
 
 off_t PagedMemory::place_in_file(std::uint64_t address) const {
-  return static_cast<off_t>(windows_[0].contains(address) ? address - windows_[0].base
-                                                          : windows_[0].bytes + (address - windows_[1].base));
+  return static_cast<off_t>(windows_[0].contains(address) ? address - windows_[0].base : windows_[0].bytes + (address - windows_[1].base));
 }
 
 bool PagedMemory::make_alias(Block& block, State state) {
@@ -76,7 +75,8 @@ bool PagedMemory::make_alias(Block& block, State state) {
 }
 
 bool PagedMemory::make_visible(const Block& block, int access) {
-  return ::mmap(at(block.base), block.bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_, place_in_file(block.base)) != MAP_FAILED;
+  return ::mmap(at(block.base), block.bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_, place_in_file(block.base)) !=
+         MAP_FAILED;
 }
 
 void PagedMemory::drop_alias(const Block& block) {
@@ -113,7 +113,8 @@ void PagedMemory::make_private(const Block& block) const {
 
 // Whether work was submitted by one thread while another touched pages, between the hand-over and the submission.
 bool PagedMemory::overtaken() const {
-  return use_ == Use::at_once && touched_.load(std::memory_order_relaxed) && touched_at_.load(std::memory_order_relaxed) < session_.submitted();
+  return use_ == Use::at_once && touched_.load(std::memory_order_relaxed) &&
+         touched_at_.load(std::memory_order_relaxed) < session_.submitted();
 }
 
 void PagedMemory::hand_over(Thread& thread) {
@@ -184,9 +185,8 @@ bool PagedMemory::fault(std::uint64_t address, bool writing) {
 void PagedMemory::touch(std::uint64_t address, std::uint64_t bytes, bool writing) {
   const std::uint64_t end = address + std::min(bytes, ~address);
   // Without the lock: whoever holds it may be in a system call on other memory.
-  const bool within = std::any_of(windows_.begin(), windows_.end(), [&](const Window& window) {
-    return address < window.base + window.bytes && window.base < end;
-  });
+  const bool within = std::any_of(windows_.begin(), windows_.end(),
+                                  [&](const Window& window) { return address < window.base + window.bytes && window.base < end; });
   if (!within) return;
   const std::lock_guard lock(mutex_);
   while (address < end) {

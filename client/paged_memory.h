@@ -66,8 +66,8 @@ class PagedMemory {
     std::byte* alias = nullptr;
     std::vector<State> states;
     std::map<std::size_t, std::vector<std::byte>> twins;  // contents from before the program wrote while the GPU was busy
-    std::size_t next_fetch = 0;   // the granule behind the last fetch
-    std::size_t fetch_ahead = 1;  // granules to fetch at once; grows while the program goes on in order
+    std::size_t next_fetch = 0;                           // the granule behind the last fetch
+    std::size_t fetch_ahead = 1;                          // granules to fetch at once; grows while the program goes on in order
   };
 
   /// Nothing of this exists in programs that use no such memory: before the first block.
@@ -112,7 +112,7 @@ class PagedMemory {
   const std::array<Window, 2> windows_;
   const Use use_;
   std::atomic<std::uint64_t> touched_at_{0};  // submissions when the first of what is not theirs was touched
-  int file_ = -1;  // as long as the windows, one behind the other; only what is touched takes memory
+  int file_ = -1;                             // as long as the windows, one behind the other; only what is touched takes memory
 };
 
 }  // namespace fargpu::client

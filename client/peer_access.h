@@ -43,8 +43,8 @@ class PeerAccess {
 
   Session& session_;
   mutable std::mutex mutex_;
-  std::mutex telling_;  // held over the call to the worker, so that calls arrive as they are counted
-  std::map<std::pair<int, int>, unsigned> reasons_;                         // by devices
+  std::mutex telling_;                               // held over the call to the worker, so that calls arrive as they are counted
+  std::map<std::pair<int, int>, unsigned> reasons_;  // by devices
   std::map<std::pair<const Context*, const Context*>, std::pair<int, int>> enabled_;  // devices by contexts
   std::set<std::pair<const MemoryPool*, int>> pools_;
 };

@@ -12,7 +12,8 @@ void Printed::add(Stream stream, std::string_view text) {
   waiting += text;
   if (waiting.size() > bytes_max) {
     waiting.erase(0, waiting.size() - bytes_max);
-    log::write_once(log::Level::warn, "printed", "kernels print more than there is room for while no CUDA call returns: the oldest is lost");
+    log::write_once(log::Level::warn, "printed",
+                    "kernels print more than there is room for while no CUDA call returns: the oldest is lost");
   }
   waiting_.store(true, std::memory_order_release);
 }

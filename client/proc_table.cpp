@@ -6,9 +6,8 @@ namespace fargpu::client {
 
 ProcAnswer find_proc(std::string_view name, int version, bool per_thread) {
   const auto entries = proc_entries();
-  const auto [begin, end] = std::equal_range(
-      entries.begin(), entries.end(), ProcEntry{name, 0, false, nullptr},
-      [](const ProcEntry& a, const ProcEntry& b) { return a.name < b.name; });
+  const auto [begin, end] = std::equal_range(entries.begin(), entries.end(), ProcEntry{name, 0, false, nullptr},
+                                             [](const ProcEntry& a, const ProcEntry& b) { return a.name < b.name; });
   ProcAnswer answer;
   if (begin == end) return answer;
   const bool has_twin = std::any_of(begin, end, [](const ProcEntry& e) { return e.per_thread; });

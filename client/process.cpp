@@ -24,12 +24,9 @@ constinit ProcessRoot process_root;
 CUresult Process::initialise() {
   const std::lock_guard lock(mutex_);
   switch (life()) {
-    case Life::ready:
-      return CUDA_SUCCESS;
-    case Life::unborn:
-      break;
-    default:
-      return unavailable();
+    case Life::ready: return CUDA_SUCCESS;
+    case Life::unborn: break;
+    default: return unavailable();
   }
   if (tried_) return outcome_;
   tried_ = true;
@@ -44,7 +41,8 @@ CUresult Process::initialise() {
       const auto level = wish.empty() || wish == "-1" ? log::Level::info : log::Level::warn;
       if (log::enabled(level)) {
         log::write(level, fmt::format("no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as `fargpu ls` "
-                                      "numbers them", session->terms().host, wish));
+                                      "numbers them",
+                                      session->terms().host, wish));
       }
       session->leave();
       session->lose("no device is visible");
@@ -94,21 +92,16 @@ void Process::lose_session(Session& session, const std::string& why) noexcept {
     // A worker that ends in good order says why; of one that does not only its host knows.
     log::error("the session is lost: {}. Every further CUDA call returns CUDA_ERROR_DEVICE_UNAVAILABLE; start the program again{}", cause,
                cause.ends_with("closed the connection") ? ", and look at the log of fargpud there for why the worker ended" : "");
-  } catch (...) {
-  }
+  } catch (...) {}
 }
 
 CUresult Process::unavailable() const {
   switch (life()) {
-    case Life::ready:
-      return CUDA_SUCCESS;
-    case Life::lost:
-      return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    case Life::ended:
-      return CUDA_ERROR_DEINITIALIZED;
+    case Life::ready: return CUDA_SUCCESS;
+    case Life::lost: return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    case Life::ended: return CUDA_ERROR_DEINITIALIZED;
     case Life::unborn:
-    case Life::forked:
-      break;
+    case Life::forked: break;
   }
   return CUDA_ERROR_NOT_INITIALIZED;
 }
@@ -120,8 +113,9 @@ void Process::at_exit() noexcept {
   if (was_ready) session()->leave();
   printed.write();
   life_.store(Life::ended);
-  if (stats::enabled) stats::print(session()->commands().bytes_sent() + session()->bulk().bytes_sent(),
-                                    session()->receiver().bytes_received() + session()->bulk().bytes_received());
+  if (stats::enabled)
+    stats::print(session()->commands().bytes_sent() + session()->bulk().bytes_sent(),
+                 session()->receiver().bytes_received() + session()->bulk().bytes_received());
   trace::finish();
 }
 
@@ -175,8 +169,7 @@ CUresult refuse(Symbol symbol) noexcept {
   try {
     log::write_once(log::Level::warn, std::string(facts.name),
                     fmt::format("{} is refused with {}: {}", facts.name, result_name(facts.error), facts.why));
-  } catch (...) {
-  }
+  } catch (...) {}
   return facts.error;
 }
 
@@ -184,17 +177,14 @@ CUresult refuse_denied(const char* what) noexcept {
   try {
     log::write_once(log::Level::debug, what,
                     fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED, as the device's attributes say", what));
-  } catch (...) {
-  }
+  } catch (...) {}
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult refuse_use(const char* what) noexcept {
   try {
-    log::write_once(log::Level::warn, what,
-                    fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED: it is not served yet", what));
-  } catch (...) {
-  }
+    log::write_once(log::Level::warn, what, fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED: it is not served yet", what));
+  } catch (...) {}
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 

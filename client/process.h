@@ -14,11 +14,11 @@ class Session;
 class Thread;
 
 enum class Life : int {
-  unborn,     ///< before cuInit: NOT_INITIALIZED
-  ready,      ///< calls are served
-  lost,       ///< the session is gone: DEVICE_UNAVAILABLE, for good
-  forked,     ///< this is a child of a process that had called cuInit: NOT_INITIALIZED
-  ended,      ///< the process is exiting: DEINITIALIZED
+  unborn,  ///< before cuInit: NOT_INITIALIZED
+  ready,   ///< calls are served
+  lost,    ///< the session is gone: DEVICE_UNAVAILABLE, for good
+  forked,  ///< this is a child of a process that had called cuInit: NOT_INITIALIZED
+  ended,   ///< the process is exiting: DEINITIALIZED
 };
 
 class Process {
@@ -50,7 +50,7 @@ class Process {
   bool tried_ = false;
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
   std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look
-  std::vector<Session*> adopted_;  // nor are these; their threads go on
+  std::vector<Session*> adopted_;           // nor are these; their threads go on
 };
 
 /// Lives in static storage and is never destroyed: destructors of other libraries call us after ours would have run.

@@ -116,8 +116,7 @@ std::string Receiver::lose(const std::string& why) {
   return lost_why_;
 }
 
-std::optional<std::span<std::byte>> Receiver::place(const FrameHeader& header,
-                                                    std::span<const std::byte> message) {
+std::optional<std::span<std::byte>> Receiver::place(const FrameHeader& header, std::span<const std::byte> message) {
   std::span<std::byte> target;
   if (header.kind == FrameKind::data) {
     const std::lock_guard lock(mutex_);
@@ -139,16 +138,14 @@ std::optional<std::span<std::byte>> Receiver::place(const FrameHeader& header,
   return target;
 }
 
-void Receiver::take(const FrameHeader& header, std::span<const std::byte> message,
-                    std::span<std::byte> bulk) {
+void Receiver::take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) {
   confirmed_.store(static_cast<std::uint32_t>(reader_.frames()), std::memory_order_relaxed);
   bytes_.fetch_add(reader_.wire_bytes(), std::memory_order_relaxed);
   switch (header.kind) {
     case FrameKind::reply: {
       const std::lock_guard lock(mutex_);
       const auto found = pending_.find(header.subject);
-      if (found == pending_.end())
-        throw ProtocolError("a reply to call " + std::to_string(header.subject) + ", for which nobody waits");
+      if (found == pending_.end()) throw ProtocolError("a reply to call " + std::to_string(header.subject) + ", for which nobody waits");
       PendingReply& pending = *found->second;
       pending_.erase(found);
       pending.result = static_cast<CUresult>(header.detail);
@@ -171,10 +168,8 @@ void Receiver::take(const FrameHeader& header, std::span<const std::byte> messag
       return;
     }
     case FrameKind::confirm:
-    case FrameKind::heartbeat:
-      return;  // that something came is all they say; the service thread answers by its own heartbeat
-    case FrameKind::call:
-      break;
+    case FrameKind::heartbeat: return;  // that something came is all they say; the service thread answers by its own heartbeat
+    case FrameKind::call: break;
   }
   throw ProtocolError("a frame of a kind that a worker does not send");
 }

@@ -75,10 +75,8 @@ class Receiver final : FrameHandler {
   std::uint64_t bytes_received() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
-  std::optional<std::span<std::byte>> place(const FrameHeader& header,
-                                            std::span<const std::byte> message) override;
-  void take(const FrameHeader& header, std::span<const std::byte> message,
-            std::span<std::byte> bulk) override;
+  std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) override;
+  void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) override;
   template <class Ready>
   void wait_for(Ready&& ready, Manner manner);
   template <class Ready>

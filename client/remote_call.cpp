@@ -36,8 +36,7 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
   if (error_ != CUDA_SUCCESS) return error_;
   if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) return late;
   if (context_) {
-    if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS)
-      return failure;
+    if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS) return failure;
   }
   if (!stream) return CUDA_SUCCESS;
   if (const CUresult bad = session_.captures().check_submission(*stream); bad != CUDA_SUCCESS) return bad;
@@ -92,13 +91,12 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
   std::uint64_t expected = 0;
   try {
-    number_ = session_.commands().append(header(flags), message, bulk_, CommandStream::Urgency::now,
-                                         [&](std::uint64_t number) {
-                                           note(stream, number);
-                                           stats::of(opcode_).leaves(bytes);
-                                           session_.receiver().expect(number, pending_);
-                                           expected = number;
-                                         });
+    number_ = session_.commands().append(header(flags), message, bulk_, CommandStream::Urgency::now, [&](std::uint64_t number) {
+      note(stream, number);
+      stats::of(opcode_).leaves(bytes);
+      session_.receiver().expect(number, pending_);
+      expected = number;
+    });
   } catch (...) {
     if (expected) session_.receiver().forget(expected);
     throw;
@@ -113,8 +111,7 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   session_.note_wait(took);
   if (pending_.result == CUDA_SUCCESS)
     for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale, subject_);
-  else
-    log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
+  else log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
   if (context_ && ends_context(pending_.result)) session_.fail_contexts(context_->device, pending_.result);
   return pending_.result;
 }
@@ -152,10 +149,8 @@ bool ends_context(CUresult result) {
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
     case CUDA_ERROR_CONTAINED:
     case CUDA_ERROR_TENSOR_MEMORY_LEAK:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-      return true;
-    default:
-      return false;
+    case CUDA_ERROR_EXTERNAL_DEVICE: return true;
+    default: return false;
   }
 }
 

@@ -46,7 +46,8 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       terms_(std::move(terms)),
       receiver_(*channel_, *this, spin),
       bulk_(terms_.lanes, terms_.open_lane, terms_.compression),
-      commands_(*channel_, [this] { return receiver_.confirmed(); }, [this] { wake_service(); }, terms_.compression),
+      commands_(
+          *channel_, [this] { return receiver_.confirmed(); }, [this] { wake_service(); }, terms_.compression),
       device_memory_(*this, terms_.device_window.base, terms_.device_window.bytes),
       host_memory_(*this, terms_.host_window.base, terms_.host_window.bytes),
       managed_(*this, terms_.device_window, terms_.driver_band),
@@ -55,9 +56,8 @@ Session::Session(std::unique_ptr<Channel> channel, Terms terms, std::chrono::nan
       fences_(*this),
       callbacks_([this](std::uint64_t number) { function_done(number); }),
       stream_waits_([this](std::uint64_t number) { function_done(number); }),
-      vigil_(terms_.silence, {.heard = [this] { return receiver_.confirmed(); },
-                              .beat = [this] { return beat(); },
-                              .silent = [this] { lose_silent(); }}) {
+      vigil_(terms_.silence,
+             {.heard = [this] { return receiver_.confirmed(); }, .beat = [this] { return beat(); }, .silent = [this] { lose_silent(); }}) {
   for (std::size_t device = 0; device < terms_.facts.devices.size(); ++device) {
     const auto [handle, context] = contexts_.create();
     context->handle = handle;
@@ -303,8 +303,7 @@ bool Session::idle() {
 void Session::note_wait(std::chrono::nanoseconds took) {
   const auto us = static_cast<std::uint32_t>(std::min<std::int64_t>(took.count() / 1000, limits::stream_credit_max));
   std::uint32_t shortest = shortest_wait_us_.load(std::memory_order_relaxed);
-  while (us < shortest && !shortest_wait_us_.compare_exchange_weak(shortest, us, std::memory_order_relaxed)) {
-  }
+  while (us < shortest && !shortest_wait_us_.compare_exchange_weak(shortest, us, std::memory_order_relaxed)) {}
 }
 
 std::uint64_t Session::stream_credit() const {
@@ -318,8 +317,7 @@ void Session::take_credit(Thread& thread, Stream& stream) {
   if (stream.capture.load(std::memory_order_relaxed)) return;
   const std::uint64_t items = stream.items.load(std::memory_order_relaxed);
   std::uint64_t fenced = stream.fenced.load(std::memory_order_relaxed);
-  if (items - fenced >= limits::stream_fence_interval &&
-      stream.fenced.compare_exchange_strong(fenced, items)) {
+  if (items - fenced >= limits::stream_fence_interval && stream.fenced.compare_exchange_strong(fenced, items)) {
     fences_.after(thread, stream, [&stream, handle = stream.handle, items] {
       if (stream.handle == handle) raise(stream.retired, items);
     });
@@ -360,12 +358,8 @@ Stream* Session::thread_default_stream(Thread& thread, Context& context) {
 
 void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
   switch (push.which()) {
-    case wire::Control::LATE_ERROR:
-      on_late_error(push.getLateError());
-      return;
-    case wire::Control::PASSED:
-      fences_.passed(push.getPassed().getFence());
-      return;
+    case wire::Control::LATE_ERROR: on_late_error(push.getLateError()); return;
+    case wire::Control::PASSED: fences_.passed(push.getPassed().getFence()); return;
     case wire::Control::CALLBACK: {
       const auto callback = push.getCallback();
       if (callback.getPart() == 0) {
@@ -389,9 +383,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       if (push.getDeliver().getPart() != 0) deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
       else if (!bulk.empty()) host_memory_.delivered(push.getDeliver().getAddress(), bulk);
       return;
-    case wire::Control::RELEASED:
-      release_part(push.getReleased().getPart());
-      return;
+    case wire::Control::RELEASED: release_part(push.getReleased().getPart()); return;
     case wire::Control::PRINTED: {
       const auto text = push.getPrinted();
       if (text.getDescriptor() != 1 && text.getDescriptor() != 2)
@@ -401,8 +393,7 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
     }
     case wire::Control::GOODBYE:
       throw ChannelClosed(terms_.host + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
-    default:
-      throw ProtocolError("a control message that a worker does not send");
+    default: throw ProtocolError("a control message that a worker does not send");
   }
 }
 
@@ -418,7 +409,8 @@ void Session::call_part(std::uint64_t callback, std::uint64_t part) {
 void Session::release_part(std::uint64_t part) {
   const auto allocation = graph_parts_.allocation(part);
   graph_parts_.release(part);
-  if (allocation) answer_aside(*this, [this, address = allocation->address, part] { graph_memory_.released(Thread::current(), address, part); });
+  if (allocation)
+    answer_aside(*this, [this, address = allocation->address, part] { graph_memory_.released(Thread::current(), address, part); });
 }
 
 std::span<std::byte> Session::place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) {
@@ -573,8 +565,8 @@ bool Session::beat() {
 std::string Session::excuse() const {
   const auto absence = vigil_.absence();
   if (absence.count() == 0) return {};
-  return fmt::format("; this process was stopped for {} s, and a host ends the session of a client that is silent for {} s", absence.count(),
-                     terms_.silence.count() / 1000);
+  return fmt::format("; this process was stopped for {} s, and a host ends the session of a client that is silent for {} s",
+                     absence.count(), terms_.silence.count() / 1000);
 }
 
 void Session::lose_silent() {

@@ -50,12 +50,12 @@ struct Terms {
   Window driver_band;
   Facts facts;
   std::bitset<opcode_max + 1> worker_opcodes;
-  std::string host;  ///< for messages
+  std::string host;                                             ///< for messages
   std::chrono::milliseconds silence = limits::silence_timeout;  ///< after which the worker is taken for dead
-  unsigned lanes = 0;                                     ///< bulk lanes wanted
-  Compression compression = Compression::never;           ///< of contents of memory
-  bool one_process = false;                               ///< the worker's (tests)
-  std::function<std::unique_ptr<Channel>()> open_lane;    ///< connects one; null where there are none
+  unsigned lanes = 0;                                           ///< bulk lanes wanted
+  Compression compression = Compression::never;                 ///< of contents of memory
+  bool one_process = false;                                     ///< the worker's (tests)
+  std::function<std::unique_ptr<Channel>()> open_lane;          ///< connects one; null where there are none
 };
 
 /// Owns the connection and everything the client knows about the session. Lives as long as the process. Its parts are

@@ -57,12 +57,12 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
   unsigned& times = opened.allocations[begin];
   // A handle that was tampered with may name what overlaps.
   if (times == 0 && (handle.bytes != opened.bytes || !session_.map().add({.kind = Region::Kind::opened,
-                                                                           .base = begin,
-                                                                           .bytes = handle.length,
-                                                                           .device = opened.device,
-                                                                           .context = &context,
-                                                                           .buffer_id = session_.map().next_buffer_id(),
-                                                                           .pool = pool}))) {
+                                                                          .base = begin,
+                                                                          .bytes = handle.length,
+                                                                          .device = opened.device,
+                                                                          .context = &context,
+                                                                          .buffer_id = session_.map().next_buffer_id(),
+                                                                          .pool = pool}))) {
     opened.allocations.erase(begin);
     release_unused(thread, found);
     return CUDA_ERROR_INVALID_VALUE;

@@ -20,8 +20,7 @@ constinit OpcodeCounts opcode_counts[opcode_max + 1];
 void trace(Symbol symbol, CUresult result) noexcept {
   try {
     log::report(fmt::format("{} {} [{}]", facts_of(symbol).name, result_name(result), Thread::current().id()));
-  } catch (...) {
-  }
+  } catch (...) {}
 }
 
 std::uint64_t round_trips() {
@@ -42,8 +41,8 @@ void print(std::uint64_t bytes_sent, std::uint64_t bytes_received) {
     const SymbolFacts& facts = facts_of(static_cast<Symbol>(i));
     text += fmt::format("  {:<58}{:>12}  {}\n", facts.name, n, served[static_cast<int>(facts.service)]);
   }
-  text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", "sent to the worker", "frames", "round trips",
-                      "cached", "bytes", "waited us");
+  text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", "sent to the worker", "frames", "round trips", "cached", "bytes",
+                      "waited us");
   std::vector<std::pair<std::uint64_t, unsigned>> opcodes;
   for (unsigned i = 1; i <= opcode_max; ++i) {
     const OpcodeCounts& c = of(static_cast<Opcode>(i));
@@ -52,12 +51,13 @@ void print(std::uint64_t bytes_sent, std::uint64_t bytes_received) {
   std::sort(opcodes.rbegin(), opcodes.rend());
   for (const auto& [n, i] : opcodes) {
     const OpcodeCounts& c = of(static_cast<Opcode>(i));
-    text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", opcode_name(static_cast<std::uint16_t>(i)),
-                        c.sent.load(), c.waited.load(), c.recalled.load(), c.bytes.load(), c.nanoseconds.load() / 1000);
+    text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", opcode_name(static_cast<std::uint16_t>(i)), c.sent.load(),
+                        c.waited.load(), c.recalled.load(), c.bytes.load(), c.nanoseconds.load() / 1000);
   }
   text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), bytes_sent, bytes_received);
   const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
-    if (const std::uint64_t before = counts.before) text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());
+    if (const std::uint64_t before = counts.before)
+      text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());
   };
   compressed("to the host", compression_counts.out);
   compressed("from the host", compression_counts.in);

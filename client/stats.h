@@ -11,10 +11,10 @@
 namespace fargpu::client::stats {
 
 struct OpcodeCounts {
-  std::atomic<std::uint64_t> sent{0};       ///< frames that left
-  std::atomic<std::uint64_t> waited{0};     ///< of these, round trips
-  std::atomic<std::uint64_t> recalled{0};   ///< answered from the cache of replies
-  std::atomic<std::uint64_t> bytes{0};      ///< out, with bulk
+  std::atomic<std::uint64_t> sent{0};         ///< frames that left
+  std::atomic<std::uint64_t> waited{0};       ///< of these, round trips
+  std::atomic<std::uint64_t> recalled{0};     ///< answered from the cache of replies
+  std::atomic<std::uint64_t> bytes{0};        ///< out, with bulk
   std::atomic<std::uint64_t> nanoseconds{0};  ///< spent waiting
 
   /// A frame leaves. Under the command stream's lock, so that one thread at a time writes.

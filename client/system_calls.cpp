@@ -115,8 +115,8 @@ void on_stopped(int signal, siginfo_t* info, void* context) {
   const auto argument = [&](int name) { return static_cast<std::uint64_t>(registers[name]); };
   const Stopped call{info->si_syscall,
                      {argument(REG_RDI), argument(REG_RSI), argument(REG_RDX), argument(REG_R10), argument(REG_R8), argument(REG_R9)}};
-  const bool ours = info->si_code == stopped_by_filter && (writes_memory(call.number) || call.number == SYS_write ||
-                                                     call.number == SYS_pwrite64 || call.number == SYS_sendto);
+  const bool ours = info->si_code == stopped_by_filter &&
+                    (writes_memory(call.number) || call.number == SYS_write || call.number == SYS_pwrite64 || call.number == SYS_sendto);
   if (!ours) {
     pass_on(signal, info, context);
     return;
@@ -159,7 +159,7 @@ bool install(const std::array<Window, 2>& windows, bool first_filter) {
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  struct sigaction ours{};
+  struct sigaction ours {};
   ours.sa_sigaction = on_stopped;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
   ::sigemptyset(&ours.sa_mask);
@@ -186,9 +186,11 @@ void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<
   const bool done = install(windows, installed.empty());
   installed.push_back(windows[0].base);
   if (!done)
-    log::warn("system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT here, because seccomp is not available ({}); "
-              "touch the memory before, or copy",
-              std::strerror(errno));
+    log::warn(
+        "system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT here, because seccomp is not "
+        "available ({}); "
+        "touch the memory before, or copy",
+        std::strerror(errno));
 }
 
 #else
@@ -197,7 +199,9 @@ void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<
   watched.add(memory, kind);
   static std::atomic<bool> said{false};
   if (!said.exchange(true))
-    log::warn("system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT on this processor; touch the memory before, or copy");
+    log::warn(
+        "system calls on managed memory, and on large pinned memory, that the GPU has used fail with EFAULT on this processor; touch the "
+        "memory before, or copy");
 }
 
 #endif

@@ -78,7 +78,8 @@ class File {
     }
     struct stat status {};
     if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode) && ::ftruncate(descriptor_, 0) == 0) return true;
-    log::write(log::Level::warn, "FARGPU_TRACE '" + path + "' " + (descriptor_ >= 0 && !S_ISREG(status.st_mode) ? "is no file" : "cannot be written") +
+    log::write(log::Level::warn, "FARGPU_TRACE '" + path + "' " +
+                                     (descriptor_ >= 0 && !S_ISREG(status.st_mode) ? "is no file" : "cannot be written") +
                                      "; there will be no trace");
     if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
     return false;
@@ -127,7 +128,8 @@ long thread_id(Thread& thread) {
   known = ::syscall(SYS_gettid);
   char name[32] = "";
   ::pthread_getname_np(::pthread_self(), name, sizeof(name));
-  file().add(fmt::format(R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", ::getpid(), known, escaped(name)));
+  file().add(
+      fmt::format(R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", ::getpid(), known, escaped(name)));
   return known;
 }
 
@@ -195,8 +197,9 @@ void write_transfer(Thread& thread, Direction direction, std::uint64_t bytes, Cl
     const bool out = direction == Direction::out;
     (out ? thread.traced.bytes_out : thread.traced.bytes_in) += bytes;
     thread.traced.waited += took;
-    file().add(fmt::format(R"({{"name":"bulk lanes: {}","cat":"wire","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"bytes":{}}}}})",
-                           out ? "out" : "in", us(begin), us(took), ::getpid(), thread_id(thread), bytes));
+    file().add(
+        fmt::format(R"({{"name":"bulk lanes: {}","cat":"wire","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"bytes":{}}}}})",
+                    out ? "out" : "in", us(begin), us(took), ::getpid(), thread_id(thread), bytes));
   });
 }
 
@@ -207,21 +210,23 @@ void begin_session(const Session& session, Clock::time_point begin) noexcept {
     });
     std::string devices;
     for (const auto& device : session.facts().devices) devices += (devices.empty() ? "\"" : ",\"") + escaped(device.name) + "\"";
-    file().add(fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"{}"}}}})", ::getpid(), escaped(::program_invocation_short_name)));
-    file().add(fmt::format(R"({{"name":"cuInit: a session","cat":"session","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{}}})", us(begin),
-                           us(Clock::now() - begin), ::getpid(), thread_id(Thread::current())));
+    file().add(fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"{}"}}}})", ::getpid(),
+                           escaped(::program_invocation_short_name)));
+    file().add(fmt::format(R"({{"name":"cuInit: a session","cat":"session","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{}}})",
+                           us(begin), us(Clock::now() - begin), ::getpid(), thread_id(Thread::current())));
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     file().add(fmt::format(R"({{"name":"session","cat":"session","ph":"i","s":"p","ts":{:.3f},"pid":{},"args":{{"host":"{}","session":{},)"
                            R"("devices":[{}],"shared_memory":{},"version":"{}","unix_us":{}}}}})",
-                           us(Clock::now()), ::getpid(), escaped(session.terms().host), session.terms().session_id, devices, session.shares_memory(),
-                           FARGPU_VERSION, std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
+                           us(Clock::now()), ::getpid(), escaped(session.terms().host), session.terms().session_id, devices,
+                           session.shares_memory(), FARGPU_VERSION, std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
   });
 }
 
 void note(const std::string& text) noexcept {
   if (!enabled) return;
   guarded([&] {
-    file().add(fmt::format(R"({{"name":"{}","cat":"session","ph":"i","s":"p","ts":{:.3f},"pid":{}}})", escaped(text), us(Clock::now()), ::getpid()));
+    file().add(fmt::format(R"({{"name":"{}","cat":"session","ph":"i","s":"p","ts":{:.3f},"pid":{}}})", escaped(text), us(Clock::now()),
+                           ::getpid()));
   });
 }
 

@@ -155,7 +155,7 @@ class Library {
   }
 
   const std::uint64_t base_;
-  const ElfW(Dyn)* dynamic_ = nullptr;
+  const ElfW(Dyn) * dynamic_ = nullptr;
   std::array<std::uint64_t, 2> sealed_{};  // what the loader protected when it was done
   bool own_ = false;
 };

@@ -6,13 +6,13 @@
 #include <cstdlib>
 #include <vector>
 
-#define CHECK(call)                                                                    \
-  do {                                                                                 \
-    const cudaError_t status = (call);                                                 \
-    if (status != cudaSuccess) {                                                       \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorName(status));               \
-      std::exit(1);                                                                    \
-    }                                                                                  \
+#define CHECK(call)                                                      \
+  do {                                                                   \
+    const cudaError_t status = (call);                                   \
+    if (status != cudaSuccess) {                                         \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorName(status)); \
+      std::exit(1);                                                      \
+    }                                                                    \
   } while (0)
 
 __global__ void scale(int* values, int n, int factor) {

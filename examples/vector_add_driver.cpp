@@ -6,15 +6,15 @@
 #include <cstdlib>
 #include <vector>
 
-#define CHECK(call)                                                      \
-  do {                                                                   \
-    const CUresult status = (call);                                      \
-    if (status != CUDA_SUCCESS) {                                        \
-      const char* name = nullptr;                                        \
-      cuGetErrorName(status, &name);                                     \
-      std::fprintf(stderr, "%s: %s\n", #call, name ? name : "?");        \
-      std::exit(1);                                                      \
-    }                                                                    \
+#define CHECK(call)                                               \
+  do {                                                            \
+    const CUresult status = (call);                               \
+    if (status != CUDA_SUCCESS) {                                 \
+      const char* name = nullptr;                                 \
+      cuGetErrorName(status, &name);                              \
+      std::fprintf(stderr, "%s: %s\n", #call, name ? name : "?"); \
+      std::exit(1);                                               \
+    }                                                             \
   } while (0)
 
 // extern "C" __global__ void add(const int* a, const int* b, int* sum, int n)

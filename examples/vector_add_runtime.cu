@@ -7,13 +7,13 @@
 #include <cstdlib>
 #include <vector>
 
-#define CHECK(call)                                                                                \
-  do {                                                                                             \
-    const cudaError_t status = (call);                                                             \
-    if (status != cudaSuccess) {                                                                   \
+#define CHECK(call)                                                                                       \
+  do {                                                                                                    \
+    const cudaError_t status = (call);                                                                    \
+    if (status != cudaSuccess) {                                                                          \
       std::fprintf(stderr, "%s: %s (%s)\n", #call, cudaGetErrorName(status), cudaGetErrorString(status)); \
-      std::exit(1);                                                                                \
-    }                                                                                              \
+      std::exit(1);                                                                                       \
+    }                                                                                                     \
   } while (0)
 
 __global__ void add(const float* a, const float* b, float* sum, int n) {

@@ -87,8 +87,7 @@ std::unique_ptr<Channel> make_shared_channel(std::shared_ptr<Channel> socket, in
 int make_ring_memory(std::size_t ring_bytes);
 
 /// The two ends of a channel within this process. `capacity_bytes` bounds what is under way in each direction.
-std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_memory_channel(
-    std::size_t capacity_bytes = 256u << 10);
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_memory_channel(std::size_t capacity_bytes = 256u << 10);
 
 /// Sends everything, waiting as long as it takes; reads nothing meanwhile. Returns whether it had to wait. Throws ChannelClosed.
 bool send_all(Channel& channel, std::span<const Channel::Bytes> pieces);

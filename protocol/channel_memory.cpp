@@ -32,8 +32,7 @@ struct Pipe {
     std::size_t written = 0;
     while (written < bytes.size() && used < ring.size()) {
       const std::size_t at = (head + used) % ring.size();
-      const std::size_t part =
-          std::min({bytes.size() - written, ring.size() - used, ring.size() - at});
+      const std::size_t part = std::min({bytes.size() - written, ring.size() - used, ring.size() - at});
       std::memcpy(ring.data() + at, bytes.data() + written, part);
       used += part;
       written += part;
@@ -80,8 +79,7 @@ struct Pipe {
 
 class MemoryChannel final : public Channel {
  public:
-  MemoryChannel(std::shared_ptr<Pipe> in, std::shared_ptr<Pipe> out)
-      : in_(std::move(in)), out_(std::move(out)) {}
+  MemoryChannel(std::shared_ptr<Pipe> in, std::shared_ptr<Pipe> out) : in_(std::move(in)), out_(std::move(out)) {}
   ~MemoryChannel() override { close(); }
 
   std::size_t send_some(std::span<const Bytes> pieces) override {
@@ -98,8 +96,7 @@ class MemoryChannel final : public Channel {
 
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
     const auto ready = [&] {
-      return Interest{.readable = interest.readable && in_->readable(),
-                      .writable = interest.writable && out_->writable()};
+      return Interest{.readable = interest.readable && in_->readable(), .writable = interest.writable && out_->writable()};
     };
     Interest now = ready();
     if (now.readable || now.writable || in_->is_closed()) return now;
@@ -140,8 +137,7 @@ class MemoryChannel final : public Channel {
 
 }  // namespace
 
-std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_memory_channel(
-    std::size_t capacity_bytes) {
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_memory_channel(std::size_t capacity_bytes) {
   auto forth = std::make_shared<Pipe>(capacity_bytes);
   auto back = std::make_shared<Pipe>(capacity_bytes);
   return {std::make_unique<MemoryChannel>(back, forth), std::make_unique<MemoryChannel>(forth, back)};

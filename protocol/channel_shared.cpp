@@ -112,8 +112,7 @@ class SharedChannel final : public Channel {
       Interest now = ready(interest);
       if (now.readable || now.writable || over_) return now;
       Timeout left = timeout;
-      if (timeout >= Timeout::zero())
-        left = std::max(Timeout::zero(), timeout - Timeout(std::chrono::steady_clock::now() - begin));
+      if (timeout >= Timeout::zero()) left = std::max(Timeout::zero(), timeout - Timeout(std::chrono::steady_clock::now() - begin));
       const bool word = socket_->wait({.readable = true}, left, &waiter.waker()).readable;
       if (word) hear(&waiter.waker());
       now = ready(interest);
@@ -178,8 +177,7 @@ class SharedChannel final : public Channel {
     std::array<std::byte, 64> words;
     try {
       // One that sends without end does not hold this up; each descriptor comes by itself.
-      for (int i = 0; i < 64 && socket_->receive_some(words) > 0; ++i) {
-      }
+      for (int i = 0; i < 64 && socket_->receive_some(words) > 0; ++i) {}
     } catch (const ChannelClosed&) {
       over_.store(true, std::memory_order_release);
     }

@@ -80,8 +80,7 @@ class SocketChannel final : public Channel {
   Interest wait(Interest interest, Timeout timeout, Waker* waker) override {
     std::array<pollfd, 2> polled{};
     polled[0].fd = socket_;
-    polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) |
-                                          (interest.writable ? POLLOUT | POLLRDHUP : 0));
+    polled[0].events = static_cast<short>((interest.readable ? POLLIN : 0) | (interest.writable ? POLLOUT | POLLRDHUP : 0));
     polled[1].fd = waker ? waker->descriptor() : -1;
     polled[1].events = POLLIN;
     timespec time{};
@@ -89,13 +88,11 @@ class SocketChannel final : public Channel {
       time.tv_sec = timeout.count() / 1'000'000'000;
       time.tv_nsec = timeout.count() % 1'000'000'000;
     }
-    if (::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() ? nullptr : &time, nullptr) < 0)
-      return {};
+    if (::ppoll(polled.data(), polled.size(), timeout < Timeout::zero() ? nullptr : &time, nullptr) < 0) return {};
     if (waker && polled[1].revents) waker->drain();
     if (polled[0].revents & POLLRDHUP) hung_up_ = true;
     const bool closed = polled[0].revents & (POLLERR | POLLHUP | POLLNVAL | POLLRDHUP);
-    return {.readable = closed || (polled[0].revents & POLLIN),
-            .writable = closed || (polled[0].revents & POLLOUT)};
+    return {.readable = closed || (polled[0].revents & POLLIN), .writable = closed || (polled[0].revents & POLLOUT)};
   }
 
   // The descriptor stays open until destruction, so that no other thread can meet a reused number.

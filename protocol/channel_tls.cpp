@@ -53,7 +53,8 @@ class TlsChannel final : public Channel {
     if (server_name.empty()) return;
     X509_VERIFY_PARAM* const parameters = SSL_get0_param(ssl_);
     unsigned char address[16];
-    const bool numeric = ::inet_pton(AF_INET, server_name.c_str(), address) == 1 || ::inet_pton(AF_INET6, server_name.c_str(), address) == 1;
+    const bool numeric =
+        ::inet_pton(AF_INET, server_name.c_str(), address) == 1 || ::inet_pton(AF_INET6, server_name.c_str(), address) == 1;
     if (numeric) {
       X509_VERIFY_PARAM_set1_ip_asc(parameters, server_name.c_str());
     } else {
@@ -76,8 +77,7 @@ class TlsChannel final : public Channel {
         const std::string why = reason(error, known);
         try {
           flush();  // the alert that tells the other end
-        } catch (const ChannelClosed&) {
-        }
+        } catch (const ChannelClosed&) {}
         if (known) throw TlsKnownError(why);
         throw TlsError(why);
       }
@@ -271,7 +271,8 @@ class TlsChannel final : public Channel {
     if (error == SSL_ERROR_ZERO_RETURN || ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
       throw ChannelClosed(peer_ + " closed the connection");
     const int number = errno;
-    throw ChannelClosed("connection to " + peer_ + " lost: " + (error == SSL_ERROR_SYSCALL && number != 0 ? std::strerror(number) : tls_complaint()));
+    throw ChannelClosed("connection to " + peer_ +
+                        " lost: " + (error == SSL_ERROR_SYSCALL && number != 0 ? std::strerror(number) : tls_complaint()));
   }
 
   int socket_;
@@ -281,9 +282,9 @@ class TlsChannel final : public Channel {
   SSL* ssl_ = nullptr;
   BIO* out_ = nullptr;  // what was encrypted and not sent yet; ssl_ owns it
   std::array<std::byte, record_bytes> held_;
-  std::size_t owed_ = 0;  // bytes that were encrypted, and not reported as taken
+  std::size_t owed_ = 0;                       // bytes that were encrypted, and not reported as taken
   std::size_t held_begin_ = 0, held_end_ = 0;  // decrypted, and not asked for yet
-  std::atomic<bool> more_{false};    // something may be there without the socket's knowing
+  std::atomic<bool> more_{false};              // something may be there without the socket's knowing
   std::atomic<bool> hung_up_{false};
 };
 

@@ -52,8 +52,8 @@ std::size_t Compressor::try_pack(Bytes bytes, Cost& cost) {
   if (!read_program_memory(bytes.data(), plain_.data(), bytes.size())) return 0;  // who sends them as they are will tell
   const Prefix prefix{static_cast<std::uint32_t>(bytes.size())};
   std::memcpy(packed_.data(), &prefix, sizeof(prefix));
-  const std::size_t size = ZSTD_compressCCtx(context_.get(), packed_.data() + sizeof(prefix), packed_.size() - sizeof(prefix), plain_.data(),
-                                             plain_.size(), level);
+  const std::size_t size = ZSTD_compressCCtx(context_.get(), packed_.data() + sizeof(prefix), packed_.size() - sizeof(prefix),
+                                             plain_.data(), plain_.size(), level);
   const double took = std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
   cost.ns_per_byte = took / static_cast<double>(bytes.size());
   if (ZSTD_isError(size)) return 0;

@@ -23,35 +23,27 @@ constexpr std::uint64_t extent_of_rows(std::uint64_t elements, std::uint64_t ele
 constexpr std::uint64_t element_bytes(CUarray_format format, std::uint64_t channels) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-      return channels;
+    case CU_AD_FORMAT_SIGNED_INT8: return channels;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-      return channels * 2;
+    case CU_AD_FORMAT_HALF: return channels * 2;
     case CU_AD_FORMAT_UNSIGNED_INT32:
     case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT:
-      return channels * 4;
+    case CU_AD_FORMAT_FLOAT: return channels * 4;
     case CU_AD_FORMAT_UNORM_INT8X1:
-    case CU_AD_FORMAT_SNORM_INT8X1:
-      return 1;
+    case CU_AD_FORMAT_SNORM_INT8X1: return 1;
     case CU_AD_FORMAT_UNORM_INT8X2:
     case CU_AD_FORMAT_SNORM_INT8X2:
     case CU_AD_FORMAT_UNORM_INT16X1:
-    case CU_AD_FORMAT_SNORM_INT16X1:
-      return 2;
+    case CU_AD_FORMAT_SNORM_INT16X1: return 2;
     case CU_AD_FORMAT_UNORM_INT8X4:
     case CU_AD_FORMAT_SNORM_INT8X4:
     case CU_AD_FORMAT_UNORM_INT16X2:
     case CU_AD_FORMAT_SNORM_INT16X2:
-    case CU_AD_FORMAT_UNORM_INT_101010_2:
-      return 4;
+    case CU_AD_FORMAT_UNORM_INT_101010_2: return 4;
     case CU_AD_FORMAT_UNORM_INT16X4:
-    case CU_AD_FORMAT_SNORM_INT16X4:
-      return 8;
-    default:
-      return 0;
+    case CU_AD_FORMAT_SNORM_INT16X4: return 8;
+    default: return 0;
   }
 }
 

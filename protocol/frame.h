@@ -63,12 +63,10 @@ constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) & ~std::siz
 
 /// Throws ProtocolError unless the header's lengths and kind are possible.
 /// `message_bytes_max` is smaller for peers that are not known yet.
-inline void check_frame_header(const FrameHeader& header,
-                               std::size_t message_bytes_max = limits::message_bytes_max) {
+inline void check_frame_header(const FrameHeader& header, std::size_t message_bytes_max = limits::message_bytes_max) {
   if (header.message_bytes > message_bytes_max || header.message_bytes % 8 != 0) {
-    throw ProtocolError("frame with a message of " + std::to_string(header.message_bytes) +
-                        " bytes; at most " + std::to_string(message_bytes_max) +
-                        " and a multiple of 8 are allowed");
+    throw ProtocolError("frame with a message of " + std::to_string(header.message_bytes) + " bytes; at most " +
+                        std::to_string(message_bytes_max) + " and a multiple of 8 are allowed");
   }
   if (header.bulk_bytes > limits::bulk_bytes_max) {
     throw ProtocolError("frame with " + std::to_string(header.bulk_bytes) + " bulk bytes; at most " +
@@ -76,8 +74,7 @@ inline void check_frame_header(const FrameHeader& header,
   }
   const auto kind = static_cast<FrameKind>(static_cast<std::uint16_t>(header.kind) & ~frame_compressed);
   if (kind < FrameKind::control || kind > FrameKind::heartbeat || (is_compressed(header) && header.bulk_bytes == 0)) {
-    throw ProtocolError("frame of unknown kind " +
-                        std::to_string(static_cast<unsigned>(header.kind)));
+    throw ProtocolError("frame of unknown kind " + std::to_string(static_cast<unsigned>(header.kind)));
   }
 }
 

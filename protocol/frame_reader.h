@@ -21,12 +21,10 @@ class FrameHandler {
   /// Where the bulk bytes of this frame shall lie: exactly header.bulk_bytes, or nothing if there is no room now; then nothing
   /// further is read until a later pump() finds room. Called once per frame with bulk bytes, again only after "no room". Handlers
   /// see compressed frames as if they were not.
-  virtual std::optional<std::span<std::byte>> place(const FrameHeader& header,
-                                                    std::span<const std::byte> message) = 0;
+  virtual std::optional<std::span<std::byte>> place(const FrameHeader& header, std::span<const std::byte> message) = 0;
 
   /// A complete frame. The message is valid during the call; the bulk bytes are those that place() gave.
-  virtual void take(const FrameHeader& header, std::span<const std::byte> message,
-                    std::span<std::byte> bulk) = 0;
+  virtual void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) = 0;
 };
 
 /// Owned and used by one thread at a time.
@@ -51,9 +49,7 @@ class FrameReader {
 
  private:
   bool step();
-  std::span<const std::byte> buffered() const {
-    return std::span(buffer_).subspan(begin_, end_ - begin_);
-  }
+  std::span<const std::byte> buffered() const { return std::span(buffer_).subspan(begin_, end_ - begin_); }
 
   Channel& channel_;
   FrameHandler& handler_;

@@ -23,8 +23,7 @@ class Handle {
   constexpr Handle() = default;
   constexpr explicit Handle(std::uint64_t value) : value_(value) {}
   constexpr Handle(HandleKind kind, std::uint32_t index, std::uint32_t generation)
-      : value_(marker | static_cast<std::uint64_t>(kind) << 36 |
-               static_cast<std::uint64_t>(generation & generation_max) << 24 |
+      : value_(marker | static_cast<std::uint64_t>(kind) << 36 | static_cast<std::uint64_t>(generation & generation_max) << 24 |
                static_cast<std::uint64_t>(index & index_max) << 4) {}
   /// The handle whose id() and kind are these.
   static constexpr Handle from_id(HandleKind kind, std::uint32_t id) {
@@ -32,8 +31,7 @@ class Handle {
   }
 
   constexpr bool well_formed(HandleKind kind) const {
-    return (value_ & ~(std::uint64_t{0xFFFFFFFF} << 4)) ==
-           (marker | static_cast<std::uint64_t>(kind) << 36);
+    return (value_ & ~(std::uint64_t{0xFFFFFFFF} << 4)) == (marker | static_cast<std::uint64_t>(kind) << 36);
   }
   constexpr std::uint64_t value() const { return value_; }
   /// Index and generation: enough where the kind is known.

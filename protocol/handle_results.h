@@ -17,12 +17,9 @@ constexpr CUresult invalid_handle_result(HandleKind kind) {
     case HandleKind::texref:
     case HandleKind::surfref:
     case HandleKind::texobject:
-    case HandleKind::surfobject:
-      return CUDA_ERROR_INVALID_VALUE;
-    case HandleKind::context:
-      return CUDA_ERROR_INVALID_CONTEXT;
-    default:
-      return CUDA_ERROR_INVALID_HANDLE;
+    case HandleKind::surfobject: return CUDA_ERROR_INVALID_VALUE;
+    case HandleKind::context: return CUDA_ERROR_INVALID_CONTEXT;
+    default: return CUDA_ERROR_INVALID_HANDLE;
   }
 }
 

@@ -106,8 +106,7 @@ std::optional<std::size_t> elf_bytes(const Source& source) {
     if (sections > limits::image_bytes_max || !reach(header.e_shoff, sections * header.e_shentsize)) return std::nullopt;
     for (std::uint64_t i = 0; i < sections; ++i) {
       source.load(header.e_shoff + i * header.e_shentsize, section);
-      if (section.sh_type != SHT_NOBITS && section.sh_type != SHT_NULL && !reach(section.sh_offset, section.sh_size))
-        return std::nullopt;
+      if (section.sh_type != SHT_NOBITS && section.sh_type != SHT_NULL && !reach(section.sh_offset, section.sh_size)) return std::nullopt;
     }
   }
   if (header.e_phoff != 0 && header.e_phnum != 0) {

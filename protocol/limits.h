@@ -8,8 +8,8 @@
 
 namespace fargpu::limits {
 
-inline constexpr std::size_t message_bytes_max = 8u << 20;  ///< one Cap'n Proto message
-inline constexpr std::size_t bulk_bytes_max = 4u << 20;     ///< bulk bytes that follow one frame
+inline constexpr std::size_t message_bytes_max = 8u << 20;        ///< one Cap'n Proto message
+inline constexpr std::size_t bulk_bytes_max = 4u << 20;           ///< bulk bytes that follow one frame
 inline constexpr std::size_t open_message_bytes_max = 64u << 10;  ///< before a peer is known
 inline constexpr int message_nesting_max = 16;
 inline constexpr std::size_t compressed_bytes_min = 32u << 10;  ///< contents that are worth being compressed
@@ -20,7 +20,7 @@ inline constexpr std::size_t lane_name_bytes = 16;              ///< of their ke
 inline constexpr std::size_t lane_chunk_bytes = 1u << 20;       ///< what one lane carries at a time
 inline constexpr std::uint64_t lane_copy_bytes_min = 4u << 20;  ///< smaller copies are not worth being divided
 
-inline constexpr std::size_t image_bytes_max = 1u << 30;         ///< one cubin, fatbin or PTX text
+inline constexpr std::size_t image_bytes_max = 1u << 30;          ///< one cubin, fatbin or PTX text
 inline constexpr std::size_t kernel_parameter_bytes_max = 32764;  ///< CUDA Programming Guide, kernel parameters
 inline constexpr std::size_t name_bytes_max = 64u << 10;          ///< mangled kernel names are long
 inline constexpr std::uint32_t array_elements_max = 1u << 20;     ///< elements in one list argument

@@ -62,8 +62,7 @@ std::optional<std::uint32_t> parse_percent(std::string_view text, std::uint32_t 
 std::optional<std::chrono::seconds> parse_duration(std::string_view text) {
   const auto amount = split(text);
   if (!amount) return std::nullopt;
-  constexpr std::pair<std::string_view, int> units[] = {{"", 1},    {"s", 1},      {"m", 60},     {"min", 60},
-                                                        {"h", 3600}, {"d", 86'400}};
+  constexpr std::pair<std::string_view, int> units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86'400}};
   for (const auto& [unit, seconds] : units) {
     const double value = amount->number * seconds;
     if (amount->unit != unit || value > whole_max) continue;

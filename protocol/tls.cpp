@@ -18,15 +18,14 @@ constexpr unsigned char key_cipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 
 /// What belongs to a context and lives as long.
 struct Attached {
-  std::optional<TlsKey> key;              // a client's
-  std::vector<std::byte> fingerprint;     // that a client expects
+  std::optional<TlsKey> key;                // a client's
+  std::vector<std::byte> fingerprint;       // that a client expects
   decltype(TlsService::find_key) find_key;  // a server's
 };
 
 int attached_index() {
-  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, [](void*, void* data, CRYPTO_EX_DATA*, int, long, void*) {
-    delete static_cast<Attached*>(data);
-  });
+  static const int index = SSL_CTX_get_ex_new_index(
+      0, nullptr, nullptr, nullptr, [](void*, void* data, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<Attached*>(data); });
   return index;
 }
 
@@ -126,7 +125,8 @@ TlsContext make_client_context(const TlsTrust& trust) {
   SSL_CTX_set_verify(c, SSL_VERIFY_PEER, nullptr);
   if (!trust.fingerprint.empty()) {
     const auto bytes = parse_hex(trust.fingerprint);
-    if (!bytes || bytes->size() != 32) throw TlsError("FARGPU_FINGERPRINT is '" + trust.fingerprint + "'; a fingerprint is 64 hexadecimal digits");
+    if (!bytes || bytes->size() != 32)
+      throw TlsError("FARGPU_FINGERPRINT is '" + trust.fingerprint + "'; a fingerprint is 64 hexadecimal digits");
     attached(context).fingerprint = *bytes;
     SSL_CTX_set_cert_verify_callback(c, verify_fingerprint, nullptr);
   } else if (!trust.ca_file.empty()) {

@@ -44,7 +44,7 @@ struct TlsTrust {
   std::string fingerprint;       ///< or: SHA-256 of the certificate itself, in hexadecimal digits
   std::string certificate_file;  ///< of this client; empty for none
   std::string key_file;
-  std::optional<TlsKey> key;     ///< or: both ends show that they know it
+  std::optional<TlsKey> key;  ///< or: both ends show that they know it
 };
 /// Throws TlsError.
 TlsContext make_client_context(const TlsTrust& trust);
@@ -53,7 +53,7 @@ TlsContext make_client_context(const TlsTrust& trust);
 struct TlsService {
   std::string certificate_file;  ///< its chain; empty where keys alone are used
   std::string key_file;
-  std::string client_ca_file;    ///< of the authority whose clients it believes; empty: certificates of clients are not asked for
+  std::string client_ca_file;  ///< of the authority whose clients it believes; empty: certificates of clients are not asked for
   /// The key of an identity; nothing if there is none. Called during handshakes.
   std::function<std::optional<std::vector<std::byte>>(const std::string& identity)> find_key;
 };

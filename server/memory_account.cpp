@@ -21,7 +21,9 @@ namespace {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "the counters are shared by processes");
 
 // Numbers that a hostile process may have written: their sum is never small because of that.
-std::uint64_t add(std::uint64_t a, std::uint64_t b) { return a > std::numeric_limits<std::uint64_t>::max() - b ? ~std::uint64_t{0} : a + b; }
+std::uint64_t add(std::uint64_t a, std::uint64_t b) {
+  return a > std::numeric_limits<std::uint64_t>::max() - b ? ~std::uint64_t{0} : a + b;
+}
 
 std::uint64_t all_of(const MemorySlot& slot, std::size_t device) {
   return add(add(slot.charged[device], slot.taken[device]), slot.inherited[device]);

@@ -17,13 +17,13 @@ namespace fargpu::server {
 struct MemorySlot {
   std::atomic<std::uint64_t> lease;     ///< 0: nobody's
   std::atomic<std::uint64_t> unstated;  ///< 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds
-  std::atomic<std::uint64_t> charged[limits::devices_max];  ///< by the lease's devices, in their order
-  std::atomic<std::uint64_t> taken[limits::devices_max];    ///< what the driver was seen to have taken besides, for itself
+  std::atomic<std::uint64_t> charged[limits::devices_max];    ///< by the lease's devices, in their order
+  std::atomic<std::uint64_t> taken[limits::devices_max];      ///< what the driver was seen to have taken besides, for itself
   std::atomic<std::uint64_t> inherited[limits::devices_max];  ///< memory that the session has of one that has given it up, or ended
-  std::atomic<std::uint64_t> host;                          ///< of the host's memory
-  std::atomic<std::uint64_t> moved;                         ///< bytes over the network
-  std::atomic<std::uint64_t> pace;  ///< the slot whose `paid` is that of the session's lease
-  std::atomic<std::int64_t> paid;   ///< whatever session this slot is: see worker/bandwidth.h
+  std::atomic<std::uint64_t> host;                            ///< of the host's memory
+  std::atomic<std::uint64_t> moved;                           ///< bytes over the network
+  std::atomic<std::uint64_t> pace;                            ///< the slot whose `paid` is that of the session's lease
+  std::atomic<std::int64_t> paid;                             ///< whatever session this slot is: see worker/bandwidth.h
 };
 
 /// Shared memory with one slot a session. There is no lock and no common total: each counter has one writer, and what counts are sums.

@@ -46,10 +46,9 @@ std::string memory_text(std::uint64_t bytes) {
 std::filesystem::path library_folder() {
   std::error_code error;
   const std::filesystem::path prefix = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path();
-  for (const std::filesystem::path& folder :
-       {prefix / FARGPU_LIBDIR_NAME / "fargpu",            // installed, and perhaps moved since
-        prefix / "lib",                                    // the build tree
-        std::filesystem::path(FARGPU_LIBDIR) / "fargpu"})  // installed, the commands elsewhere
+  for (const std::filesystem::path& folder : {prefix / FARGPU_LIBDIR_NAME / "fargpu",            // installed, and perhaps moved since
+                                              prefix / "lib",                                    // the build tree
+                                              std::filesystem::path(FARGPU_LIBDIR) / "fargpu"})  // installed, the commands elsewhere
   {
     if (std::filesystem::exists(folder / "libcuda.so.1", error)) return folder;
   }

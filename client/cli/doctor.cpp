@@ -87,7 +87,8 @@ std::string repair_of(const DialError& error) {
     case wire::Failure::Reason::NONE: return "start fargpud there, open the port in its firewall, or correct FARGPU_POOL";
     case wire::Failure::Reason::NO_CAPACITY:
     case wire::Failure::Reason::DRAINING: return "try again later";
-    case wire::Failure::Reason::DENIED: return "set what says who you are (FARGPU_TOKEN_FILE, FARGPU_CERT and FARGPU_KEY, FARGPU_PSK_FILE), or ask who looks after that host";
+    case wire::Failure::Reason::DENIED:
+      return "set what says who you are (FARGPU_TOKEN_FILE, FARGPU_CERT and FARGPU_KEY, FARGPU_PSK_FILE), or ask who looks after that host";
     default: return "look at the log of fargpud there";
   }
 }
@@ -171,7 +172,8 @@ int doctor(const DoctorOptions& options) {
     std::cout << address_text(host) << "\n";
     check_host(report, host);
   }
-  std::cout << (report.failures() == 0 ? "everything is in order\n" : fmt::format("{} {} to mend\n", report.failures(), report.failures() == 1 ? "thing" : "things"));
+  std::cout << (report.failures() == 0 ? "everything is in order\n"
+                                       : fmt::format("{} {} to mend\n", report.failures(), report.failures() == 1 ? "thing" : "things"));
   return report.failures() == 0 ? 0 : 1;
 }
 

@@ -17,7 +17,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* priority_text(wire::Priority priority) {
-  return priority == wire::Priority::LATENCY_CRITICAL ? "latency-critical" : priority == wire::Priority::BEST_EFFORT ? "best-effort" : "normal";
+  return priority == wire::Priority::LATENCY_CRITICAL ? "latency-critical"
+         : priority == wire::Priority::BEST_EFFORT    ? "best-effort"
+                                                      : "normal";
 }
 
 Json describe(const std::string& name, wire::Status::Reader status) {
@@ -36,18 +38,18 @@ Json describe(const std::string& name, wire::Status::Reader status) {
             {"policy", printable(status.getPolicy().cStr())},
             {"quantum_ms", status.getQuantumMs()},
             {"grace_ms", status.getGraceMs()}};
-  if (status.getFailure().getReason() != wire::Failure::Reason::NONE) host["failure"] = printable(status.getFailure().getText().cStr(), 512);
+  if (status.getFailure().getReason() != wire::Failure::Reason::NONE)
+    host["failure"] = printable(status.getFailure().getText().cStr(), 512);
   host["devices"] = Json::array();
   for (const auto device : status.getDevices()) {
-    host["devices"].push_back({{"name", printable(device.getName().cStr())},
-                               {"uuid", uuid_text(read_uuid(device.getUuid()))},
-                               {"compute_capability", fmt::format("{}.{}", device.getComputeCapability() / 10,
-                                                                  device.getComputeCapability() % 10)},
-                               {"memory_bytes", device.getMemoryBytes()},
-                               {"used_bytes", device.getUsedBytes()},
-                               {"free_bytes", device.getFreeBytes()},
-                               {"pci", fmt::format("{:08x}:{:02x}:{:02x}.0", device.getPciDomain(), device.getPciBus(),
-                                                   device.getPciDevice())}});
+    host["devices"].push_back(
+        {{"name", printable(device.getName().cStr())},
+         {"uuid", uuid_text(read_uuid(device.getUuid()))},
+         {"compute_capability", fmt::format("{}.{}", device.getComputeCapability() / 10, device.getComputeCapability() % 10)},
+         {"memory_bytes", device.getMemoryBytes()},
+         {"used_bytes", device.getUsedBytes()},
+         {"free_bytes", device.getFreeBytes()},
+         {"pci", fmt::format("{:08x}:{:02x}:{:02x}.0", device.getPciDomain(), device.getPciBus(), device.getPciDevice())}});
   }
   host["sessions"] = Json::array();
   for (const auto session : status.getSessions()) {
@@ -100,11 +102,14 @@ void print_leases(const Json& leases) {
     const auto percent = lease["compute_percent"].get<unsigned>();
     const auto priority = lease["priority"].get<std::string>();
     if (memory == 0 && percent == 0 && priority == "normal") continue;
-    if (!std::exchange(headed, true)) std::cout << fmt::format("  {:>7}  {:<20} {:<12} {:>12} {:>8}  {}\n", "lease", "tenant", "GPUs", "memory each", "compute", "priority");
+    if (!std::exchange(headed, true))
+      std::cout << fmt::format("  {:>7}  {:<20} {:<12} {:>12} {:>8}  {}\n", "lease", "tenant", "GPUs", "memory each", "compute",
+                               "priority");
     std::string devices;
     for (const Json& device : lease["devices"]) devices += (devices.empty() ? "" : ",") + std::to_string(device.get<unsigned>());
-    std::cout << fmt::format("  {:>7}  {:<20.20} {:<12.12} {:>12} {:>8}  {}\n", lease["id"].get<std::uint64_t>(), lease["tenant"].get<std::string>(), devices,
-                             memory == 0 ? "-" : bytes_text(memory), percent == 0 ? "-" : fmt::format("{}%", percent), priority);
+    std::cout << fmt::format("  {:>7}  {:<20.20} {:<12.12} {:>12} {:>8}  {}\n", lease["id"].get<std::uint64_t>(),
+                             lease["tenant"].get<std::string>(), devices, memory == 0 ? "-" : bytes_text(memory),
+                             percent == 0 ? "-" : fmt::format("{}%", percent), priority);
   }
 }
 
@@ -140,16 +145,18 @@ void print(const Json& host) {
   const std::size_t others = taken > seen ? taken - seen : 0;
   if (seen == 0) {
     std::cout << (others == 0 ? "  no sessions\n"
-                              : fmt::format("  no sessions of tenant {}; {} of others or about to begin\n", host["tenant"].get<std::string>(), others));
+                              : fmt::format("  no sessions of tenant {}; {} of others or about to begin\n",
+                                            host["tenant"].get<std::string>(), others));
     return;
   }
-  std::cout << fmt::format("  {:>7}  {:<12} {:<20} {:<20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", "session", "tenant", "program", "client", "pid", "age",
-                           "by", "memory", "calls");
+  std::cout << fmt::format("  {:>7}  {:<12} {:<20} {:<20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", "session", "tenant", "program", "client",
+                           "pid", "age", "by", "memory", "calls");
   for (const Json& session : host["sessions"]) {
     std::uint64_t bytes = 0;
     for (const Json& device : session["memory_bytes"]) bytes += device.get<std::uint64_t>();
     std::cout << fmt::format("  {:>7}  {:<12.12} {:<20.20} {:<20.20} {:>8} {:>8} {:>4} {:>12} {:>12}\n", session["id"].get<std::uint64_t>(),
-                             session["tenant"].get<std::string>(), session["program"].get<std::string>(), session["client"].get<std::string>(), session["pid"].get<unsigned>(),
+                             session["tenant"].get<std::string>(), session["program"].get<std::string>(),
+                             session["client"].get<std::string>(), session["pid"].get<unsigned>(),
                              age(session["started"].get<std::uint64_t>()), session["transport"].get<std::string>(), memory_text(bytes),
                              session["calls"].get<std::uint64_t>());
   }

@@ -37,12 +37,15 @@ int main(int argc, char** argv) {
   cli::TopOptions top;
   CLI::App* const top_command = app.add_subcommand("top", "Show what devices do and for whom, as it changes");
   top_command->add_option("--pool", top.pool, "GPU hosts (default: FARGPU_POOL)");
-  top_command->add_option("-o,--output", top.output, "table or json, which is told once")->capture_default_str()->check(CLI::IsMember({"table", "json"}));
+  top_command->add_option("-o,--output", top.output, "table or json, which is told once")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
   top_command->add_option("-d,--delay", top.seconds, "Seconds between two looks")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
   top_command->add_flag("--once", top.once, "Look once, as where the output is no terminal");
 
   cli::PolicyOptions policy;
-  CLI::App* const policy_command = app.add_subcommand("policy", "How a host's devices are shared (set: on the GPU host, or by administrators)");
+  CLI::App* const policy_command =
+      app.add_subcommand("policy", "How a host's devices are shared (set: on the GPU host, or by administrators)");
   policy_command->require_subcommand(1);
   CLI::App* const policy_show = policy_command->add_subcommand("show", "Show it");
   CLI::App* const policy_set = policy_command->add_subcommand("set", "Share by another policy from now on");
@@ -51,9 +54,11 @@ int main(int argc, char** argv) {
     verb->add_option("--host,--pool", policy.host, "The GPU host (default: FARGPU_POOL)");
 
   cli::QuotaOptions quota;
-  CLI::App* const quota_command = app.add_subcommand("quota", "Change what of the devices a running lease gets (on the GPU host, or by administrators)");
+  CLI::App* const quota_command =
+      app.add_subcommand("quota", "Change what of the devices a running lease gets (on the GPU host, or by administrators)");
   quota_command->add_option("session", quota.session, "Any session of the lease, as `fargpu ls` numbers it")->required();
-  quota_command->add_option("--percent", quota.percent, "At most so much of each device, under the policy fixed")->check(CLI::Range(1, 100));
+  quota_command->add_option("--percent", quota.percent, "At most so much of each device, under the policy fixed")
+      ->check(CLI::Range(1, 100));
   quota_command->add_option("--weight", quota.weight, "Against others, under the policy fair")->check(CLI::Range(1, 10'000));
   quota_command->add_option("--host,--pool", quota.host, "The GPU host (default: FARGPU_POOL)");
 

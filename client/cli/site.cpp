@@ -44,7 +44,8 @@ int create_token(const TokenOptions& options) {
       std::cerr << "fargpu: token '" << entry.name << "' "
                 << (entry.expires ? "is good until " + site::time_text(entry.expires) : "never expires") << "\n";
   std::cerr << "fargpu: this is shown once; keep it in a file that only its user can read, and name that in FARGPU_TOKEN_FILE\n"
-            << "fargpu: it counts at hosts whose settings have [tenant." << options.tenant << "] and token_file = \"" << options.file << "\"\n";
+            << "fargpu: it counts at hosts whose settings have [tenant." << options.tenant << "] and token_file = \"" << options.file
+            << "\"\n";
   return 0;
 }
 
@@ -76,7 +77,8 @@ int init_pki(const PkiOptions& options) {
 }
 
 int issue_pki(const PkiOptions& options) {
-  if (options.server.empty() == options.tenant.empty()) throw std::runtime_error("give either --server NAME with its --host names, or --tenant NAME");
+  if (options.server.empty() == options.tenant.empty())
+    throw std::runtime_error("give either --server NAME with its --host names, or --tenant NAME");
   const std::chrono::days life = life_of(options);
   if (!options.tenant.empty()) {
     const site::PkiFiles files = site::issue_client(options.folder, options.tenant, life);

@@ -42,42 +42,44 @@ Json look(const PoolHost& host, Readings& readings) {
   Json result{{"host", name}};
   try {
     ControlConnection broker(host, ControlConnection::For::host);
-    broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS, [&](wire::Control::Reader control) {
-      const auto status = control.getStatus();
-      const auto now = Clock::now();
-      result["policy"] = printable(status.getPolicy().cStr());
-      result["devices"] = Json::array();
-      for (const auto device : status.getDevices()) {
-        Json utilisation = nullptr;
-        for (const auto reading : device.getReadings())
-          if (reading.getKind() == wire::Reading::Kind::GPU_UTILISATION) utilisation = reading.getValue();
-        result["devices"].push_back({{"name", printable(device.getName().cStr())},
-                                     {"memory_bytes", device.getMemoryBytes()},
-                                     {"used_bytes", device.getUsedBytes()},
-                                     {"utilisation_percent", utilisation}});
-      }
-      std::map<std::uint64_t, wire::LeaseStatus::Reader> leases;
-      for (const auto lease : status.getLeases()) leases.emplace(lease.getId(), lease);
-      result["sessions"] = Json::array();
-      for (const auto session : status.getSessions()) {
-        const auto busy = session.getBusyNs();
-        const std::uint64_t busy_ns = std::accumulate(busy.begin(), busy.end(), std::uint64_t{0});
-        const Reading before = std::exchange(readings[{name, session.getId()}], {now, busy_ns, session.getWaitedNs()});
-        const bool known = before.at != Clock::time_point();
-        const auto lease = leases.find(session.getLease());
-        result["sessions"].push_back(
-            {{"id", session.getId()},
-             {"program", printable(session.getProgram().cStr())},
-             {"tenant", printable(session.getTenant().cStr())},
-             {"lease", session.getLease()},
-             {"memory_bytes", std::accumulate(session.getMemoryBytes().begin(), session.getMemoryBytes().end(), std::uint64_t{0})},
-             {"use_ratio", known ? Json(part(busy_ns, before.busy_ns, now - before.at)) : Json()},
-             {"throttled_ratio", known ? Json(part(session.getWaitedNs(), before.waited_ns, now - before.at)) : Json()},
-             {"share_percent", lease == leases.end() ? 0 : lease->second.getSharePercent()},
-             {"weight", lease == leases.end() ? 0 : lease->second.getWeight()},
-             {"has_turn", lease != leases.end() && lease->second.getHasTurn()}});
-      }
-    });
+    broker.ask(
+        [](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+        [&](wire::Control::Reader control) {
+          const auto status = control.getStatus();
+          const auto now = Clock::now();
+          result["policy"] = printable(status.getPolicy().cStr());
+          result["devices"] = Json::array();
+          for (const auto device : status.getDevices()) {
+            Json utilisation = nullptr;
+            for (const auto reading : device.getReadings())
+              if (reading.getKind() == wire::Reading::Kind::GPU_UTILISATION) utilisation = reading.getValue();
+            result["devices"].push_back({{"name", printable(device.getName().cStr())},
+                                         {"memory_bytes", device.getMemoryBytes()},
+                                         {"used_bytes", device.getUsedBytes()},
+                                         {"utilisation_percent", utilisation}});
+          }
+          std::map<std::uint64_t, wire::LeaseStatus::Reader> leases;
+          for (const auto lease : status.getLeases()) leases.emplace(lease.getId(), lease);
+          result["sessions"] = Json::array();
+          for (const auto session : status.getSessions()) {
+            const auto busy = session.getBusyNs();
+            const std::uint64_t busy_ns = std::accumulate(busy.begin(), busy.end(), std::uint64_t{0});
+            const Reading before = std::exchange(readings[{name, session.getId()}], {now, busy_ns, session.getWaitedNs()});
+            const bool known = before.at != Clock::time_point();
+            const auto lease = leases.find(session.getLease());
+            result["sessions"].push_back(
+                {{"id", session.getId()},
+                 {"program", printable(session.getProgram().cStr())},
+                 {"tenant", printable(session.getTenant().cStr())},
+                 {"lease", session.getLease()},
+                 {"memory_bytes", std::accumulate(session.getMemoryBytes().begin(), session.getMemoryBytes().end(), std::uint64_t{0})},
+                 {"use_ratio", known ? Json(part(busy_ns, before.busy_ns, now - before.at)) : Json()},
+                 {"throttled_ratio", known ? Json(part(session.getWaitedNs(), before.waited_ns, now - before.at)) : Json()},
+                 {"share_percent", lease == leases.end() ? 0 : lease->second.getSharePercent()},
+                 {"weight", lease == leases.end() ? 0 : lease->second.getWeight()},
+                 {"has_turn", lease != leases.end() && lease->second.getHasTurn()}});
+          }
+        });
   } catch (const DialError& error) {
     result["error"] = error.what();
   }

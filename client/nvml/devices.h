@@ -49,7 +49,7 @@ struct Host {
     bool can_access = false;
     std::map<int, int> attributes;  ///< by CUdevice_P2PAttribute
   };
-  std::map<std::pair<unsigned, unsigned>, Peer> peers;  ///< by numbers of devices
+  std::map<std::pair<unsigned, unsigned>, Peer> peers;          ///< by numbers of devices
   std::map<std::pair<unsigned, unsigned>, unsigned> distances;  ///< nvmlGpuTopologyLevel_t, by the same
 };
 

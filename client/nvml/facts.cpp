@@ -26,14 +26,14 @@ unsigned cores_per_multiprocessor(int capability) {
 
 // NVML_DEVICE_ARCH_*, by compute capability.
 unsigned architecture(int capability) {
-  if (capability >= 100) return 10;                     // Blackwell
-  if (capability >= 90) return 9;                       // Hopper
-  if (capability == 89) return 8;                       // Ada
-  if (capability >= 80) return 7;                       // Ampere
-  if (capability >= 75) return 6;                       // Turing
-  if (capability >= 70) return 5;                       // Volta
-  if (capability >= 60) return 4;                       // Pascal
-  return capability >= 50 ? 3 : 2;                      // Maxwell, Kepler
+  if (capability >= 100) return 10;  // Blackwell
+  if (capability >= 90) return 9;    // Hopper
+  if (capability == 89) return 8;    // Ada
+  if (capability >= 80) return 7;    // Ampere
+  if (capability >= 75) return 6;    // Turing
+  if (capability >= 70) return 5;    // Volta
+  if (capability >= 60) return 4;    // Pascal
+  return capability >= 50 ? 3 : 2;   // Maxwell, Kepler
 }
 
 template <class Use>
@@ -116,7 +116,7 @@ NVML_EXPORT Return nvmlDeviceOnSameBoard(DeviceHandle one, DeviceHandle other, i
 // What the host's driver lets devices do with each other's memory, as cuDeviceCanAccessPeer tells it. Over which wires is not known here.
 NVML_EXPORT Return nvmlDeviceGetP2PStatus(DeviceHandle one, DeviceHandle other, unsigned index, unsigned* status) {
   enum Index : unsigned { read = 0, write = 1, nvlink = 2, atomics = 3, pcie = 4 };  // nvmlGpuP2PCapsIndex_t
-  constexpr unsigned ok = 0, not_supported = 5;                                     // nvmlGpuP2PStatus_t
+  constexpr unsigned ok = 0, not_supported = 5;                                      // nvmlGpuP2PStatus_t
   return with_two(one, other, [&](const Host& host, unsigned first, unsigned second) {
     if (index > pcie) return NVML_ERROR_INVALID_ARGUMENT;
     if (first == second) return give(ok, status);  // NCCL asks this too

@@ -99,7 +99,7 @@ constexpr unsigned pci_ext_version = static_cast<unsigned>(sizeof(PciInfoExt)) |
 struct FieldValue {
   unsigned fieldId;
   unsigned scopeId;
-  long long timestamp;    // microseconds
+  long long timestamp;  // microseconds
   long long latencyUsec;
   int valueType;
   Return nvmlReturn;

@@ -103,7 +103,9 @@ NVML_EXPORT Return nvmlDeviceGetFanSpeed(DeviceHandle device, unsigned* out) { r
 NVML_EXPORT Return nvmlDeviceGetPerformanceState(DeviceHandle device, unsigned* out) {
   return give_reading(device, Kind::PERFORMANCE_STATE, out);
 }
-NVML_EXPORT Return nvmlDeviceGetPowerState(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::PERFORMANCE_STATE, out); }
+NVML_EXPORT Return nvmlDeviceGetPowerState(DeviceHandle device, unsigned* out) {
+  return give_reading(device, Kind::PERFORMANCE_STATE, out);
+}
 NVML_EXPORT Return nvmlDeviceGetPersistenceMode(DeviceHandle device, unsigned* out) {
   return give_reading(device, Kind::PERSISTENCE_MODE, out);
 }

@@ -63,7 +63,11 @@ Return with_device(DeviceHandle handle, Body&& body) noexcept {
 template <class Use>
 Return with_device_now(DeviceHandle handle, Use&& use) noexcept {
   std::string uuid;
-  if (const Return bad = with_device(handle, [&](const Device& device, unsigned) { uuid = device.uuid; return NVML_SUCCESS; });
+  if (const Return bad = with_device(handle,
+                                     [&](const Device& device, unsigned) {
+                                       uuid = device.uuid;
+                                       return NVML_SUCCESS;
+                                     });
       bad != NVML_SUCCESS)
     return bad;
   return guarded([&] {

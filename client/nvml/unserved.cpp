@@ -13,8 +13,7 @@ Return refuse(const char* name, Return answer) noexcept {
   try {
     log::write_once(log::Level::info, name,
                     fmt::format("{} is not {}", name, answer == NVML_ERROR_NO_PERMISSION ? "permitted" : "supported"));
-  } catch (...) {
-  }
+  } catch (...) {}
   return answer;
 }
 

@@ -24,8 +24,7 @@ CUresult write_mapping(const CUarrayMapInfo& info, int device, wire::ArrayMappin
       if (!handle_of(info.resource.mipmap).well_formed(HandleKind::mipmap)) return CUDA_ERROR_INVALID_HANDLE;
       out.setMipmap(handle_of(info.resource.mipmap).value());
       break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   if (info.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL) {
     const auto& from = info.subresource.sparseLevel;

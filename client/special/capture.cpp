@@ -15,8 +15,7 @@ namespace fargpu::client::hand {
 namespace {
 
 bool mode_valid(CUstreamCaptureMode mode) {
-  return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL ||
-         mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+  return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || mode == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
 CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
@@ -148,14 +147,13 @@ CUresult cuStreamGetCaptureInfo(Thread& thread, CUstream stream, CUstreamCapture
   return capture_info(thread, stream, status, id, nullptr, nullptr, nullptr, nullptr);
 }
 
-CUresult cuStreamGetCaptureInfo_v2(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                   CUgraph* graph, const CUgraphNode** dependencies, std::size_t* count) {
+CUresult cuStreamGetCaptureInfo_v2(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, std::size_t* count) {
   return capture_info(thread, stream, status, id, graph, dependencies, nullptr, count);
 }
 
-CUresult cuStreamGetCaptureInfo_v3(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                   CUgraph* graph, const CUgraphNode** dependencies, const CUgraphEdgeData** edges,
-                                   std::size_t* count) {
+CUresult cuStreamGetCaptureInfo_v3(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
   return capture_info(thread, stream, status, id, graph, dependencies, edges, count);
 }
 

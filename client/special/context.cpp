@@ -181,19 +181,15 @@ CUresult cuCtxCreate(Thread& thread, CUcontext* out, unsigned flags, CUdevice de
   return create(thread, out, flags, dev, narrow_api_version);
 }
 
-CUresult cuCtxCreate_v2(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
-  return create(thread, out, flags, dev);
-}
+CUresult cuCtxCreate_v2(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) { return create(thread, out, flags, dev); }
 
-CUresult cuCtxCreate_v3(Thread& thread, CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned flags,
-                        CUdevice dev) {
+CUresult cuCtxCreate_v3(Thread& thread, CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice dev) {
   if (affinity || count > 0) return refuse_use("a context with execution affinity");
   return create(thread, out, flags, dev);
 }
 
 CUresult cuCtxCreate_v4(Thread& thread, CUcontext* out, CUctxCreateParams* params, unsigned flags, CUdevice dev) {
-  if (params && (params->execAffinityParams || params->numExecAffinityParams > 0))
-    return refuse_use("a context with execution affinity");
+  if (params && (params->execAffinityParams || params->numExecAffinityParams > 0)) return refuse_use("a context with execution affinity");
   if (params && params->cigParams) return refuse_use("a context shared with a graphics interface");
   return create(thread, out, flags, dev);
 }

@@ -24,8 +24,7 @@ const std::byte* bytes_at(std::uint64_t address) { return reinterpret_cast<const
 
 // Meets a bad address here, in the caller, as the driver's own copy would, before any lock is held.
 void touch_for_reading(std::uint64_t address, std::uint64_t bytes) {
-  for (std::uint64_t at = address; at < address + bytes; at = (at | 4095) + 1)
-    (void)*reinterpret_cast<const volatile char*>(at);
+  for (std::uint64_t at = address; at < address + bytes; at = (at | 4095) + 1) (void)*reinterpret_cast<const volatile char*>(at);
 }
 void touch_for_writing(std::uint64_t address, std::uint64_t bytes) {
   for (std::uint64_t at = address; at < address + bytes; at = (at | 4095) + 1) {
@@ -86,8 +85,7 @@ class Copier {
       session_.host_memory().before_work(thread_);
       return region->contains(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     }
-    if (region && region->on_device())
-      return session_.map().covered(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
+    if (region && region->on_device()) return session_.map().covered(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     if (region) return region->contains(rows.address, extent) ? std::optional(Place::pinned) : std::nullopt;
     const Terms& terms = session_.terms();
     if (rows.known || rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
@@ -193,7 +191,8 @@ class Copier {
   // Whether the whole copy is one run of bytes on both sides, large enough for the bulk lanes. What the worker would hold back until this
   // process has done something must not fill them.
   bool by_lanes(const Rows& device, const Rows& host) {
-    const bool one_run = copy_.depth == 1 && !device.in_array && (copy_.height == 1 || (device.pitch == copy_.width && host.pitch == copy_.width));
+    const bool one_run =
+        copy_.depth == 1 && !device.in_array && (copy_.height == 1 || (device.pitch == copy_.width && host.pitch == copy_.width));
     return one_run && copy_.synchronous && !session_.waits_for_host() && session_.bulk().takes(copy_.width * copy_.height);
   }
 
@@ -242,7 +241,8 @@ class Copier {
 
   // `taken`: the bytes are as the program wants them, and what it does with its own later does not matter.
   template <class Fill>
-  CUresult copy_in(const Rows& target, std::uint64_t width, std::uint64_t height, bool taken, std::span<const std::byte> bulk, Fill&& fill) {
+  CUresult copy_in(const Rows& target, std::uint64_t width, std::uint64_t height, bool taken, std::span<const std::byte> bulk,
+                   Fill&& fill) {
     RemoteCall<wire::CopyIn> call(thread_, Opcode::copyIn, ContextNeed::none);
     call.in_context(stream_.context);
     auto in = call.in();
@@ -266,8 +266,7 @@ class Copier {
       bulk = {bytes_at(source.address), width * height};
     } else {
       packed.resize(width * height);
-      for (std::uint64_t y = 0; y < height; ++y)
-        std::memcpy(packed.data() + y * width, bytes_at(source.address + y * source.pitch), width);
+      for (std::uint64_t y = 0; y < height; ++y) std::memcpy(packed.data() + y * width, bytes_at(source.address + y * source.pitch), width);
       bulk = packed;
     }
     return copy_in(target, width, height, /*taken=*/true, bulk, [](auto from) { from.setBulk(); });
@@ -275,7 +274,8 @@ class Copier {
 
   // Whether rows of the program's memory, packed, are so many that copying them into memory that the worker shares pays.
   bool goes_through_staging(const Rows& rows) const {
-    return session_.shares_memory() && !copies_source_ && copy_.width * copy_.height >= Staging::gains_bytes && (copy_.height == 1 || rows.pitch == copy_.width);
+    return session_.shares_memory() && !copies_source_ && copy_.width * copy_.height >= Staging::gains_bytes &&
+           (copy_.height == 1 || rows.pitch == copy_.width);
   }
 
   // The bytes as they are now, by way of shared memory. No lock is held while they are read.
@@ -297,8 +297,12 @@ class Copier {
   // Rows that the worker asks for when the stream gets there.
   CUresult send_part(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
     NewParts parts(session_.graph_parts());
-    const std::uint64_t part = parts.add(GraphParts::Memory{.base = source.address, .pitch = source.pitch ? source.pitch : width,
-                                                            .height = height, .width = width, .rows = height, .slices = 1,
+    const std::uint64_t part = parts.add(GraphParts::Memory{.base = source.address,
+                                                            .pitch = source.pitch ? source.pitch : width,
+                                                            .height = height,
+                                                            .width = width,
+                                                            .rows = height,
+                                                            .slices = 1,
                                                             .source = true});
     const CUresult result = copy_in(target, width, height, /*taken=*/false, {}, [&](auto from) { from.setPart(part); });
     if (result == CUDA_SUCCESS) parts.keep();
@@ -315,9 +319,7 @@ class Copier {
   }
 
   // Whether a host function or another part of the program may still write what an asynchronous copy is to read.
-  bool may_change() const {
-    return !copy_.synchronous && !copy_.out_of_order() && session_.waits_for_host();
-  }
+  bool may_change() const { return !copy_.synchronous && !copy_.out_of_order() && session_.waits_for_host(); }
 
   // One row of pinned memory, whose contents count when the stream gets there. Where the worker holds newer bytes than we do, they
   // stay there; where a host function still has to run, which may write them, they are fetched when it has.
@@ -359,10 +361,9 @@ class Copier {
     if (goes_through_staging(copy_.target)) return fetch_staged();
     // Packed rows are received in place, however many; others are unpacked here and need room for it.
     constexpr std::uint64_t unpacked_bytes_max = 64u << 20;
-    return for_parts(packed ? copy_.width * copy_.height : unpacked_bytes_max,
-                     [&](Rows to, Rows source, std::uint64_t width, std::uint64_t height) {
-                       return fetch_rows(to, source, width, height);
-                     });
+    return for_parts(
+        packed ? copy_.width * copy_.height : unpacked_bytes_max,
+        [&](Rows to, Rows source, std::uint64_t width, std::uint64_t height) { return fetch_rows(to, source, width, height); });
   }
 
   // By way of shared memory: the GPU fills some parts of it while this thread empties those before.
@@ -382,28 +383,28 @@ class Copier {
     session_.host_memory().before_wait(thread_);
     Context& home = session_.home(*stream_.context);
     bool filled = true;
-    const CUresult result = for_parts(
-        Staging::part_bytes(copy_.width * copy_.height), [&](Rows to, Rows source, std::uint64_t width, std::uint64_t height) {
-          auto slot = session_.staging().take(thread_, home, parts.empty());
-          while (!slot && !parts.empty()) {  // others have the rest: so that nobody waits for another in a circle, ours are given back first
-            empty_oldest();
-            slot = session_.staging().take(thread_, home, parts.empty());
-          }
-          if (!slot) return fetch_rows(to, source, width, height);
-          RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
-          call.in_context(stream_.context);
-          auto in = call.in();
-          in.setStream(stream_.wire());
-          write_shape(width, height, 1, in.initShape());
-          write_side(source, in.initSource());
-          in.getTarget().setBlock(slot->address());
-          call.host_visible();
-          const CUresult posted = call.post(stream_);
-          session_.fences().after(thread_, stream_, [slot] { slot->passed.store(true, std::memory_order_release); });
-          parts.push_back({std::move(slot), to.address, width * height});
-          filled = posted == CUDA_SUCCESS;
-          return posted;
-        });
+    const CUresult result = for_parts(Staging::part_bytes(copy_.width * copy_.height), [&](Rows to, Rows source, std::uint64_t width,
+                                                                                           std::uint64_t height) {
+      auto slot = session_.staging().take(thread_, home, parts.empty());
+      while (!slot && !parts.empty()) {  // others have the rest: so that nobody waits for another in a circle, ours are given back first
+        empty_oldest();
+        slot = session_.staging().take(thread_, home, parts.empty());
+      }
+      if (!slot) return fetch_rows(to, source, width, height);
+      RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
+      call.in_context(stream_.context);
+      auto in = call.in();
+      in.setStream(stream_.wire());
+      write_shape(width, height, 1, in.initShape());
+      write_side(source, in.initSource());
+      in.getTarget().setBlock(slot->address());
+      call.host_visible();
+      const CUresult posted = call.post(stream_);
+      session_.fences().after(thread_, stream_, [slot] { slot->passed.store(true, std::memory_order_release); });
+      parts.push_back({std::move(slot), to.address, width * height});
+      filled = posted == CUDA_SUCCESS;
+      return posted;
+    });
     while (filled && !parts.empty()) empty_oldest();
     // Nothing is left to wait for, but a copy that has failed says so here.
     const CUresult settled = session_.settle(thread_, stream_);
@@ -584,15 +585,11 @@ CUresult cuMemcpy2D_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream defau
 CUresult cuMemcpy2DUnaligned_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream default_stream) {
   return copy_shaped(thread, copy, default_stream, true);
 }
-CUresult cuMemcpy2DAsync_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) {
-  return copy_shaped(thread, copy, stream, false);
-}
+CUresult cuMemcpy2DAsync_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, false); }
 CUresult cuMemcpy3D_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream default_stream) {
   return copy_shaped(thread, copy, default_stream, true);
 }
-CUresult cuMemcpy3DAsync_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) {
-  return copy_shaped(thread, copy, stream, false);
-}
+CUresult cuMemcpy3DAsync_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, false); }
 
 CUresult cuMemcpyPeer(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, std::size_t bytes,
                       CUstream default_stream) {
@@ -649,17 +646,10 @@ namespace {
 CUresult read_order(CUmemcpySrcAccessOrder order, unsigned flags, Copy& copy) {
   if (flags & ~unsigned{CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE}) return CUDA_ERROR_INVALID_VALUE;
   switch (order) {
-    case CU_MEMCPY_SRC_ACCESS_ORDER_STREAM:
-      copy.source_order = Copy::SourceOrder::stream;
-      return CUDA_SUCCESS;
-    case CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL:
-      copy.source_order = Copy::SourceOrder::early;
-      return CUDA_SUCCESS;
-    case CU_MEMCPY_SRC_ACCESS_ORDER_ANY:
-      copy.source_order = Copy::SourceOrder::any;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: copy.source_order = Copy::SourceOrder::stream; return CUDA_SUCCESS;
+    case CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL: copy.source_order = Copy::SourceOrder::early; return CUDA_SUCCESS;
+    case CU_MEMCPY_SRC_ACCESS_ORDER_ANY: copy.source_order = Copy::SourceOrder::any; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

@@ -150,9 +150,7 @@ CUresult cuDeviceGetByPCIBusId(Thread& thread, CUdevice* dev, const char* text) 
   }
   const auto& devices = thread.session().facts().devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    const auto is = [&](CUdevice_attribute which, unsigned value) {
-      return static_cast<unsigned>(devices[i].attribute(which)) == value;
-    };
+    const auto is = [&](CUdevice_attribute which, unsigned value) { return static_cast<unsigned>(devices[i].attribute(which)) == value; };
     if (!is(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, domain) || !is(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, bus) ||
         !is(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, slot))
       continue;

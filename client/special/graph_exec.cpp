@@ -45,8 +45,7 @@ struct Updated {
 };
 
 CUresult update(Thread& thread, CUgraphExec exec, CUgraph graph, Updated& updated) {
-  if (!handle_of(exec).well_formed(HandleKind::exec) || !handle_of(graph).well_formed(HandleKind::graph))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!handle_of(exec).well_formed(HandleKind::exec) || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::UpdateGraph> call(thread, Opcode::updateGraph, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
@@ -91,8 +90,7 @@ CUresult cuGraphInstantiateWithParams(Thread& thread, CUgraphExec* out, CUgraph 
 }
 
 // The old forms tell the offending node and a log; today's driver writes no log text.
-CUresult cuGraphInstantiate_v2(Thread& thread, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
-                               std::size_t log_bytes) {
+CUresult cuGraphInstantiate_v2(Thread& thread, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log, std::size_t log_bytes) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   Instantiated made;
   const CUresult result = instantiate(thread, graph, 0, 0, made);
@@ -102,8 +100,7 @@ CUresult cuGraphInstantiate_v2(Thread& thread, CUgraphExec* out, CUgraph graph, 
   return result;
 }
 
-CUresult cuGraphInstantiate(Thread& thread, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
-                            std::size_t log_bytes) {
+CUresult cuGraphInstantiate(Thread& thread, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log, std::size_t log_bytes) {
   return cuGraphInstantiate_v2(thread, out, graph, error_node, log, log_bytes);
 }
 
@@ -117,8 +114,7 @@ CUresult cuGraphExecUpdate_v2(Thread& thread, CUgraphExec exec, CUgraph graph, C
   return result;
 }
 
-CUresult cuGraphExecUpdate(Thread& thread, CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
-                           CUgraphExecUpdateResult* outcome) {
+CUresult cuGraphExecUpdate(Thread& thread, CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* outcome) {
   if (!error_node || !outcome) return CUDA_ERROR_INVALID_VALUE;
   Updated updated;
   const CUresult result = update(thread, exec, graph, updated);

@@ -81,20 +81,11 @@ CUresult cuDeviceGetGraphMemAttribute(Thread& thread, CUdevice device, CUgraphMe
   const PoolUsage usage = thread.session().device_memory().usage(*pool);
   cuuint64_t number;
   switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-      number = usage.used;
-      break;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      number = usage.used_high;
-      break;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-      number = usage.reserved;
-      break;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      number = usage.reserved_high;
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: number = usage.used; break;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: number = usage.used_high; break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: number = usage.reserved; break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: number = usage.reserved_high; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   std::memcpy(value, &number, sizeof(number));
   return CUDA_SUCCESS;

@@ -155,31 +155,31 @@ CUresult cuGraphAddEmptyNode(Thread& thread, CUgraphNode* out, CUgraph graph, co
   return add_node(thread, out, graph, dependencies, count, params);
 }
 
-CUresult cuGraphAddKernelNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                              std::size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+CUresult cuGraphAddKernelNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddKernelNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                 std::size_t count, const CUDA_KERNEL_NODE_PARAMS* params) {
+CUresult cuGraphAddKernelNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS* params) {
   return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddChildGraphNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                  std::size_t count, CUgraph child) {
+CUresult cuGraphAddChildGraphNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                  CUgraph child) {
   CUgraphNodeParams params{};
   params.type = CU_GRAPH_NODE_TYPE_GRAPH;
   params.graph.graph = child;
   return add_node(thread, out, graph, dependencies, count, params);
 }
 
-CUresult cuGraphAddMemsetNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                              std::size_t count, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
+CUresult cuGraphAddMemsetNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
   return params ? add_node(thread, out, graph, dependencies, count, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddMemcpyNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                              std::size_t count, const CUDA_MEMCPY3D* params, CUcontext context) {
+CUresult cuGraphAddMemcpyNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                              const CUDA_MEMCPY3D* params, CUcontext context) {
   return params ? add_node(thread, out, graph, dependencies, count, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -188,18 +188,18 @@ CUresult cuGraphAddHostNode(Thread& thread, CUgraphNode* out, CUgraph graph, con
   return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddEventRecordNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                   std::size_t count, CUevent event) {
+CUresult cuGraphAddEventRecordNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                   CUevent event) {
   return add_node(thread, out, graph, dependencies, count, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
 }
 
-CUresult cuGraphAddEventWaitNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                 std::size_t count, CUevent event) {
+CUresult cuGraphAddEventWaitNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                 CUevent event) {
   return add_node(thread, out, graph, dependencies, count, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
 }
 
-CUresult cuGraphAddBatchMemOpNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                  std::size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+CUresult cuGraphAddBatchMemOpNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -208,13 +208,13 @@ CUresult cuGraphAddNode(Thread& thread, CUgraphNode* out, CUgraph graph, const C
   return params ? add_node(thread, out, graph, dependencies, nullptr, count, *params) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                           const CUgraphEdgeData* edges, std::size_t count, CUgraphNodeParams* params) {
+CUresult cuGraphAddNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                           std::size_t count, CUgraphNodeParams* params) {
   return params ? add_node(thread, out, graph, dependencies, edges, count, *params) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle* out, CUgraph graph, CUcontext context,
-                                        unsigned value, unsigned flags) {
+CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle* out, CUgraph graph, CUcontext context, unsigned value,
+                                        unsigned flags) {
   if (!out || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) {
     if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -243,15 +243,24 @@ CUresult cuGraphExecNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode 
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(Thread& thread, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
-  return get_node(thread, node, CU_GRAPH_NODE_TYPE_KERNEL, params, [&](auto in) { return read_kernel(thread, node, in.getKernel(), *params); });
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_KERNEL, params,
+                  [&](auto in) { return read_kernel(thread, node, in.getKernel(), *params); });
 }
 CUresult cuGraphKernelNodeGetParams(Thread& thread, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* params) {
   CUDA_KERNEL_NODE_PARAMS now;
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = cuGraphKernelNodeGetParams_v2(thread, node, &now);
   if (result != CUDA_SUCCESS) return result;
-  *params = {now.func ? now.func : reinterpret_cast<CUfunction>(now.kern), now.gridDimX, now.gridDimY, now.gridDimZ, now.blockDimX,
-             now.blockDimY, now.blockDimZ, now.sharedMemBytes, now.kernelParams, now.extra};
+  *params = {now.func ? now.func : reinterpret_cast<CUfunction>(now.kern),
+             now.gridDimX,
+             now.gridDimY,
+             now.gridDimZ,
+             now.blockDimX,
+             now.blockDimY,
+             now.blockDimZ,
+             now.sharedMemBytes,
+             now.kernelParams,
+             now.extra};
   return result;
 }
 CUresult cuGraphKernelNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
@@ -260,12 +269,10 @@ CUresult cuGraphKernelNodeSetParams(Thread& thread, CUgraphNode node, const CUDA
 CUresult cuGraphKernelNodeSetParams_v2(Thread& thread, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult cuGraphExecKernelNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node,
-                                        const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+CUresult cuGraphExecKernelNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult cuGraphExecKernelNodeSetParams_v2(Thread& thread, CUgraphExec exec, CUgraphNode node,
-                                           const CUDA_KERNEL_NODE_PARAMS* params) {
+CUresult cuGraphExecKernelNodeSetParams_v2(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
 }
 

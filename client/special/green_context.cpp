@@ -86,7 +86,8 @@ CUresult cuDevSmResourceSplitByCount(Thread& thread, CUdevResource* groups, unsi
   if (result != CUDA_SUCCESS) return result;
   const auto reply = call.out<wire::SplitResourceReply>();
   const auto list = reply.getGroups();
-  if (groups && (reply.getCount() > *count || list.size() != reply.getCount())) throw ProtocolError("more groups of processors than were asked for");
+  if (groups && (reply.getCount() > *count || list.size() != reply.getCount()))
+    throw ProtocolError("more groups of processors than were asked for");
   for (unsigned i = 0; groups && i < list.size(); ++i) read_resource(list[i], groups[i]);
   if (rest) read_resource(reply.getRest(), *rest);
   *count = reply.getCount();
@@ -135,7 +136,8 @@ CUresult cuGreenCtxDestroy(Thread& thread, CUgreenCtx green) {
   Session& session = thread.session();
   const std::lock_guard lock(session.context_mutex());
   Context* const context = find_green(thread, green);
-  if (!context) return session.was_context(reinterpret_cast<CUcontext>(green)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+  if (!context)
+    return session.was_context(reinterpret_cast<CUcontext>(green)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   const int device = context->device;
   const CUresult result = session.close_context(thread, *context);
   if (thread.context() == context) thread.contexts().pop_back();

@@ -10,8 +10,8 @@ namespace fargpu::client::hand {
 namespace {
 
 constexpr unsigned alloc_flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-constexpr unsigned register_flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
-                                    CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+constexpr unsigned register_flags =
+    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
 
 CUresult usable_context(Thread& thread, Context*& context) {
   context = thread.context();
@@ -33,9 +33,7 @@ CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigne
   return thread.session().host_memory().allocate(thread, *context, bytesize, flags, pp);
 }
 
-CUresult cuMemAllocHost_v2(Thread& thread, void** pp, std::size_t bytesize) {
-  return cuMemHostAlloc(thread, pp, bytesize, 0);
-}
+CUresult cuMemAllocHost_v2(Thread& thread, void** pp, std::size_t bytesize) { return cuMemHostAlloc(thread, pp, bytesize, 0); }
 
 CUresult cuMemFreeHost(Thread& thread, void* p) {
   if (!p) return CUDA_SUCCESS;

@@ -69,11 +69,13 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
   // CUDA C++ Programming Guide, "Thread Block Clusters": but for devices, or parts of them, that are too small for it.
   constexpr unsigned portable_cluster_max = 8;
   const bool has_clusters = device.attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0;
-  const bool whole_device = has_clusters && !context.green && device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= static_cast<int>(8 * portable_cluster_max);
+  const bool whole_device = has_clusters && !context.green &&
+                            device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= static_cast<int>(8 * portable_cluster_max);
   unsigned cluster[3] = {0, 0, 0};
   for (unsigned i = 0; i < launch.attribute_count; ++i) {
     const CUlaunchAttribute& attribute = launch.attributes[i];
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && has_clusters) continue;  // both came with compute capability 9.0
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && has_clusters)
+      continue;  // both came with compute capability 9.0
     if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return false;
     cluster[0] = attribute.value.clusterDim.x;
     cluster[1] = attribute.value.clusterDim.y;
@@ -94,7 +96,8 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
   return at_most(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, std::uint64_t{1} * launch.block[0] * launch.block[1] * launch.block[2]) &&
          launch.block[0] <= device.block_max[0] && launch.block[1] <= device.block_max[1] && launch.block[2] <= device.block_max[2] &&
          at_most(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes) && local_bytes && *local_bytes <= local_bytes_sure &&
-         known->second.value(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 && known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0;
+         known->second.value(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 &&
+         known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0;
 }
 
 // Checks a launch and says it, all but its attributes.
@@ -132,8 +135,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   if (const CUresult bad = write_launch(thread, launch, *function, stream, in); bad != CUDA_SUCCESS) return bad;
   session.before_work(thread);
   if (launch.attribute_count > 0) {
-    if (const CUresult bad = write_attributes(thread, launch.attributes, launch.attribute_count,
-                                              in.initAttributes(launch.attribute_count));
+    if (const CUresult bad = write_attributes(thread, launch.attributes, launch.attribute_count, in.initAttributes(launch.attribute_count));
         bad != CUDA_SUCCESS)
       return bad;
   }
@@ -163,17 +165,16 @@ CUresult launch(Thread& thread, const Launch& launch) {
 
 }  // namespace
 
-CUresult cuLaunchKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** params,
-                        void** extra) {
+CUresult cuLaunchKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                        unsigned block_z, unsigned shared_bytes, CUstream stream, void** params, void** extra) {
   return launch(thread, {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, extra});
 }
 
-CUresult cuLaunchCooperativeKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                                   CUstream stream, void** params) {
-  return launch(thread, {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, nullptr,
-                         wire::Launch::Form::COOPERATIVE});
+CUresult cuLaunchCooperativeKernel(Thread& thread, CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                   unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** params) {
+  return launch(
+      thread,
+      {f, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params, nullptr, wire::Launch::Form::COOPERATIVE});
 }
 
 // Deprecated, but drivers still have it.
@@ -196,8 +197,14 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
       if (streams[j]->context->device == stream->context->device) return CUDA_ERROR_INVALID_DEVICE;
     const Function* const function = session.functions().find(p.function);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
-    const Launch launch{p.function, {p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ},
-                        p.sharedMemBytes, p.hStream, p.kernelParams, nullptr, wire::Launch::Form::COOPERATIVE};
+    const Launch launch{p.function,
+                        {p.gridDimX, p.gridDimY, p.gridDimZ},
+                        {p.blockDimX, p.blockDimY, p.blockDimZ},
+                        p.sharedMemBytes,
+                        p.hStream,
+                        p.kernelParams,
+                        nullptr,
+                        wire::Launch::Form::COOPERATIVE};
     if (const CUresult bad = write_launch(thread, launch, *function, stream, launches[i]); bad != CUDA_SUCCESS) return bad;
     if (i > 0) call.also_on(*stream);
   }
@@ -208,8 +215,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
   return session.waits_for_host() ? call.post(streams[0]) : call.wait(streams[0]);
 }
 
-CUresult cuLaunchKernelEx(Thread& thread, const CUlaunchConfig* c, CUfunction f, void** params, void** extra,
-                          CUstream default_stream) {
+CUresult cuLaunchKernelEx(Thread& thread, const CUlaunchConfig* c, CUfunction f, void** params, void** extra, CUstream default_stream) {
   if (!c || (c->numAttrs > 0 && !c->attrs)) return CUDA_ERROR_INVALID_VALUE;
   return launch(thread, {f,
                          {c->gridDimX, c->gridDimY, c->gridDimZ},

@@ -43,8 +43,8 @@ CUresult launch(Thread& thread, CUfunction function, int width, int height, CUst
   std::size_t bytes = std::max<std::size_t>(legacy.parameter_bytes, thread.session().functions().find(function)->parameter_bytes);
   legacy.parameters.resize(std::max<std::size_t>(bytes, 1));
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-  return cuLaunchKernel(thread, function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0],
-                        legacy.block[1], legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
+  return cuLaunchKernel(thread, function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0], legacy.block[1],
+                        legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
 }
 
 }  // namespace

@@ -86,16 +86,16 @@ CUresult cuLinkAddData(Thread& thread, CUlinkState state, CUjitInputType type, v
 }
 
 // The file is one of this machine.
-CUresult cuLinkAddFile_v2(Thread& thread, CUlinkState state, CUjitInputType type, const char* path, unsigned count,
-                          CUjit_option* options, void** values) {
+CUresult cuLinkAddFile_v2(Thread& thread, CUlinkState state, CUjitInputType type, const char* path, unsigned count, CUjit_option* options,
+                          void** values) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   const auto file = InputFile::read(path);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   return add(thread, state, type, type == CU_JIT_INPUT_PTX ? file->with_null() : file->bytes(), path, {count, options, values});
 }
 
-CUresult cuLinkAddFile(Thread& thread, CUlinkState state, CUjitInputType type, const char* path, unsigned count,
-                       CUjit_option* options, void** values) {
+CUresult cuLinkAddFile(Thread& thread, CUlinkState state, CUjitInputType type, const char* path, unsigned count, CUjit_option* options,
+                       void** values) {
   return cuLinkAddFile_v2(thread, state, type, path, count, options, values);
 }
 

@@ -36,8 +36,7 @@ CUresult check_location(Thread& thread, const CUmemLocation& location) {
 CUresult prefetch(Thread& thread, CUdeviceptr address, std::size_t bytes, const CUmemLocation& location) {
   if (const CUresult bad = check_location(thread, location); bad != CUDA_SUCCESS) return bad;
   ManagedMemory& managed = thread.session().managed();
-  if (!managed.advise(address, bytes, [&](ManagedAdvice& advice) { advice.last_prefetch = location; }))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!managed.advise(address, bytes, [&](ManagedAdvice& advice) { advice.last_prefetch = location; })) return CUDA_ERROR_INVALID_VALUE;
   if (!on_host(location)) managed.before_work(thread);
   return CUDA_SUCCESS;
 }
@@ -95,27 +94,20 @@ CUresult cuMemAdvise_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, 
     if (const CUresult bad = check_location(thread, location); bad != CUDA_SUCCESS) return bad;
   if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY) return CUDA_ERROR_INVALID_VALUE;
   const bool managed = thread.session().managed().advise(address, bytes, [&](ManagedAdvice& known) {
-    const auto accessed = std::find_if(known.accessed_by.begin(), known.accessed_by.end(),
-                                       [&](const CUmemLocation& other) { return same(location, other); });
+    const auto accessed =
+        std::find_if(known.accessed_by.begin(), known.accessed_by.end(), [&](const CUmemLocation& other) { return same(location, other); });
     switch (advice) {
       case CU_MEM_ADVISE_SET_READ_MOSTLY:
-      case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-        known.read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY;
-        return;
-      case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-        known.preferred = location;
-        return;
-      case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
-        known.preferred = ManagedAdvice::nowhere;
-        return;
+      case CU_MEM_ADVISE_UNSET_READ_MOSTLY: known.read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY; return;
+      case CU_MEM_ADVISE_SET_PREFERRED_LOCATION: known.preferred = location; return;
+      case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: known.preferred = ManagedAdvice::nowhere; return;
       case CU_MEM_ADVISE_SET_ACCESSED_BY:
         if (accessed == known.accessed_by.end()) known.accessed_by.push_back(location);
         return;
       case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
         if (accessed != known.accessed_by.end()) known.accessed_by.erase(accessed);
         return;
-      default:
-        return;
+      default: return;
     }
   });
   return managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -136,9 +128,8 @@ CUresult cuMemPrefetchAsync(Thread& thread, CUdeviceptr address, std::size_t byt
   return cuMemPrefetchAsync_v2(thread, address, bytes, location_of(device), 0, stream);
 }
 
-CUresult cuMemPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count,
-                                 CUmemLocation* locations, std::size_t* first_of_location, std::size_t location_count,
-                                 unsigned long long flags, CUstream stream) {
+CUresult cuMemPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count, CUmemLocation* locations,
+                                 std::size_t* first_of_location, std::size_t location_count, unsigned long long flags, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (const CUresult bad = check_ranges(thread, addresses, bytes, count); bad != CUDA_SUCCESS) return bad;
@@ -154,8 +145,8 @@ CUresult cuMemPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::si
 }
 
 // What is discarded may be anything afterwards, also what it was.
-CUresult cuMemDiscardBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count,
-                                unsigned long long flags, CUstream stream) {
+CUresult cuMemDiscardBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count, unsigned long long flags,
+                                CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -168,8 +159,8 @@ CUresult cuMemDiscardAndPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresse
   return cuMemPrefetchBatchAsync(thread, addresses, bytes, count, locations, first_of_location, location_count, flags, stream);
 }
 
-CUresult cuMemRangeGetAttribute(Thread& thread, void* data, std::size_t data_bytes, CUmem_range_attribute attribute,
-                                CUdeviceptr address, std::size_t bytes) {
+CUresult cuMemRangeGetAttribute(Thread& thread, void* data, std::size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address,
+                                std::size_t bytes) {
   if (!data || data_bytes == 0 || data_bytes % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
   ManagedMemory& managed = thread.session().managed();
   if (attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY) {
@@ -192,38 +183,33 @@ CUresult cuMemRangeGetAttribute(Thread& thread, void* data, std::size_t data_byt
   if (data_bytes != sizeof(int)) return CUDA_ERROR_INVALID_VALUE;
   const auto tell = [&](int otherwise, auto&& value_of) {
     Common<int> common(otherwise);
-    if (!managed.visit(address, bytes, [&](const ManagedAdvice& advice) { common.add(value_of(advice)); }))
-      return CUDA_ERROR_INVALID_VALUE;
+    if (!managed.visit(address, bytes, [&](const ManagedAdvice& advice) { common.add(value_of(advice)); })) return CUDA_ERROR_INVALID_VALUE;
     const int value = common.get();
     std::memcpy(data, &value, sizeof(value));
     return CUDA_SUCCESS;
   };
   switch (attribute) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-      return tell(0, [](const ManagedAdvice& advice) { return int{advice.read_mostly}; });
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: return tell(0, [](const ManagedAdvice& advice) { return int{advice.read_mostly}; });
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
       return tell(CU_DEVICE_INVALID, [](const ManagedAdvice& advice) { return device_number(advice.preferred); });
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
       return tell(CU_DEVICE_INVALID, [](const ManagedAdvice& advice) { return device_number(advice.last_prefetch); });
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
       return tell(CU_MEM_LOCATION_TYPE_INVALID, [](const ManagedAdvice& advice) { return int{advice.preferred.type}; });
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-      return tell(0, [](const ManagedAdvice& advice) { return advice.preferred.id; });
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: return tell(0, [](const ManagedAdvice& advice) { return advice.preferred.id; });
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
       return tell(CU_MEM_LOCATION_TYPE_INVALID, [](const ManagedAdvice& advice) { return int{advice.last_prefetch.type}; });
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
       return tell(0, [](const ManagedAdvice& advice) { return advice.last_prefetch.id; });
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
-CUresult cuMemRangeGetAttributes(Thread& thread, void** data, std::size_t* data_bytes, CUmem_range_attribute* attributes,
-                                 std::size_t count, CUdeviceptr address, std::size_t bytes) {
+CUresult cuMemRangeGetAttributes(Thread& thread, void** data, std::size_t* data_bytes, CUmem_range_attribute* attributes, std::size_t count,
+                                 CUdeviceptr address, std::size_t bytes) {
   if (!data || !data_bytes || !attributes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i)
-    if (const CUresult bad = cuMemRangeGetAttribute(thread, data[i], data_bytes[i], attributes[i], address, bytes);
-        bad != CUDA_SUCCESS)
+    if (const CUresult bad = cuMemRangeGetAttribute(thread, data[i], data_bytes[i], attributes[i], address, bytes); bad != CUDA_SUCCESS)
       return bad;
   return CUDA_SUCCESS;
 }
@@ -235,8 +221,7 @@ CUresult cuStreamAttachMemAsync(Thread& thread, CUstream stream, CUdeviceptr add
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
   if (flags == CU_MEM_ATTACH_SINGLE && use->legacy()) return CUDA_ERROR_INVALID_VALUE;
   const auto region = thread.session().map().find(address);
-  if (!region || !region->managed() || region->base != address || (bytes != 0 && bytes != region->bytes))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!region || !region->managed() || region->base != address || (bytes != 0 && bytes != region->bytes)) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 

@@ -25,14 +25,11 @@ bool known(Thread& thread, CUdevice device) {
 CUresult check_location(Thread& thread, const CUmemLocation* location, CUmemAllocationType type) {
   if (!location) return CUDA_ERROR_INVALID_VALUE;
   switch (location->type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE:
-      break;
+    case CU_MEM_LOCATION_TYPE_DEVICE: break;
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-      return refuse_use("a memory pool in host memory");
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return refuse_use("a memory pool in host memory");
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return refuse_use("a memory pool of managed memory");
   if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
@@ -70,8 +67,7 @@ CUresult capture_free(Thread& thread, const StreamUse& use, CUdeviceptr address)
   return call.wait(use);
 }
 
-CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool,
-                  const StreamUse& use) {
+CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool, const StreamUse& use) {
   if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) {  // unlike cuMemAlloc, which refuses it
     *dptr = 0;
@@ -157,18 +153,12 @@ CUresult cuMemPoolGetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
       std::memcpy(value, &allowed, sizeof(allowed));
       return CUDA_SUCCESS;
     }
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      return number(pool->release_threshold);
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      return number(usage.reserved);
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      return number(usage.reserved_high);
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      return number(usage.used);
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      return number(usage.used_high);
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: return number(pool->release_threshold);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return number(usage.reserved);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return number(usage.reserved_high);
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return number(usage.used);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return number(usage.used_high);
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -189,16 +179,13 @@ CUresult cuMemPoolSetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_at
       pool->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = allowed;
       return CUDA_SUCCESS;
     }
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      pool->release_threshold = number();
-      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold = number(); return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       if (number() != 0) return CUDA_ERROR_INVALID_VALUE;  // it can only be reset
       memory_of(thread).reset_high(*pool, attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
       return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

@@ -30,8 +30,7 @@ CUresult active_blocks(Thread& thread, const Function& function, int block, std:
   in.setFlags(flags);
   call.about(function.handle);
   const CUresult result = call.recall();
-  if (result == CUDA_SUCCESS)
-    blocks = call.out<wire::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsReply>().getNumBlocks();
+  if (result == CUDA_SUCCESS) blocks = call.out<wire::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsReply>().getNumBlocks();
   return result;
 }
 
@@ -44,7 +43,8 @@ void learn_fit(Function& function, const Context& context, const CUlaunchConfig&
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     if (config.attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
     const auto& cluster = config.attrs[i].value.clusterDim;
-    const std::uint64_t fit = fit_of(context, {config.blockDimX, config.blockDimY, config.blockDimZ}, config.sharedMemBytes, {cluster.x, cluster.y, cluster.z});
+    const std::uint64_t fit =
+        fit_of(context, {config.blockDimX, config.blockDimY, config.blockDimZ}, config.sharedMemBytes, {cluster.x, cluster.y, cluster.z});
     if (!function.launch_known(fit)) function.learn_launch(fit);
   }
 }
@@ -179,8 +179,8 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Thread& thread, int* min_grid
   return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxPotentialBlockSize(Thread& thread, int* min_grid, int* block_size, CUfunction f,
-                                          CUoccupancyB2DSize shared_of_block, std::size_t shared_bytes, int limit) {
+CUresult cuOccupancyMaxPotentialBlockSize(Thread& thread, int* min_grid, int* block_size, CUfunction f, CUoccupancyB2DSize shared_of_block,
+                                          std::size_t shared_bytes, int limit) {
   return cuOccupancyMaxPotentialBlockSizeWithFlags(thread, min_grid, block_size, f, shared_of_block, shared_bytes, limit, 0);
 }
 

@@ -37,56 +37,29 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
       if (!region.on_host() && !region.managed()) return CUDA_ERROR_INVALID_VALUE;
       store(data, address);
       return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      store<int>(data, region.sync_memops);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      store<unsigned long long>(data, region.buffer_id);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      store<int>(data, region.managed());
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      store<int>(data, region.device);
-      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: store<int>(data, region.sync_memops); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: store<unsigned long long>(data, region.buffer_id); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: store<int>(data, region.managed()); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: store<int>(data, region.device); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       store<int>(data, region.kind == Region::Kind::device && !region.pool);
       return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      store<CUdeviceptr>(data, region.base);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      store<std::size_t>(data, region.bytes);
-      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: store<CUdeviceptr>(data, region.base); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: store<std::size_t>(data, region.bytes); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED:
       store<int>(data, region.kind == Region::Kind::mapped || region.device_address != 0 || region.on_device());
       return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      store<unsigned long long>(data, CU_MEM_HANDLE_TYPE_NONE);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      store<int>(data, 0);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-      store<int>(data, 0);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      store(data, region.pool);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      store<std::size_t>(data, region.bytes);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      store<void*>(data, reinterpret_cast<void*>(region.base));
-      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: store<unsigned long long>(data, CU_MEM_HANDLE_TYPE_NONE); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: store(data, region.pool); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: store<std::size_t>(data, region.bytes); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: store<void*>(data, reinterpret_cast<void*>(region.base)); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       store<unsigned long long>(data, region.owner ? region.owner : region.buffer_id);
       return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -95,38 +68,23 @@ std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return th
 // What the plural form writes for an attribute that memory does not have; `known` is whether CUDA knows the memory (measured on an H200).
 void absent_attribute(CUpointer_attribute attribute, CUdeviceptr address, bool known, void* data) {
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-      store<void*>(data, nullptr);
-      return;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      store<unsigned>(data, 0);
-      return;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      store<CUdeviceptr>(data, 0);
-      return;
+    case CU_POINTER_ATTRIBUTE_CONTEXT: store<void*>(data, nullptr); return;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: store<unsigned>(data, 0); return;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: store<CUdeviceptr>(data, 0); return;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       store<CUdeviceptr>(data, known ? 0 : address);  // what it does not know is the program's own
       return;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      store<int>(data, -2);
-      return;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: store<int>(data, -2); return;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      store<unsigned long long>(data, 0);
-      return;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      store<void*>(data, nullptr);
-      return;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: store<unsigned long long>(data, 0); return;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: store<void*>(data, nullptr); return;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-      store<int>(data, 0);
-      return;
-    default:
-      return;  // ranges and sizes stay as they are
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: store<int>(data, 0); return;
+    default: return;  // ranges and sizes stay as they are
   }
 }
 

@@ -59,7 +59,9 @@ CUresult cuIpcOpenMemHandle(Thread& thread, CUdeviceptr* address, CUipcMemHandle
   return cuIpcOpenMemHandle_v2(thread, address, handle, flags);
 }
 
-CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) { return thread.session().shared_memory().close(thread, address, /*of_pool=*/false); }
+CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) {
+  return thread.session().shared_memory().close(thread, address, /*of_pool=*/false);
+}
 
 CUresult cuIpcGetEventHandle(Thread& thread, CUipcEventHandle* handle, CUevent event) {
   const Event* const found = thread.session().events().find(handle_of(event));
@@ -166,7 +168,8 @@ CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAll
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHandle* out, void* os_handle, CUmemAllocationHandleType type) {
+CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHandle* out, void* os_handle,
+                                        CUmemAllocationHandleType type) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("import of an allocation other than by a file descriptor");
   const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::allocation);

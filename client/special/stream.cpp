@@ -67,9 +67,7 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
   return CUDA_SUCCESS;
 }
 
-CUgreenCtx green_of(const Stream& stream) {
-  return stream.context->green ? reinterpret_cast<CUgreenCtx>(stream.context->cuda()) : nullptr;
-}
+CUgreenCtx green_of(const Stream& stream) { return stream.context->green ? reinterpret_cast<CUgreenCtx>(stream.context->cuda()) : nullptr; }
 
 template <class Answer>
 CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&& answer) {

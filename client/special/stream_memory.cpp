@@ -71,8 +71,8 @@ CUresult submit(Thread& thread, CUstream stream, unsigned count, const CUstreamB
   for (std::size_t i = 0; i < count;) {
     std::size_t end = i;
     while (end < count && !operations[end].on_host) ++end;
-    const CUresult result = end > i ? give_to_gpu(thread, use, Operations(operations).subspan(i, end - i))
-                                    : do_here(thread, use, operations[end++]);
+    const CUresult result =
+        end > i ? give_to_gpu(thread, use, Operations(operations).subspan(i, end - i)) : do_here(thread, use, operations[end++]);
     if (result != CUDA_SUCCESS) return result;
     i = end;
   }

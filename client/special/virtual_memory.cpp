@@ -54,8 +54,8 @@ CUresult cuMemAddressFree(Thread& thread, CUdeviceptr ptr, std::size_t size) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t offset,
-                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
   if (size == 0 || ptr % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Session& session = thread.session();
   if (!session.reserved(ptr, size) || session.map().overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -173,11 +173,9 @@ CUresult cuMemGetAllocationGranularity(Thread& thread, std::size_t* bytes, const
   return result;
 }
 
-CUresult cuMemGetAllocationPropertiesFromHandle(Thread& thread, CUmemAllocationProp* prop,
-                                                CUmemGenericAllocationHandle handle) {
+CUresult cuMemGetAllocationPropertiesFromHandle(Thread& thread, CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
   if (!prop) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CuMemGetAllocationPropertiesFromHandle> call(thread, Opcode::cuMemGetAllocationPropertiesFromHandle,
-                                                                ContextNeed::none);
+  RemoteCall<wire::CuMemGetAllocationPropertiesFromHandle> call(thread, Opcode::cuMemGetAllocationPropertiesFromHandle, ContextNeed::none);
   if (!call) return call.error();
   call.in().setHandle(handle);
   const CUresult result = call.wait();

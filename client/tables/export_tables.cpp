@@ -34,15 +34,15 @@ Word size_word(std::size_t bytes) { return reinterpret_cast<Word>(bytes); }
 // there".
 template <int table, int index>
 CUresult unknown_slot(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
-  constexpr const char* names[] = {"cudart interface", "tools TLS", "runtime callback hooks", "context checks",
-                                   "context identity", "functions and modules", "device topology", "relay"};
+  constexpr const char* names[] = {
+      "cudart interface", "tools TLS", "runtime callback hooks", "context checks", "context identity", "functions and modules",
+      "device topology",  "relay"};
   try {
     const std::string where = fmt::format("slot {} of the private table '{}'", index, names[table]);
-    log::write_once(log::Level::warn, where,
-                    fmt::format("{} is not served (arguments {:#x} {:#x} {:#x} {:#x}); the caller gets CUDA_ERROR_NOT_SUPPORTED",
-                                where, a, b, c, d));
-  } catch (...) {
-  }
+    log::write_once(
+        log::Level::warn, where,
+        fmt::format("{} is not served (arguments {:#x} {:#x} {:#x} {:#x}); the caller gets CUDA_ERROR_NOT_SUPPORTED", where, a, b, c, d));
+  } catch (...) {}
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -214,8 +214,7 @@ std::uint64_t each_function(CUcontext, CUmodule module, void (*visit)(void*, CUf
     if (const CUresult bad = ::cuModuleGetFunctionCount(&n, module); bad != CUDA_SUCCESS) return bad;
     std::vector<CUfunction> functions(n);
     if (n > 0) {
-      if (const CUresult bad = hand::cuModuleEnumerateFunctions(thread, functions.data(), n, module); bad != CUDA_SUCCESS)
-        return bad;
+      if (const CUresult bad = hand::cuModuleEnumerateFunctions(thread, functions.data(), n, module); bad != CUDA_SUCCESS) return bad;
     }
     for (const CUfunction function : functions) visit(user, function);
     count = n;
@@ -259,8 +258,7 @@ CUresult library_message(const char* domain, int severity, const char* format, v
     char text[1024];
     std::vsnprintf(text, sizeof(text), format, arguments);
     log::info("{} (severity {}): {}", domain ? domain : "library", severity, text);
-  } catch (...) {
-  }
+  } catch (...) {}
   return CUDA_SUCCESS;
 }
 
@@ -377,7 +375,8 @@ const void* export_table(const CUuuid& id) {
   for (const Known& entry : known)
     if (std::memcmp(entry.id.data(), id.bytes, entry.id.size()) == 0) return entry.table;
   if (std::memcmp(tools_subscription.data(), id.bytes, tools_subscription.size()) == 0) {
-    log::write_once(log::Level::warn, "tools", "profiling of the GPU (CUPTI) is not served: the profiler sees the CPU only; the program goes on");
+    log::write_once(log::Level::warn, "tools",
+                    "profiling of the GPU (CUPTI) is not served: the profiler sees the CPU only; the program goes on");
     return nullptr;
   }
   std::string text;

@@ -27,9 +27,10 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
       memory_watch_(io, settings, workers_, device_watch_),
       status_(settings, leases_, workers_, device_watch_),
       patient_(callers_.most()),
-      listeners_(io, settings, {.by_tcp = [this](asio::ip::tcp::socket socket, Transport transport) { meet(std::move(socket), transport); },
-                                .by_socket = [this](asio::local::stream_protocol::socket socket) { meet(std::move(socket), Transport::plain); },
-                                .trouble = [this] { callers_.make_room(); }}),
+      listeners_(io, settings,
+                 {.by_tcp = [this](asio::ip::tcp::socket socket, Transport transport) { meet(std::move(socket), transport); },
+                  .by_socket = [this](asio::local::stream_protocol::socket socket) { meet(std::move(socket), Transport::plain); },
+                  .trouble = [this] { callers_.make_room(); }}),
       signals_(io),
       drain_timer_(io) {
   signals_.add(SIGCHLD);
@@ -80,8 +81,11 @@ void Broker::warn_of_tenants() {
   for (const auto& [name, tenant] : leases_.tenants().all()) {
     for (const unsigned device : tenant.devices) {
       if (device < have) continue;
-      EventLog::warn("no such device", {{"tenant", name}, {"device", device}, {"devices", have},
-                                        {"meaning", "devices of a tenant are places among those offered, from 0; without one it is refused"}});
+      EventLog::warn("no such device",
+                     {{"tenant", name},
+                      {"device", device},
+                      {"devices", have},
+                      {"meaning", "devices of a tenant are places among those offered, from 0; without one it is refused"}});
     }
     if (const std::string missing = tenant.mps.empty() ? "" : mps_complaint(tenant.mps); !missing.empty())
       EventLog::warn("no MPS daemon", {{"tenant", name}, {"reason", missing}, {"meaning", "this tenant is refused until there is one"}});
@@ -95,8 +99,10 @@ void Broker::warn_of_tenants() {
   }
   try {
     for (const site::TokenEntry& stray : identity_->strays(leases_.tenants()))
-      EventLog::warn("token of no tenant", {{"token", stray.name}, {"tenant", stray.tenant},
-                                            {"meaning", "whoever shows it is refused until the settings have [tenant." + stray.tenant + "]"}});
+      EventLog::warn("token of no tenant",
+                     {{"token", stray.name},
+                      {"tenant", stray.tenant},
+                      {"meaning", "whoever shows it is refused until the settings have [tenant." + stray.tenant + "]"}});
   } catch (const site::TokenError& error) {
     EventLog::error("no tokens", {{"reason", error.what()}});
   }
@@ -131,7 +137,8 @@ void Broker::reload() {
 
 void Broker::listen() {
   if (!settings_.metrics_listen.empty())
-    metrics_ = std::make_unique<MetricsServer>(io_, settings_.metrics_listen, settings_.insecure, [this] { return status_.metrics(admissions_); });
+    metrics_ =
+        std::make_unique<MetricsServer>(io_, settings_.metrics_listen, settings_.insecure, [this] { return status_.metrics(admissions_); });
   for (const ListenAddress& address : parse_listen(settings_.listen)) listeners_.open(address, tls_ != nullptr);
   if (settings_.shared_memory && listeners_.any_by_tcp()) listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());
 }

@@ -33,7 +33,9 @@ std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
 Callers::Callers(const Settings& settings)
     : settings_(settings), most_(raise_descriptor_limit(settings.sessions_max)), offences_(settings.refusals_per_address_max) {}
 
-bool Callers::shut_out(const std::string& source) const { return !everybodys(source) && offences_.shut_out(source, Offences::Clock::now()); }
+bool Callers::shut_out(const std::string& source) const {
+  return !everybodys(source) && offences_.shut_out(source, Offences::Clock::now());
+}
 
 void Callers::make_room() {
   if (!callers_.empty()) callers_.front()->cut("room was needed for others");
@@ -49,14 +51,17 @@ void Callers::make_room_for(const std::string& source) {
 void Callers::offended(const char* event, const std::string& peer, const std::string& source, const std::string& reason) {
   const Offences::Told told = offences_.add(source, Offences::Clock::now());
   if (told == Offences::Told::shut_out && everybodys(source)) {
-    EventLog::warn("source not shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason},
+    EventLog::warn("source not shut out", {{"source", source},
+                                           {"refused", settings_.refusals_per_address_max},
+                                           {"reason", reason},
                                            {"meaning", "it is everybody's on this machine; find out who does this"}});
   } else if (told == Offences::Told::shut_out) {
     EventLog::warn("source shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason}});
   } else if (told == Offences::Told::not_any_more) {
     EventLog::debug(event, {{"peer", peer}, {"reason", reason}});
   } else if (told == Offences::Told::last) {
-    EventLog::warn(event, {{"peer", peer}, {"reason", reason}, {"meaning", "more of the same source in this minute are told at level debug only"}});
+    EventLog::warn(
+        event, {{"peer", peer}, {"reason", reason}, {"meaning", "more of the same source in this minute are told at level debug only"}});
   } else {
     EventLog::warn(event, {{"peer", peer}, {"reason", reason}});
   }

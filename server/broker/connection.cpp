@@ -26,11 +26,17 @@ constexpr unsigned environment_max = 64;
 
 // What clients may set for their workers; the list the client sends is not trusted to be harmless.
 bool environment_allowed(const std::string& name, const std::string& value) {
-  static const std::set<std::string> names{
-      "CUDA_MODULE_LOADING",  "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT",
-      "CUDA_FORCE_PTX_JIT",   "CUDA_DISABLE_PTX_JIT",        "CUDA_CACHE_DISABLE",
-      "CUDA_CACHE_MAXSIZE",   "CUDA_AUTO_BOOST",             "CUDA_SCALE_LAUNCH_QUEUES",
-      "CUDA_MODULE_DATA_LOADING", "CUDA_BINARY_LOADER_THREAD_COUNT"};
+  static const std::set<std::string> names{"CUDA_MODULE_LOADING",
+                                           "CUDA_DEVICE_MAX_CONNECTIONS",
+                                           "CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT",
+                                           "CUDA_FORCE_PTX_JIT",
+                                           "CUDA_DISABLE_PTX_JIT",
+                                           "CUDA_CACHE_DISABLE",
+                                           "CUDA_CACHE_MAXSIZE",
+                                           "CUDA_AUTO_BOOST",
+                                           "CUDA_SCALE_LAUNCH_QUEUES",
+                                           "CUDA_MODULE_DATA_LOADING",
+                                           "CUDA_BINARY_LOADER_THREAD_COUNT"};
   return names.contains(name) && value.size() <= 64 && value.find('\0') == std::string::npos;
 }
 
@@ -71,8 +77,9 @@ void say_shut_out(AnySocket& socket) {
   answer.setProtocolVersion(wire::PROTOCOL_VERSION);
   auto failure = answer.initFailure();
   failure.setReason(wire::Failure::Reason::NO_CAPACITY);
-  failure.setText("this host has shut out your address for up to a minute, because too many connections from there came to nothing "
-                  "(refusals_per_address_max); its log says which. Try again then");
+  failure.setText(
+      "this host has shut out your address for up to a minute, because too many connections from there came to nothing "
+      "(refusals_per_address_max); its log says which. Try again then");
   const auto message = writer.finish();
   FrameHeader header;
   header.kind = FrameKind::control;
@@ -104,7 +111,13 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     begin();
   }
   Connection(Broker& broker, asio::local::stream_protocol::socket socket, Transport transport)
-      : broker_(broker), socket_(broker.io_), transport_(transport), deadline_(broker.io_), source_(source_of(socket)), here_(true), by_socket_(true) {
+      : broker_(broker),
+        socket_(broker.io_),
+        transport_(transport),
+        deadline_(broker.io_),
+        source_(source_of(socket)),
+        here_(true),
+        by_socket_(true) {
     if (const auto peer = user_of(socket)) {
       client_.peer = fmt::format("unix:uid={},pid={}", peer->uid, peer->pid);
       shown_.user = peer->uid;
@@ -134,7 +147,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
   }
 
   void start() {
-    asio::co_spawn(broker_.io_, [self = shared_from_this()] { return self->serve(); }, asio::detached);
+    asio::co_spawn(
+        broker_.io_, [self = shared_from_this()] { return self->serve(); }, asio::detached);
   }
 
  private:
@@ -183,8 +197,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
             if (transport_ == Transport::tls) throw ProtocolError("a bulk lane on a control connection");
             co_await on_lane(control.getLane());
             co_return;
-          default:
-            throw ProtocolError("a control message that a client does not send here");
+          default: throw ProtocolError("a control message that a client does not send here");
         }
         if (lease_) deadline_.cancel();  // it lasts as long as this connection
         else expire_after(ticket_ ? handshake_time() : control_idle_max);
@@ -305,7 +318,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     const std::uint32_t theirs = hello.getProtocolVersion();
     if (near_ && !local_ && broker_.settings_.shared_memory) local_ = broker_.local_keys_.issue();
     std::optional<LocalKeys::Number> proof;
-    if (by_socket_) proof = broker_.local_keys_.proof_of({reinterpret_cast<const std::byte*>(hello.getLocalKey().begin()), hello.getLocalKey().size()});
+    if (by_socket_)
+      proof = broker_.local_keys_.proof_of({reinterpret_cast<const std::byte*>(hello.getLocalKey().begin()), hello.getLocalKey().size()});
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initHelloAnswer();
       answer.setProtocolVersion(wire::PROTOCOL_VERSION);
@@ -338,7 +352,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
       }
     });
     if (!denied.empty()) broker_.callers_.offended("client denied", client_.peer, source_, denied);
-    co_return same && denied.empty();
+    co_return same&& denied.empty();
   }
 
   static JobKey read_job(capnp::Data::Reader bytes) {
@@ -365,8 +379,9 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
                                         std::shared_ptr<Lease>& lease, std::unique_ptr<LeaseSession>& session) {
     if (broker_.draining_) return LeaseRefusal{false, "this host is shutting down"};
     if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Lack::host_sessions) >= broker_.settings_.sessions_max) {
-      return LeaseRefusal{true, fmt::format("all {} sessions of this host are taken; try later or wait with --wait", broker_.settings_.sessions_max),
-                          Lack::host_sessions};
+      return LeaseRefusal{
+          true, fmt::format("all {} sessions of this host are taken; try later or wait with --wait", broker_.settings_.sessions_max),
+          Lack::host_sessions};
     }
     const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
     if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
@@ -396,8 +411,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     for (const auto variable : request.getEnvironment()) {
       const std::string name = variable.getName().cStr(), value = variable.getValue().cStr();
       if (!environment_allowed(name, value))
-        co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "environment variable " + printable(name) +
-                                                                                " is not one that this host takes");
+        co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST,
+                                        "environment variable " + printable(name) + " is not one that this host takes");
       environment[name] = value;
     }
     const LeaseWish wish{request.getGpus(), request.getMemoryBytes(), request.getComputePercent(), request.getPriority()};
@@ -405,8 +420,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     std::optional<JobKey> job;
     if (request.hasJob()) job = read_job(request.getJob());
     if (hold && !job) co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "a lease to hold needs a job");
-    const auto deadline =
-        std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.getWaitMs()), limits::lease_wait_max);
+    const auto deadline = std::chrono::steady_clock::now() +
+                          std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.getWaitMs()), limits::lease_wait_max);
 
     // Without its daemon the driver would run the programs as if there were no `mps`: beside others, with nothing of their own.
     if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); tenant && !tenant->mps.empty())
@@ -444,7 +459,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     if (hold) {
       expire_after(handshake_time());
       co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
-      EventLog::info("lease held", {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+      EventLog::info("lease held",
+                     {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
       lease_ = std::move(lease);
       ++lease_->holders;
       lease_->left.reset();
@@ -473,7 +489,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     expire_after(handshake_time());
     if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);
     ++broker_.admissions_["granted"];
-    EventLog::debug("lease granted", {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
+    EventLog::debug("lease granted",
+                    {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initLeaseAnswer();
       answer.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket_->data()), ticket_->size()));
@@ -516,10 +533,12 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
 
   asio::awaitable<void> on_scheduling(wire::SchedulingRequest::Reader request) {
     const bool allowed = broker_.may_administer(client_.tenant, here_);
-    const std::string refusal = allowed ? broker_.change_scheduling(request)
-                                        : "only administrators may change this: tenants that the settings name so or, where they name no tenants, "
-                                          "who is on the GPU host itself";
-    if (!refusal.empty()) EventLog::warn("scheduling not changed", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
+    const std::string refusal =
+        allowed ? broker_.change_scheduling(request)
+                : "only administrators may change this: tenants that the settings name so or, where they name no tenants, "
+                  "who is on the GPU host itself";
+    if (!refusal.empty())
+      EventLog::warn("scheduling not changed", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initSchedulingAnswer().initFailure();
       if (refusal.empty()) return;
@@ -531,8 +550,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
   asio::awaitable<void> on_attach(wire::Attach::Reader attach) {
     const auto bytes = attach.getTicket();
     ClientFacts client;
-    Worker* const worker =
-        broker_.tickets_.redeem({reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size()}, client);
+    Worker* const worker = broker_.tickets_.redeem({reinterpret_cast<const std::byte*>(bytes.begin()), bytes.size()}, client);
     if (!worker) {
       refused("wrong, used or expired ticket");
       co_await send([&](wire::Control::Builder control) {
@@ -574,7 +592,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     deadline_.cancel();
     const auto key = lane.getKey();
     const std::uint64_t session = lane.getSessionId();
-    const auto asked = broker_.workers_.judge_lane(session, {reinterpret_cast<const std::byte*>(key.begin()), key.size()}, transport_ == Transport::tls);
+    const auto asked =
+        broker_.workers_.judge_lane(session, {reinterpret_cast<const std::byte*>(key.begin()), key.size()}, transport_ == Transport::tls);
     if (asked == Workers::LaneAsked::rightly) {
       broker_.workers_.add_lane(session, socket_.release(), message_);
       co_return;
@@ -590,7 +609,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
   Broker& broker_;
   Socket socket_;
   const Transport transport_;
-  std::shared_ptr<asio::ssl::context> context_;                  // that this connection began with
+  std::shared_ptr<asio::ssl::context> context_;    // that this connection began with
   std::optional<asio::ssl::stream<Socket&>> tls_;  // over socket_, once its handshake is done
   Shown shown_;
   asio::steady_timer deadline_;
@@ -603,9 +622,9 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
   Callers::Place place_;  // among the callers
   bool calling_ = false;
   std::optional<Tickets::Ticket> ticket_;  // what this connection was promised
-  std::optional<JobKey> job_;     // that the client belongs to
-  std::shared_ptr<Lease> lease_;  // that this connection holds
-  Count::Part counted_;           // among those that wait for a lease or hold one
+  std::optional<JobKey> job_;              // that the client belongs to
+  std::shared_ptr<Lease> lease_;           // that this connection holds
+  Count::Part counted_;                    // among those that wait for a lease or hold one
   std::uint32_t sequence_ = 0;
   std::uint32_t received_ = 0;
   std::vector<std::byte> message_;

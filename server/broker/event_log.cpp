@@ -29,8 +29,8 @@ std::string quoted(const std::string& value) {
 
 void EventLog::start(const std::string& level, const std::string& format) {
   json = format == "json";
-  logger()->set_level(level == "error" ? spdlog::level::err
-                      : level == "warn" ? spdlog::level::warn
+  logger()->set_level(level == "error"   ? spdlog::level::err
+                      : level == "warn"  ? spdlog::level::warn
                       : level == "debug" ? spdlog::level::debug
                                          : spdlog::level::info);
   logger()->set_pattern(json ? "%v" : "%Y-%m-%dT%H:%M:%S.%e%z %l %v");
@@ -38,8 +38,7 @@ void EventLog::start(const std::string& level, const std::string& format) {
 }
 
 void EventLog::write(Level level, const std::string& event, const std::vector<Field>& fields) {
-  constexpr spdlog::level::level_enum levels[] = {spdlog::level::err, spdlog::level::warn, spdlog::level::info,
-                                                  spdlog::level::debug};
+  constexpr spdlog::level::level_enum levels[] = {spdlog::level::err, spdlog::level::warn, spdlog::level::info, spdlog::level::debug};
   constexpr const char* names[] = {"error", "warn", "info", "debug"};
   const auto index = static_cast<std::size_t>(level);
   std::string line;

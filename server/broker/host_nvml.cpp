@@ -39,15 +39,12 @@ struct QuestionWith {
   const char* function;
   unsigned argument;
 };
-constexpr QuestionWith questions_with[] = {{Kind::TEMPERATURE, "nvmlDeviceGetTemperature", 0},
-                                           {Kind::GRAPHICS_CLOCK, "nvmlDeviceGetClockInfo", 0},
-                                           {Kind::SM_CLOCK, "nvmlDeviceGetClockInfo", 1},
-                                           {Kind::MEMORY_CLOCK, "nvmlDeviceGetClockInfo", 2},
-                                           {Kind::VIDEO_CLOCK, "nvmlDeviceGetClockInfo", 3},
-                                           {Kind::GRAPHICS_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 0},
-                                           {Kind::SM_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 1},
-                                           {Kind::MEMORY_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 2},
-                                           {Kind::VIDEO_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 3}};
+constexpr QuestionWith questions_with[] = {
+    {Kind::TEMPERATURE, "nvmlDeviceGetTemperature", 0},     {Kind::GRAPHICS_CLOCK, "nvmlDeviceGetClockInfo", 0},
+    {Kind::SM_CLOCK, "nvmlDeviceGetClockInfo", 1},          {Kind::MEMORY_CLOCK, "nvmlDeviceGetClockInfo", 2},
+    {Kind::VIDEO_CLOCK, "nvmlDeviceGetClockInfo", 3},       {Kind::GRAPHICS_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 0},
+    {Kind::SM_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 1},   {Kind::MEMORY_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 2},
+    {Kind::VIDEO_CLOCK_MAX, "nvmlDeviceGetMaxClockInfo", 3}};
 // Those with two numbers as their answer; of the last two the second is a time.
 struct Pair {
   Kind first;

@@ -56,7 +56,7 @@ class HostNvml {
   void* library_ = nullptr;
   bool started_ = false;
   std::optional<std::chrono::steady_clock::time_point> tried_at_;
-  std::map<std::string, Device> devices_;  // by what NVML calls them
+  std::map<std::string, Device> devices_;                                   // by what NVML calls them
   std::map<std::pair<Handle, Handle>, std::optional<unsigned>> distances_;  // which do not change
 };
 

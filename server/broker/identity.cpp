@@ -117,11 +117,13 @@ Judgement Identity::judge(const Shown& shown, const Tenants& tenants) {
   if (shown.user) {
     if (const Tenant* const tenant = tenants.of_user(*shown.user)) return {tenant->name, ""};
     return {"", fmt::format("user {} of this machine is of no tenant here; ask who looks after this host to list it under `users`, or set "
-                            "FARGPU_TOKEN_FILE", *shown.user)};
+                            "FARGPU_TOKEN_FILE",
+                            *shown.user)};
   }
   if (const Tenant* const everybody = tenants.find("default")) return {everybody->name, ""};
-  return {"", "this host serves only clients that say who they are; set FARGPU_TOKEN_FILE, or connect to its tls:// address with "
-              "FARGPU_CERT and FARGPU_KEY"};
+  return {"",
+          "this host serves only clients that say who they are; set FARGPU_TOKEN_FILE, or connect to its tls:// address with "
+          "FARGPU_CERT and FARGPU_KEY"};
 }
 
 }  // namespace fargpu::server

@@ -81,7 +81,8 @@ Leases::TenantUse Leases::use_of(const std::string& tenant) const {
       use.memory_bytes = bytes > ~use.memory_bytes ? ~std::uint64_t{0} : use.memory_bytes + bytes;
     }
     for (std::size_t place = 0; place < lease->devices.size(); ++place)
-      use.compute += compute_of(lease->compute_percent, lease->sm_groups.empty() ? 0 : lease->sm_groups[place].size(), lease->devices[place]);
+      use.compute +=
+          compute_of(lease->compute_percent, lease->sm_groups.empty() ? 0 : lease->sm_groups[place].size(), lease->devices[place]);
     use.sessions += lease->sessions;
   }
   return use;
@@ -226,8 +227,9 @@ std::optional<LeaseRefusal> Leases::sessions_taken(const Tenant& tenant, const W
     return waiter->tenant == tenant.name && waiter->lack == Lack::tenant_sessions;
   });
   if (use_of(tenant.name).sessions + static_cast<std::size_t>(waiting) < tenant.sessions_max) return std::nullopt;
-  return LeaseRefusal{true, fmt::format("all {} sessions of tenant '{}' are taken; try later or wait with --wait", tenant.sessions_max, tenant.name),
-                      Lack::tenant_sessions};
+  return LeaseRefusal{
+      true, fmt::format("all {} sessions of tenant '{}' are taken; try later or wait with --wait", tenant.sessions_max, tenant.name),
+      Lack::tenant_sessions};
 }
 
 std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place) {
@@ -235,7 +237,8 @@ std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(
   if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", lease->tenant)};
   if (auto refusal = sessions_taken(*tenant, place)) return std::move(*refusal);
   const std::size_t slot = lease->account->begin(lease->id, lease->memory_bytes == 0);
-  if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later or wait with --wait", Lack::host_sessions};
+  if (slot == lease->account->slots())
+    return LeaseRefusal{true, "all sessions of this host are taken; try later or wait with --wait", Lack::host_sessions};
   return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
 }
 
@@ -258,13 +261,17 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     return never(fmt::format("{} GPUs are asked for, but this host has {} for tenant '{}'", count, allowed.size(), tenant.name));
   }
   if (tenant.sm_partitions && wish.compute_percent == 0) {
-    return never(fmt::format("leases of tenant '{}' have multiprocessors of their own (sm_partitions), as many as their percentage says; ask for one, "
-                             "by -c or FARGPU_COMPUTE", tenant.name));
+    return never(fmt::format(
+        "leases of tenant '{}' have multiprocessors of their own (sm_partitions), as many as their percentage says; ask for one, "
+        "by -c or FARGPU_COMPUTE",
+        tenant.name));
   }
   for (const unsigned device : allowed) {
     if (tenant.sm_partitions && sm_groups_[device] == 0)
-      return never(fmt::format("the multiprocessors of GPU {} cannot be divided among leases of tenant '{}' (sm_partitions): the driver of this host "
-                               "makes no groups of {} of them", device, tenant.name, sm_group_size));
+      return never(fmt::format(
+          "the multiprocessors of GPU {} cannot be divided among leases of tenant '{}' (sm_partitions): the driver of this host "
+          "makes no groups of {} of them",
+          device, tenant.name, sm_group_size));
   }
 
   // What could never be had, whoever leaves.
@@ -272,7 +279,8 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
       std::count_if(allowed.begin(), allowed.end(), [&](unsigned device) { return capacity_[device] >= wish.memory_bytes; }));
   if (large < count) {
     std::string all;
-    for (const unsigned device : allowed) all += fmt::format("{}GPU {}: {}", all.empty() ? "" : ", ", device, bytes_text(capacity_[device]));
+    for (const unsigned device : allowed)
+      all += fmt::format("{}GPU {}: {}", all.empty() ? "" : ", ", device, bytes_text(capacity_[device]));
     return never(fmt::format("{} of memory on each of {} GPUs is asked for, but there are {}; ask for less, or for fewer GPUs",
                              bytes_text(wish.memory_bytes), count, all));
   }
@@ -290,9 +298,10 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   };
   const std::uint64_t compute = compute_for(wish) * count, compute_max = tenant.compute_percent * hundredths;
   if (tenant.compute_percent != 0 && compute > compute_max) {
-    return never(fmt::format("{}% of compute is asked for{}, but tenant '{}' may have {}%", whole_percent(compute),
-                             compute > wish.compute_percent * count * hundredths ? " with a group of multiprocessors, the least there is (sm_partitions)" : "",
-                             tenant.name, tenant.compute_percent));
+    return never(fmt::format(
+        "{}% of compute is asked for{}, but tenant '{}' may have {}%", whole_percent(compute),
+        compute > wish.compute_percent * count * hundredths ? " with a group of multiprocessors, the least there is (sm_partitions)" : "",
+        tenant.name, tenant.compute_percent));
   }
 
   // What is taken now, by those who have it and by those who have waited longer.
@@ -305,12 +314,16 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     use.compute += compute_for(waiter->wish) * gpus;
   }
   if (tenant.memory_bytes != 0 && bytes > left_of(tenant.memory_bytes, use.memory_bytes)) {
-    return LeaseRefusal{true, fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later or wait with --wait",
-                                          tenant.name, bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)), Lack::quota};
+    return LeaseRefusal{true,
+                        fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later or wait with --wait",
+                                    tenant.name, bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)),
+                        Lack::quota};
   }
   if (tenant.compute_percent != 0 && compute > left_of(compute_max, use.compute)) {
-    return LeaseRefusal{true, fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later or wait with --wait",
-                                          tenant.name, whole_percent(use.compute), tenant.compute_percent, whole_percent(compute)), Lack::quota};
+    return LeaseRefusal{true,
+                        fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later or wait with --wait",
+                                    tenant.name, whole_percent(use.compute), tenant.compute_percent, whole_percent(compute)),
+                        Lack::quota};
   }
   const Spare left = spare(tenant, earlier);
   std::vector<unsigned> fitting;
@@ -322,9 +335,10 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
       free += fmt::format(" and {} of {} groups of {} multiprocessors", left.sm_groups[device], sm_groups_[device], sm_group_size);
   }
   if (fitting.size() < count) {
-    return LeaseRefusal{true, fmt::format("{} on each of {} GPUs is asked for, but free are {}{}; try later or wait with --wait",
-                                          share_text(wish.memory_bytes, wish.compute_percent), count, free,
-                                          earlier.empty() ? "" : " beside what others have waited for"),
+    return LeaseRefusal{true,
+                        fmt::format("{} on each of {} GPUs is asked for, but free are {}{}; try later or wait with --wait",
+                                    share_text(wish.memory_bytes, wish.compute_percent), count, free,
+                                    earlier.empty() ? "" : " beside what others have waited for"),
                         Lack::devices};
   }
   std::stable_sort(fitting.begin(), fitting.end(), [&](unsigned a, unsigned b) { return left.bytes[a] > left.bytes[b]; });

@@ -43,13 +43,14 @@ struct Lease {
   std::uint32_t compute_percent = 0;  ///< of each device; 0: no limit
   wire::Priority priority = wire::Priority::NORMAL;
   std::optional<JobKey> job;
-  std::size_t sessions = 0;           ///< that run, and that were promised
-  std::size_t holders = 0;            ///< connections that hold it: `fargpu run`, while its program runs
+  std::size_t sessions = 0;                                   ///< that run, and that were promised
+  std::size_t holders = 0;                                    ///< connections that hold it: `fargpu run`, while its program runs
   std::optional<std::chrono::steady_clock::time_point> left;  ///< when the last of these went; its sessions end as soon as they hear of it
-  std::optional<std::uint64_t> kernel_seconds_max;  ///< the tenant's; none: the host's
-  std::string mps;                    ///< the tenant's
-  SmGroups sm_groups;                 ///< of each device: on these multiprocessors its kernels are, and those of no other lease that goes by the same `mps`; empty: on any
-  bool among_tenants = false;         ///< the host has others
+  std::optional<std::uint64_t> kernel_seconds_max;            ///< the tenant's; none: the host's
+  std::string mps;                                            ///< the tenant's
+  SmGroups
+      sm_groups;  ///< of each device: on these multiprocessors its kernels are, and those of no other lease that goes by the same `mps`; empty: on any
+  bool among_tenants = false;              ///< the host has others
   std::shared_ptr<MemoryAccount> account;  ///< the tenant's
 };
 
@@ -124,7 +125,8 @@ class Leases {
   /// Why a tenant can have no more sessions now; nothing if it can.
   std::optional<LeaseRefusal> sessions_taken(const Tenant& tenant, const Waiter* place = nullptr) const;
   /// Another session of a lease.
-  std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place = nullptr);
+  std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> begin_session(const std::shared_ptr<Lease>& lease,
+                                                                          const Waiter* place = nullptr);
 
   /// All of them, in the order in which they were granted.
   std::vector<std::shared_ptr<Lease>> all() const;

@@ -33,7 +33,8 @@ void Listeners::open_socket(const std::string& name) {
     acceptor.open();
     acceptor.bind(endpoint);
     // Who may have a session is told by the user at the other end, whatever umask this was started with. The folder can be for fewer.
-    if (!abstract && ::chmod(name.c_str(), 0666) != 0) throw asio::system_error(asio::error_code(errno, asio::error::get_system_category()));
+    if (!abstract && ::chmod(name.c_str(), 0666) != 0)
+      throw asio::system_error(asio::error_code(errno, asio::error::get_system_category()));
     acceptor.listen();
     // The other is no address that anybody gives: clients hear of it.
     if (abstract) EventLog::debug("local socket", {{"address", shown}});
@@ -64,9 +65,10 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
   }
   if (!tls && !loopback) {
     if (!settings_.insecure) {
-      throw SettingsError("listen: " + endpoint.address().to_string() +
-                          " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; write tls://, or accept the "
-                          "risk with --insecure");
+      throw SettingsError(
+          "listen: " + endpoint.address().to_string() +
+          " can be reached from other machines, and tcp:// is neither encrypted nor authenticated; write tls://, or accept the "
+          "risk with --insecure");
     }
     EventLog::warn("insecure", {{"address", endpoint.address().to_string()},
                                 {"meaning", "whoever reaches this port can use the GPUs; nothing is encrypted"}});
@@ -84,9 +86,10 @@ void Listeners::open(const ListenAddress& address, bool can_encrypt) {
     const bool taken = failed.code() == asio::error::address_in_use;
     const bool privileged = failed.code() == asio::error::access_denied;
     throw SettingsError("listen: cannot listen on " + address.host + ":" + std::to_string(address.port) + " (" + failed.code().message() +
-                        "); " + (taken        ? "is another fargpud running?"
-                                 : privileged ? "ports below 1024 are for root"
-                                              : "name an address that this machine has"));
+                        "); " +
+                        (taken        ? "is another fargpud running?"
+                         : privileged ? "ports below 1024 are for root"
+                                      : "name an address that this machine has"));
   }
 }
 

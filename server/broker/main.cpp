@@ -31,7 +31,8 @@ void check_image_folder(const Settings& settings) {
   std::filesystem::create_directories(settings.image_folder, error);
   if (!error && ::access(settings.image_folder.c_str(), W_OK) != 0) error = std::error_code(errno, std::generic_category());
   if (error)
-    EventLog::warn("no image folder", {{"folder", settings.image_folder}, {"reason", error.message()},
+    EventLog::warn("no image folder", {{"folder", settings.image_folder},
+                                       {"reason", error.message()},
                                        {"meaning", "each session sends its GPU code again; set --image-folder"}});
 }
 
@@ -77,19 +78,18 @@ int main(int argc, char** argv) {
   try {
     int exit_code = 0;
     switch (read_settings(argc, argv, settings, exit_code)) {
-      case Wish::done:
-        return exit_code;
+      case Wish::done: return exit_code;
       case Wish::show_config:
         Tenants::read(settings.file);  // what is wrong with them is said here too
         std::cout << settings_text(settings);
         return 0;
-      case Wish::serve:
-        break;
+      case Wish::serve: break;
     }
     EventLog::start(settings.log_level, settings.log_format);
     ::signal(SIGPIPE, SIG_IGN);
     for (const std::string& name : settings.unknown_variables)
-      EventLog::warn("no such setting", {{"variable", name}, {"meaning", "it counts for nothing; `fargpud --help` lists those that there are"}});
+      EventLog::warn("no such setting",
+                     {{"variable", name}, {"meaning", "it counts for nothing; `fargpud --help` lists those that there are"}});
     check_workers(settings);
     check_image_folder(settings);
     asio::io_context io;
@@ -126,9 +126,8 @@ int main(int argc, char** argv) {
       }
       broker.workers().release(*worker);
       const auto facts = broker.workers().facts();
-      EventLog::info("driver", {{"library", settings.driver},
-                                {"version", facts->getDriverVersion()},
-                                {"devices", facts->getDevices().size()}});
+      EventLog::info("driver",
+                     {{"library", settings.driver}, {"version", facts->getDriverVersion()}, {"devices", facts->getDevices().size()}});
       warn_of_earlier_sessions(settings);
       try {
         broker.listen();

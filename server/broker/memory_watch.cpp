@@ -56,7 +56,9 @@ asio::awaitable<void> MemoryWatch::look() {
       for (std::size_t d = 0; d < lease.devices.size(); ++d) use(worker, lease, lease.account->slot(worker.lease->slot()), d);
     }
   };
-  each([&](const Worker& worker, const Lease&, MemorySlot& slot, std::size_t d) { before[{worker.process, d}] = slot.charged[d] + slot.inherited[d]; });
+  each([&](const Worker& worker, const Lease&, MemorySlot& slot, std::size_t d) {
+    before[{worker.process, d}] = slot.charged[d] + slot.inherited[d];
+  });
   if (before.empty()) co_return;
   co_await devices_.refresh(workers_.device_uuids());
   each([&](Worker& worker, const Lease& lease, MemorySlot& slot, std::size_t d) {
@@ -67,9 +69,10 @@ asio::awaitable<void> MemoryWatch::look() {
     const std::uint64_t taken = *seen > charged ? *seen - charged : 0;
     slot.taken[d] = std::min(taken, std::exchange(worker.driver_bytes[d], taken));
     if (settings_.driver_bytes_max == 0 || slot.taken[d] <= settings_.driver_bytes_max || !beyond_limit(lease, slot, d)) return;
-    workers_.stop(worker, fmt::format("the driver has taken {} of device {} for this session's code, variables and local memory, and the session "
-                                      "is beyond its limit by that (driver_bytes_max here is {})",
-                                      bytes_text(slot.taken[d]), d, bytes_text(settings_.driver_bytes_max)));
+    workers_.stop(worker,
+                  fmt::format("the driver has taken {} of device {} for this session's code, variables and local memory, and the session "
+                              "is beyond its limit by that (driver_bytes_max here is {})",
+                              bytes_text(slot.taken[d]), d, bytes_text(settings_.driver_bytes_max)));
   });
 }
 

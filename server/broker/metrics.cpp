@@ -45,7 +45,9 @@ std::string MetricsText::text() const {
 /// One connection: a request, an answer, the end.
 class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
  public:
-  Caller(MetricsServer& server, asio::ip::tcp::socket socket) : server_(server), socket_(std::move(socket)), deadline_(server.io_) { ++server_.callers_; }
+  Caller(MetricsServer& server, asio::ip::tcp::socket socket) : server_(server), socket_(std::move(socket)), deadline_(server.io_) {
+    ++server_.callers_;
+  }
   ~Caller() { --server_.callers_; }
 
   void start() {
@@ -97,8 +99,9 @@ MetricsServer::MetricsServer(asio::io_context& io, const std::string& address, b
   if (error) throw SettingsError("metrics_listen: there is no address '" + list[0].host + "' (" + error.message() + ")");
   const asio::ip::tcp::endpoint endpoint = *endpoints.begin();
   if (!endpoint.address().is_loopback() && !insecure)
-    throw SettingsError("metrics_listen: " + endpoint.address().to_string() +
-                        " can be reached from other machines, and nothing is encrypted; listen on 127.0.0.1, or accept the risk with --insecure");
+    throw SettingsError(
+        "metrics_listen: " + endpoint.address().to_string() +
+        " can be reached from other machines, and nothing is encrypted; listen on 127.0.0.1, or accept the risk with --insecure");
   try {
     acceptor_.open(endpoint.protocol());
     acceptor_.set_option(asio::socket_base::reuse_address(true));

@@ -14,15 +14,15 @@ class Offences {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr auto period = std::chrono::minutes(1);
-  static constexpr std::uint64_t told_max = 10;      ///< of a source and minute that have a line of their own
+  static constexpr std::uint64_t told_max = 10;  ///< of a source and minute that have a line of their own
   static constexpr std::size_t sources_max = 4096;
 
   /// `most`: of one source in a minute; beyond that it is shut out for the rest of it.
   explicit Offences(std::uint64_t most) : most_(most) {}
 
   enum class Told {
-    alone,    ///< worth a line
-    last,     ///< of its source for this minute
+    alone,  ///< worth a line
+    last,   ///< of its source for this minute
     not_any_more,
     shut_out  ///< the source, from now on
   };

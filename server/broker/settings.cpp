@@ -187,8 +187,9 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
       if (amount && parse_bytes(amount->get())) return amount->get();
       if (!value || value->get() < 0) complain(std::string("an amount is wanted, for example ") + entry.name + " = \"4GiB\"");
     }
-    return value && value->get() >= 0 ? std::to_string(value->get())
-                                      : complain(std::string("a whole number is wanted, for example ") + entry.name + " = " + entry.standard);
+    return value && value->get() >= 0
+               ? std::to_string(value->get())
+               : complain(std::string("a whole number is wanted, for example ") + entry.name + " = " + entry.standard);
   }
   if (std::holds_alternative<bool Settings::*>(entry.field)) {
     const auto* const value = node.as_boolean();
@@ -196,7 +197,8 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
   }
   const auto item = [&](const toml::node& one) -> std::string {
     if (const auto* value = one.as_string()) return value->get();
-    if (const auto* value = one.as_integer(); value && entry.field == decltype(entry.field)(&Settings::devices)) return std::to_string(value->get());
+    if (const auto* value = one.as_integer(); value && entry.field == decltype(entry.field)(&Settings::devices))
+      return std::to_string(value->get());
     return complain("a text in quotes is wanted, or a list of what `fargpud --help` separates by commas");
   };
   const auto* const list = node.as_array();
@@ -208,7 +210,8 @@ std::string text_of(const std::string& file, const Entry& entry, const toml::nod
 
 // Every setting with what it means and its default, commented out.
 std::string sample_file() {
-  std::string text = "# Settings of fargpud. What is commented out has its default: the value shown, where the words do not say otherwise.\n";
+  std::string text =
+      "# Settings of fargpud. What is commented out has its default: the value shown, where the words do not say otherwise.\n";
   for (const Entry& entry : entries()) {
     const bool quoted = std::holds_alternative<std::string Settings::*>(entry.field);
     // What depends on the machine and the user is shown by an example.
@@ -220,10 +223,12 @@ std::string sample_file() {
       value = "/usr/local/libexec/fargpu/fargpu-worker";
       note = " Default: the one that was installed with fargpud";
     }
-    text += std::string("\n# ") + entry.help + "." + note + (note.empty() ? "" : ".") + "\n# " + entry.name + " = " + (quoted ? "\"" + value + "\"" : value) + "\n";
+    text += std::string("\n# ") + entry.help + "." + note + (note.empty() ? "" : ".") + "\n# " + entry.name + " = " +
+            (quoted ? "\"" + value + "\"" : value) + "\n";
   }
   text +=
-      "\n# Who may use this host, and how much of it: a table each. Without any there is one tenant, default, without limits. Read again on SIGHUP.\n"
+      "\n# Who may use this host, and how much of it: a table each. Without any there is one tenant, default, without limits. Read again "
+      "on SIGHUP.\n"
       "# [tenant.lab]\n"
       "# memory = \"40GiB\"           # on all devices together\n"
       "# compute = \"150%\"           # of all devices together, 100% for each\n"
@@ -231,9 +236,12 @@ std::string sample_file() {
       "# host_memory = \"16GiB\"      # of this host's memory, that the sessions of one lease may take together\n"
       "# bandwidth = \"100MB\"        # a second, that the sessions of one lease may move over the network together\n"
       "# kernel_seconds_max = 60    # instead of the host's\n"
-      "# mps = \"/run/mps-lab\"       # folder of the pipes of an MPS daemon of its own, by which its programs run on a device at the same time\n"
-      "# sm_partitions = false      # whether each of its leases has multiprocessors of its own, as many as its percentage says; with mps only\n"
-      "# administrator = false      # whether it sees all tenants' sessions and may change how devices are shared: `fargpu policy`, `fargpu quota`\n"
+      "# mps = \"/run/mps-lab\"       # folder of the pipes of an MPS daemon of its own, by which its programs run on a device at the same "
+      "time\n"
+      "# sm_partitions = false      # whether each of its leases has multiprocessors of its own, as many as its percentage says; with mps "
+      "only\n"
+      "# administrator = false      # whether it sees all tenants' sessions and may change how devices are shared: `fargpu policy`, "
+      "`fargpu quota`\n"
       "# weight = 200               # against other tenants, for all its leases that have work; 100 if not said\n"
       "# devices = [0, 1]           # that it may use, by their places in `devices`; all if not said\n"
       "# priority = \"normal\"        # the highest that it may ask for: best-effort, normal or latency-critical\n"
@@ -343,15 +351,19 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
       "Print a settings file with every setting explained, and end");
   std::map<std::string, std::string> given;
   for (const Entry& entry : entries()) {
-    const std::string help = std::string(entry.help) + " [" + (entry.standard.empty() ? "-" : entry.standard) + ", " +
-                             variable_of(entry) + "]";
+    const std::string help =
+        std::string(entry.help) + " [" + (entry.standard.empty() ? "-" : entry.standard) + ", " + variable_of(entry) + "]";
     if (std::holds_alternative<bool Settings::*>(entry.field)) {
       const std::string no = "--no-" + flag_of(entry).substr(2);
-      app.add_flag_callback(flag_of(entry), [&given, &entry] { given[entry.name] = "true"; }, help + "; " + no + " for not");
+      app.add_flag_callback(
+          flag_of(entry), [&given, &entry] { given[entry.name] = "true"; }, help + "; " + no + " for not");
       app.add_flag_callback(no, [&given, &entry] { given[entry.name] = "false"; })->group("");  // told with the other
     } else {
-      const char* const kind = entry.in_bytes() ? "BYTES" : std::holds_alternative<std::uint64_t Settings::*>(entry.field) ? "NUMBER" : "TEXT";
-      app.add_option_function<std::string>(flag_of(entry), [&given, &entry](const std::string& value) { given[entry.name] = value; }, help)
+      const char* const kind = entry.in_bytes()                                                 ? "BYTES"
+                               : std::holds_alternative<std::uint64_t Settings::*>(entry.field) ? "NUMBER"
+                                                                                                : "TEXT";
+      app.add_option_function<std::string>(
+             flag_of(entry), [&given, &entry](const std::string& value) { given[entry.name] = value; }, help)
           ->type_name(kind);
     }
   }

@@ -9,16 +9,16 @@
 namespace fargpu::server {
 
 struct Settings {
-  std::string listen;            ///< addresses host:port or unix:/path, comma-separated
-  bool insecure = false;         ///< allow addresses other than loopback, where nothing is encrypted or authenticated
+  std::string listen;                    ///< addresses host:port or unix:/path, comma-separated
+  bool insecure = false;                 ///< allow addresses other than loopback, where nothing is encrypted or authenticated
   std::string tls_certificate, tls_key;  ///< the host's own, as files of PEM
-  std::string tls_client_ca;     ///< of the authority that signs clients' certificates
-  std::string psk_file;          ///< keys that tenants and this host share
-  std::string token_file;        ///< what is needed to know tokens again
-  bool shared_memory = false;    ///< with clients on this machine that came by TCP
-  std::string driver;            ///< driver library, by path or name
-  std::string nvml;              ///< the host's libnvidia-ml, by path or name; empty for none
-  std::string devices;           ///< the driver's ordinals to offer, comma-separated; empty for all
+  std::string tls_client_ca;             ///< of the authority that signs clients' certificates
+  std::string psk_file;                  ///< keys that tenants and this host share
+  std::string token_file;                ///< what is needed to know tokens again
+  bool shared_memory = false;            ///< with clients on this machine that came by TCP
+  std::string driver;                    ///< driver library, by path or name
+  std::string nvml;                      ///< the host's libnvidia-ml, by path or name; empty for none
+  std::string devices;                   ///< the driver's ordinals to offer, comma-separated; empty for all
   std::uint64_t sessions_max = 0;
   std::uint64_t warm_workers = 0;
   bool warm_context = false;
@@ -29,31 +29,31 @@ struct Settings {
   std::uint64_t spin_us = 0;
   std::uint64_t launch_threads = 0;
   std::uint64_t handshake_seconds = 0;
-  std::uint64_t callers_per_address_max = 0;  ///< connections that have no session yet
-  std::uint64_t refusals_per_address_max = 0; ///< in a minute; then its connections are closed unheard until that is over
+  std::uint64_t callers_per_address_max = 0;   ///< connections that have no session yet
+  std::uint64_t refusals_per_address_max = 0;  ///< in a minute; then its connections are closed unheard until that is over
   std::uint64_t start_seconds = 0;
   std::uint64_t silence_seconds = 0;
   std::uint64_t drain_seconds = 0;
-  std::string policy;            ///< how devices are divided: see server/scheduler
+  std::string policy;  ///< how devices are divided: see server/scheduler
   std::uint64_t quantum_ms = 0;
   std::uint64_t grace_ms = 0;
   std::uint64_t kernel_seconds_max = 0;
-  std::string scrub;             ///< when memory becomes zeros before a session sees it: tenants, always or never
-  std::string metrics_listen;    ///< host:port for Prometheus; empty for none
-  bool sandbox = false;          ///< workers give up what they do not need
-  std::string worker_user;       ///< whom workers run as; empty: as the broker
-  std::string worker;            ///< path of fargpu-worker
+  std::string scrub;           ///< when memory becomes zeros before a session sees it: tenants, always or never
+  std::string metrics_listen;  ///< host:port for Prometheus; empty for none
+  bool sandbox = false;        ///< workers give up what they do not need
+  std::string worker_user;     ///< whom workers run as; empty: as the broker
+  std::string worker;          ///< path of fargpu-worker
   std::string log_level;
-  std::string log_format;        ///< text or json
+  std::string log_format;  ///< text or json
 
   struct Origin {
     std::string name;
     std::string value;
     std::string from;  ///< "flag", "environment", "file", "default"
   };
-  std::string file;             ///< the settings file; empty if there is none
-  std::vector<std::string> arguments;  ///< of the command line, to read all of it again
-  std::vector<Origin> origins;  ///< for --show-config
+  std::string file;                            ///< the settings file; empty if there is none
+  std::vector<std::string> arguments;          ///< of the command line, to read all of it again
+  std::vector<Origin> origins;                 ///< for --show-config
   std::vector<std::string> unknown_variables;  ///< misspelt perhaps: they count for nothing
 };
 

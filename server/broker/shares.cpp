@@ -11,7 +11,8 @@ bool Shares::add(pid_t worker, const std::string& tenant, wire::Share::Reader sh
   const auto key = share_key(share.getKey());
   const auto event = share.getEvent();
   const bool memory = share.getDevice() >= 0;
-  if (!key || shares_.contains(*key) || event.size() > sizeof(CUipcEventHandle) || share.getDevice() >= static_cast<int>(limits::devices_max))
+  if (!key || shares_.contains(*key) || event.size() > sizeof(CUipcEventHandle) ||
+      share.getDevice() >= static_cast<int>(limits::devices_max))
     throw ProtocolError("the worker shares what cannot be shared");
   std::shared_ptr<Piece> piece;
   if (memory && share.getCameBy().size() != 0) {
@@ -27,7 +28,10 @@ bool Shares::add(pid_t worker, const std::string& tenant, wire::Share::Reader sh
   Count::Part room = room_.take(tenant);
   if (!room) return false;
   const auto* const bytes = reinterpret_cast<const std::byte*>(event.begin());
-  shares_[*key] = {worker, std::move(room), {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}}, std::move(piece)};
+  shares_[*key] = {worker,
+                   std::move(room),
+                   {share.getDevice(), share.getBytes(), std::move(descriptor), {bytes, bytes + event.size()}},
+                   std::move(piece)};
   ++counts_[worker];
   return true;
 }

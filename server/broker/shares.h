@@ -43,8 +43,8 @@ class Shares {
   struct Piece {
     int device;
     std::uint64_t bytes;
-    pid_t payer;             // -1: nobody has it
-    bool inherited = false;  // the payer has not made it
+    pid_t payer;                                // -1: nobody has it
+    bool inherited = false;                     // the payer has not made it
     std::map<pid_t, std::size_t> holders = {};  // to whom it was lent, how often
   };
   struct Share {

@@ -36,8 +36,7 @@ void HostStatus::write(wire::Status::Builder status, const Viewer& viewer, bool 
   std::vector<const Worker*> sessions;
   for (const Worker& worker : workers_.all()) {
     warm += worker.state == Worker::State::ready;
-    if (worker.state == Worker::State::session && viewer.sees(worker.lease->lease()))
-      sessions.push_back(&worker);
+    if (worker.state == Worker::State::session && viewer.sees(worker.lease->lease())) sessions.push_back(&worker);
   }
   status.setWarmWorkers(warm);
   status.setSessionsMax(static_cast<std::uint32_t>(settings_.sessions_max));
@@ -60,7 +59,8 @@ void HostStatus::write(wire::Status::Builder status, const Viewer& viewer, bool 
   write_leases(status, viewer, places);
 }
 
-void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions, const std::vector<unsigned>& places) const {
+void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions,
+                                const std::vector<unsigned>& places) const {
   auto list = status.initSessions(static_cast<unsigned>(sessions.size()));
   for (unsigned i = 0; i < list.size(); ++i) {
     const Worker& worker = *sessions[i];

@@ -26,19 +26,21 @@ class Reading {
   /// `item`: what of a list is wrong; null for the value itself.
   [[noreturn]] void complain(const char* key, const std::string& wanted, const toml::node* item = nullptr) const {
     const toml::node& node = item ? *item : *table_.get(key);
-    throw SettingsError(place_of(file_, node) + ": " + key + " of tenant '" + name_ + (item ? "' holds " : "' is ") + what_is(node) + "; give " +
-                        wanted);
+    throw SettingsError(place_of(file_, node) + ": " + key + " of tenant '" + name_ + (item ? "' holds " : "' is ") + what_is(node) +
+                        "; give " + wanted);
   }
 
   void check_keys() const {
-    static const std::vector<std::string> known{"memory", "compute", "weight", "sessions", "devices", "priority", "certificates", "users",
-                                                  "host_memory", "bandwidth", "kernel_seconds_max", "mps", "sm_partitions", "administrator"};
+    static const std::vector<std::string> known{
+        "memory", "compute",     "weight",    "sessions",           "devices", "priority",      "certificates",
+        "users",  "host_memory", "bandwidth", "kernel_seconds_max", "mps",     "sm_partitions", "administrator"};
     for (const auto& [key, value] : table_) {
       const std::string written(key.str());
       if (std::find(known.begin(), known.end(), written) != known.end()) continue;
-      throw SettingsError(place_of(file_, key) + ": tenant '" + name_ + "' has no setting '" + written + "'" + perhaps(written, known) +
-                          "; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, kernel_seconds_max, mps, "
-                          "sm_partitions, administrator, certificates and users");
+      throw SettingsError(
+          place_of(file_, key) + ": tenant '" + name_ + "' has no setting '" + written + "'" + perhaps(written, known) +
+          "; there are memory, host_memory, bandwidth, compute, weight, sessions, devices, priority, kernel_seconds_max, mps, "
+          "sm_partitions, administrator, certificates and users");
     }
   }
 
@@ -131,7 +133,8 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
     reading.complain("bandwidth", "bytes a second, at least \"1MiB\"; leave it out for no limit");
   if (reading.has("kernel_seconds_max")) tenant.kernel_seconds_max = reading.number("kernel_seconds_max", 0, 0, 86'400);
   if (const auto folder = reading.text("mps", "a folder")) {
-    if (!folder->starts_with('/')) reading.complain("mps", "the folder of an MPS daemon's pipes, from the root on, such as \"/run/mps-lab\"");
+    if (!folder->starts_with('/'))
+      reading.complain("mps", "the folder of an MPS daemon's pipes, from the root on, such as \"/run/mps-lab\"");
     // One name for one daemon: those who go by it share its multiprocessors.
     std::string name = std::filesystem::path(*folder).lexically_normal();
     while (name.size() > 1 && name.ends_with('/')) name.pop_back();
@@ -165,9 +168,8 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
 
 // Names stand in file names, logs and certificates.
 bool plain(std::string_view name) {
-  return !name.empty() && name.size() <= 64 && name[0] != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) || c == '-' || c == '_' || c == '.';
-  });
+  return !name.empty() && name.size() <= 64 && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
 }  // namespace

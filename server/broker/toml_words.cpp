@@ -52,7 +52,9 @@ std::string what_is(const toml::node& node) {
   return node.is_table() ? "a table" : "a date or a time";
 }
 
-std::string place_of(const std::string& file, const toml::node& node) { return fmt::format("{} (line {})", file, node.source().begin.line); }
+std::string place_of(const std::string& file, const toml::node& node) {
+  return fmt::format("{} (line {})", file, node.source().begin.line);
+}
 
 std::string place_of(const std::string& file, const toml::key& key) { return fmt::format("{} (line {})", file, key.source().begin.line); }
 

@@ -105,7 +105,12 @@ std::uint64_t Worker::used_bytes(unsigned place) const {
 }
 
 Workers::Workers(asio::io_context& io, const Settings& settings)
-    : io_(io), settings_(settings), shares_(descriptor_limit() / 4, [this](pid_t heir, int device, std::uint64_t bytes, bool pays) { charge(heir, device, bytes, pays); }), scheduling_(io, rules_of(settings)), retry_(io) {}
+    : io_(io),
+      settings_(settings),
+      shares_(descriptor_limit() / 4,
+              [this](pid_t heir, int device, std::uint64_t bytes, bool pays) { charge(heir, device, bytes, pays); }),
+      scheduling_(io, rules_of(settings)),
+      retry_(io) {}
 
 // The driver's own numbers of a profile's devices.
 std::string Workers::devices_argument(const Profile& profile) const {
@@ -124,20 +129,28 @@ std::string Workers::image_folder(const Worker& worker) const {
 
 // What sessions give each other names devices by their numbers, so both must have the same; and both are one tenant's.
 bool Workers::may_share(const Worker& one, const Worker& other) {
-  return one.lease && other.lease && one.lease->lease().tenant == other.lease->lease().tenant && one.profile.devices == other.profile.devices;
+  return one.lease && other.lease && one.lease->lease().tenant == other.lease->lease().tenant &&
+         one.profile.devices == other.profile.devices;
 }
 
 Worker& Workers::start(const Profile& profile, bool warm) {
   const auto [ours, theirs] = make_link();
   constexpr int link_descriptor = 3;
   std::vector<std::string> arguments{settings_.worker,
-                                     "--driver", settings_.driver,
-                                     "--link", std::to_string(link_descriptor),
-                                     "--image-bytes-max", std::to_string(settings_.image_bytes_max),
-                                     "--host-bytes-max", std::to_string(host_bytes_max(settings_)),
-                                     "--spin-us", std::to_string(settings_.spin_us),
-                                     "--launch-threads", std::to_string(settings_.launch_threads),
-                                     "--silence-seconds", std::to_string(settings_.silence_seconds)};
+                                     "--driver",
+                                     settings_.driver,
+                                     "--link",
+                                     std::to_string(link_descriptor),
+                                     "--image-bytes-max",
+                                     std::to_string(settings_.image_bytes_max),
+                                     "--host-bytes-max",
+                                     std::to_string(host_bytes_max(settings_)),
+                                     "--spin-us",
+                                     std::to_string(settings_.spin_us),
+                                     "--launch-threads",
+                                     std::to_string(settings_.launch_threads),
+                                     "--silence-seconds",
+                                     std::to_string(settings_.silence_seconds)};
   if (const std::string devices = devices_argument(profile); !devices.empty()) arguments.insert(arguments.end(), {"--devices", devices});
   if (!profile.sm_groups.empty()) arguments.insert(arguments.end(), {"--sm-groups", text_of(profile.sm_groups)});
   if (settings_.sandbox) arguments.emplace_back("--sandbox");
@@ -160,8 +173,8 @@ Worker& Workers::start(const Profile& profile, bool warm) {
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   pid_t process = -1;
-  const int error = ::posix_spawn(&process, settings_.worker.c_str(), &actions, &attributes, pointers(arguments).data(),
-                                  pointers(variables).data());
+  const int error =
+      ::posix_spawn(&process, settings_.worker.c_str(), &actions, &attributes, pointers(arguments).data(), pointers(variables).data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   ::close(theirs);
@@ -308,8 +321,7 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       require(Worker::State::session);
       end_session(worker, printable(message.getEnded().cStr(), 512));
       return;
-    default:
-      throw ProtocolError("the worker says what only the broker may");
+    default: throw ProtocolError("the worker says what only the broker may");
   }
 }
 
@@ -413,7 +425,8 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   const Lease& lease = worker.lease->lease();
   worker.lane_key = random_lane_key();
   const bool sent =
-      send_link(worker.link->native_handle(), [](wire::WorkerMessage::Builder message) { message.setAccount(); }, lease.account->descriptor()) &&
+      send_link(
+          worker.link->native_handle(), [](wire::WorkerMessage::Builder message) { message.setAccount(); }, lease.account->descriptor()) &&
       send_link(
           worker.link->native_handle(),
           [&](wire::WorkerMessage::Builder message) {
@@ -440,9 +453,13 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.session = id;
   worker.client = client;
   worker.started = std::chrono::system_clock::now();
-  if (!lease.sm_groups.empty()) EventLog::info("multiprocessors", {{"session", id}, {"lease", lease.id}, {"groups", text_of(lease.sm_groups)}});
+  if (!lease.sm_groups.empty())
+    EventLog::info("multiprocessors", {{"session", id}, {"lease", lease.id}, {"groups", text_of(lease.sm_groups)}});
   else if (lease.compute_percent != 0 && lease.compute_percent < scheduler::percent_max && scheduling_.rules().policy != "fixed")
-    EventLog::warn("share not kept", {{"session", id}, {"lease", lease.id}, {"percent", lease.compute_percent}, {"policy", scheduling_.rules().policy},
+    EventLog::warn("share not kept", {{"session", id},
+                                      {"lease", lease.id},
+                                      {"percent", lease.compute_percent},
+                                      {"policy", scheduling_.rules().policy},
                                       {"meaning", "only the policy 'fixed' keeps leases to their percentage"}});
   scheduling_.begin(id, lease.id, share_of(lease), worker.link->native_handle());
   EventLog::info("session started", {{"session", id},
@@ -476,7 +493,8 @@ Workers::LaneAsked Workers::judge_lane(std::uint64_t session, std::span<const st
     return same_key(known, key);
   };
   for (const Worker& worker : workers_)
-    if (worker.state == Worker::State::session && worker.session == session) return fits(worker.lane_key) ? LaneAsked::rightly : LaneAsked::by_stranger;
+    if (worker.state == Worker::State::session && worker.session == session)
+      return fits(worker.lane_key) ? LaneAsked::rightly : LaneAsked::by_stranger;
   for (const auto& [ended, known] : ended_lane_keys_)
     if (ended == session) return fits(known) ? LaneAsked::too_late : LaneAsked::by_stranger;
   return LaneAsked::by_stranger;

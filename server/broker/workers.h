@@ -48,10 +48,10 @@ struct Profile {
 
 /// How a session's connection begins.
 struct Opening {
-  int descriptor = -1;                       ///< taken
-  std::span<const std::byte> attach;         ///< the client's first message; empty if it is still to come, within TLS
-  std::span<const std::byte> ticket_name;    ///< of TLS: its identity
-  std::span<const std::byte> ticket;         ///< and its key
+  int descriptor = -1;                     ///< taken
+  std::span<const std::byte> attach;       ///< the client's first message; empty if it is still to come, within TLS
+  std::span<const std::byte> ticket_name;  ///< of TLS: its identity
+  std::span<const std::byte> ticket;       ///< and its key
 };
 
 struct Worker {

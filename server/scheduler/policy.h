@@ -15,14 +15,14 @@ namespace fargpu::scheduler {
 struct Account {
   std::uint64_t lease = 0;
   Share share;
-  Time waiting_since{0};    ///< while it wants a turn
+  Time waiting_since{0};  ///< while it wants a turn
   bool waiting = false;
   bool active = false;      ///< it has work, given to the devices or not
   double virtual_time = 0;  ///< fair: time used, by weight
   unsigned company = 1;     ///< fair: leases of the same owner that have work, with this one
   double weight() const { return static_cast<double>(share.weight) / company; }
-  Time tokens{0};           ///< fixed: time that may be used; less than nothing is debt
-  Time refilled{0};         ///< fixed: until when tokens were given
+  Time tokens{0};    ///< fixed: time that may be used; less than nothing is debt
+  Time refilled{0};  ///< fixed: until when tokens were given
 };
 
 class Policy {

@@ -207,9 +207,8 @@ bool Scheduler::next_again(Lease& lease, Time now) {
   if (!may_have_turn(lease, now) || held_back(lease, now)) return false;
   lease.account.waiting_since = now;
   const auto list = waiting(now);
-  return std::none_of(list.begin(), list.end(), [&](const Lease* other) {
-    return overlap(other->account.share, lease.account.share) && before(*other, lease, now);
-  });
+  return std::none_of(list.begin(), list.end(),
+                      [&](const Lease* other) { return overlap(other->account.share, lease.account.share) && before(*other, lease, now); });
 }
 
 // Leases of lower priority give way to those of higher.
@@ -333,7 +332,8 @@ bool Scheduler::in_the_way(const Lease& holder, const Lease& other) const {
 bool Scheduler::held_back(const Lease& lease, Time now) const {
   return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
     const Lease& other = entry.second;
-    return other.account.share.priority > lease.account.share.priority && (other.busy() || (other.wants() && (other.holds() || may_have_turn(other, now)))) &&
+    return other.account.share.priority > lease.account.share.priority &&
+           (other.busy() || (other.wants() && (other.holds() || may_have_turn(other, now)))) &&
            overlap(other.account.share, lease.account.share);
   });
 }
@@ -376,9 +376,7 @@ Time Scheduler::ready(const Lease& lease, Time now) const {
 // Whether what it gave may be waiting for what it may not give.
 bool Scheduler::may_be_stuck(const Lease& lease) const { return lease.overran && lease.wants() && lease.busy() && !lease.holds(); }
 
-bool Scheduler::stuck(const Lease& lease, Time now) const {
-  return may_be_stuck(lease) && now >= lease.account.waiting_since + stuck_max;
-}
+bool Scheduler::stuck(const Lease& lease, Time now) const { return may_be_stuck(lease) && now >= lease.account.waiting_since + stuck_max; }
 
 bool Scheduler::may_have_turn(const Lease& lease, Time now) const { return ready(lease, now) <= now; }
 

@@ -44,8 +44,8 @@ class Scheduler {
     Turn turn;
     bool wants = false;
     bool busy = false;
-    Time charged{0};        ///< for turns, and what went on after their end; under `fixed` for work alone
-    Time waited{0};         ///< with work and without a turn
+    Time charged{0};  ///< for turns, and what went on after their end; under `fixed` for work alone
+    Time waited{0};   ///< with work and without a turn
     std::uint64_t turns = 0;
     std::uint64_t overruns = 0;
     std::uint64_t held_back = 0;  ///< how often a lease of higher priority took its turn away
@@ -60,9 +60,9 @@ class Scheduler {
     Account account;
     std::map<SessionId, Activity> sessions;
     Turn told;
-    Time started{0};        // of its turn
+    Time started{0};  // of its turn
     Time accounted{0};
-    bool overran = false;   // its turn was taken away while it was busy
+    bool overran = false;  // its turn was taken away while it was busy
     View sums;
     bool wants() const;
     bool busy() const;

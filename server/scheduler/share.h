@@ -13,10 +13,10 @@ constexpr unsigned percent_max = 100;
 enum class Priority { best_effort, normal, critical };
 
 struct Share {
-  std::vector<int> devices;       ///< a turn is for all of them
-  unsigned percent = percent_max; ///< upper limit under the policy `fixed`; 100 is none
-  unsigned weight = 1;            ///< against those of others under the policy `fair`
-  std::string owner;              ///< whose weight it is: those of its leases that have work divide it; empty: the lease's own
+  std::vector<int> devices;        ///< a turn is for all of them
+  unsigned percent = percent_max;  ///< upper limit under the policy `fixed`; 100 is none
+  unsigned weight = 1;             ///< against those of others under the policy `fair`
+  std::string owner;               ///< whose weight it is: those of its leases that have work divide it; empty: the lease's own
   Priority priority = Priority::normal;
   bool critical() const { return priority == Priority::critical; }
 };

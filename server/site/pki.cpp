@@ -92,13 +92,15 @@ struct Draft {
     constexpr long clock_differences = 300;
     X509_gmtime_adj(X509_getm_notBefore(c), -clock_differences);
     X509_time_adj_ex(X509_getm_notAfter(c), static_cast<int>(life.count()), 0, nullptr);
-    X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1,
+                               0);
     X509_set_pubkey(c, key.get());
   }
 
   PkiFiles sign_and_write(X509* issuer, EVP_PKEY* issuer_key, const std::filesystem::path& folder, const std::string& name) {
     X509* const c = certificate.get();
-    require(X509_set_issuer_name(c, X509_get_subject_name(issuer)) == 1 && X509_sign(c, issuer_key, EVP_sha256()) > 0, "cannot sign a certificate");
+    require(X509_set_issuer_name(c, X509_get_subject_name(issuer)) == 1 && X509_sign(c, issuer_key, EVP_sha256()) > 0,
+            "cannot sign a certificate");
     const Bio certificate_text(BIO_new(BIO_s_mem())), key_text(BIO_new(BIO_s_mem()));
     PEM_write_bio_X509(certificate_text.get(), c);
     PEM_write_bio_PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);

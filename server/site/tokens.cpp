@@ -45,7 +45,8 @@ TokenEntry parse_line(const std::string& line, const std::filesystem::path& file
   std::istringstream words(line);
   TokenEntry entry;
   std::string expires, hash, more;
-  if (!(words >> entry.name >> entry.tenant >> expires >> hash) || words >> more) complain("four words are wanted: name, tenant, expiry, hash");
+  if (!(words >> entry.name >> entry.tenant >> expires >> hash) || words >> more)
+    complain("four words are wanted: name, tenant, expiry, hash");
   if (!plain_name(entry.name) || !plain_name(entry.tenant)) complain("names are letters, digits, '-', '_' and '.'");
   if (expires != "never" && !(entry.expires = parse_time(expires))) complain("'" + expires + "' is no time such as 2026-12-31T23:59:59Z");
   const auto bytes = parse_hex(hash);
@@ -58,7 +59,8 @@ TokenEntry parse_line(const std::string& line, const std::filesystem::path& file
 // Changes by two commands at once come one after the other.
 class Lock {
  public:
-  explicit Lock(const std::filesystem::path& file) : descriptor_(::open((file.string() + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+  explicit Lock(const std::filesystem::path& file)
+      : descriptor_(::open((file.string() + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
     if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX) != 0) {
       const std::string why = std::strerror(errno);
       if (descriptor_ >= 0) ::close(descriptor_);

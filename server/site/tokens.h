@@ -19,10 +19,10 @@ struct TokenError : std::runtime_error {
 
 struct TokenEntry {
   using Hash = std::array<std::byte, 32>;
-  std::string name;    ///< for people: what it is for
+  std::string name;  ///< for people: what it is for
   std::string tenant;
   std::optional<std::chrono::sys_seconds> expires;  ///< nothing: never
-  Hash hash{};         ///< SHA-256 of the token
+  Hash hash{};                                      ///< SHA-256 of the token
 };
 
 /// Whether a name can stand in the file, and a tenant's in the settings.

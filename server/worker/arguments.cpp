@@ -6,7 +6,8 @@
 
 namespace fargpu::server {
 
-CUresult Arguments::read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function, ContextState* kernel_context, bool copy) {
+CUresult Arguments::read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function,
+                         ContextState* kernel_context, bool copy) {
   bool kernel = false;
   Handles::Entry* entry = session.handles().find(HandleKind::function, Handle(handle));
   if (!entry) {

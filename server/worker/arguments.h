@@ -18,7 +18,8 @@ struct ContextState;
 class Arguments {
  public:
   /// Resolves the function (or kernel, which is to run in this context; null if in none that is known).
-  CUresult read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function, ContextState* kernel_context, bool copy = false);
+  CUresult read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function, ContextState* kernel_context,
+                bool copy = false);
   void** pointers() { return pointers_.data(); }
 
  private:

@@ -52,12 +52,9 @@ std::string refuse(Channel& channel, wire::Failure::Reason reason, const std::st
 // A wish that this version does not know is none.
 Compression compression_of(wire::Compression wanted) {
   switch (wanted) {
-    case wire::Compression::AUTOMATIC:
-      return Compression::automatic;
-    case wire::Compression::ALWAYS:
-      return Compression::always;
-    default:
-      return Compression::never;
+    case wire::Compression::AUTOMATIC: return Compression::automatic;
+    case wire::Compression::ALWAYS: return Compression::always;
+    default: return Compression::never;
   }
 }
 
@@ -70,8 +67,7 @@ std::unique_ptr<Channel> share_memory(Channel& socket) {
 
 }  // namespace
 
-std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver,
-                          const AttachOptions& options) {
+std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver, const AttachOptions& options) {
   try {
     MessageReader reader(attach_message);
     const auto attach = reader.root<wire::Control>().getAttach();
@@ -138,7 +134,8 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
         device.setMemoryBytes(std::min(device.getMemoryBytes(), quota.share(number++).limit));
       for (unsigned i = 0; i < options.parts.size(); ++i)
         for (auto attribute : answer.getFacts().getDevices()[i].getAttributes())
-          if (attribute.getAttribute() == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) attribute.setValue(static_cast<int>(processors_of(options.parts[i])));
+          if (attribute.getAttribute() == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            attribute.setValue(static_cast<int>(processors_of(options.parts[i])));
       auto opcodes = answer.initOpcodes(opcode_max / 8 + 1);
       for (unsigned opcode = 1; opcode <= opcode_max; ++opcode)
         if (service_of(static_cast<std::uint16_t>(opcode))) opcodes[opcode / 8] |= static_cast<kj::byte>(1u << opcode % 8);
@@ -222,7 +219,8 @@ void take_lane(Session* session, std::unique_ptr<Channel> channel, bool known) n
   }
 }
 
-std::unique_ptr<Channel> accept_by_key(int descriptor, const std::string& peer, std::span<const std::byte> name, std::span<const std::byte> secret) {
+std::unique_ptr<Channel> accept_by_key(int descriptor, const std::string& peer, std::span<const std::byte> name,
+                                       std::span<const std::byte> secret) {
   const std::string identity(reinterpret_cast<const char*>(name.data()), name.size());
   TlsService service;
   service.find_key = [identity, key = std::vector<std::byte>(secret.begin(), secret.end())](const std::string& asked) {
@@ -238,8 +236,7 @@ Window displaced_band() {
   for (std::string line; std::getline(maps, line);) {
     std::uint64_t begin = 0, end = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
-    if (end < 0x7000'0000'0000 && begin >= 0x4000'0000'0000 && line.find("[heap]") == std::string::npos &&
-        begin < 0x5400'0000'0000)
+    if (end < 0x7000'0000'0000 && begin >= 0x4000'0000'0000 && line.find("[heap]") == std::string::npos && begin < 0x5400'0000'0000)
       top = std::max(top, end);
   }
   if (top == 0) return {};

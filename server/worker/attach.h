@@ -32,7 +32,7 @@ struct AttachOptions {
   Exchange* exchange = nullptr;
   std::vector<std::byte> lane_key;  ///< by which the client's further connections are let in; empty for none
   TurnOptions turns;
-  bool scrub = false;  ///< as in SessionOptions
+  bool scrub = false;                             ///< as in SessionOptions
   std::vector<std::vector<CUdevResource>> parts;  ///< as in SessionOptions
   std::function<void(const SessionUsage&)> report;
   /// Told of the session while it runs, so that it can be stopped from another thread.
@@ -40,8 +40,7 @@ struct AttachOptions {
 };
 
 /// Answers the attach message and serves the session. Returns why it ended, for the log. Never throws for what a client does.
-std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver,
-                          const AttachOptions& options);
+std::string serve_session(Channel& channel, std::span<const std::byte> attach_message, DriverTable& driver, const AttachOptions& options);
 
 /// Whether this frame, the first on a connection, asks to be a bulk lane by this key.
 bool asks_for_lane(std::span<const std::byte> lane_message, std::span<const std::byte> key) noexcept;
@@ -49,7 +48,8 @@ bool asks_for_lane(std::span<const std::byte> lane_message, std::span<const std:
 void take_lane(Session* session, std::unique_ptr<Channel> channel, bool known) noexcept;
 
 /// The server's end of a connection that goes on with TLS by a key that its client was given, under this name. Throws as accept_tls().
-std::unique_ptr<Channel> accept_by_key(int descriptor, const std::string& peer, std::span<const std::byte> name, std::span<const std::byte> secret);
+std::unique_ptr<Channel> accept_by_key(int descriptor, const std::string& peer, std::span<const std::byte> name,
+                                       std::span<const std::byte> secret);
 
 /// Where mappings of this process begin to be placed, downwards, as a band to reserve; empty unless the process was displaced.
 Window displaced_band();

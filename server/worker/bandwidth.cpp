@@ -116,8 +116,7 @@ void Bandwidth::take_all(std::size_t bytes, Time now) {
   if (limit == MemoryAccount::no_limit) return;
   std::atomic<std::int64_t>& paid = place_.account->paid(place_.slot);
   std::int64_t known = paid;
-  while (!paid.compare_exchange_weak(known, from_of(known, now).count() + time_of(bytes, limit))) {
-  }
+  while (!paid.compare_exchange_weak(known, from_of(known, now).count() + time_of(bytes, limit))) {}
 }
 
 void Bandwidth::give_back(std::size_t bytes) {

@@ -43,7 +43,11 @@ class Outcome {
 class Call {
  public:
   Call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk)
-      : id_{header.sequence, header.thread, header.subject, header.opcode, (header.detail & call_wants_reply) != 0,
+      : id_{header.sequence,
+            header.thread,
+            header.subject,
+            header.opcode,
+            (header.detail & call_wants_reply) != 0,
             (header.detail & call_never_held) != 0},
         message_(message),
         bulk_(bulk),

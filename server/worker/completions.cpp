@@ -44,9 +44,7 @@ void Completions::after(StreamState& stream, Kind kind, Done done) {
   if (kind != Kind::release) ++wanted_;
 }
 
-void Completions::after_event(CUevent event, ContextState& context, Done done) {
-  events_.push_back({event, &context, std::move(done)});
-}
+void Completions::after_event(CUevent event, ContextState& context, Done done) { events_.push_back({event, &context, std::move(done)}); }
 
 void Completions::soon(Kind kind, CUresult result, Done done) { soon_.push_back({kind, {result, std::move(done)}}); }
 

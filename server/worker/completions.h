@@ -37,7 +37,8 @@ class Completions {
 
   /// `passed` hears, before anything is called back that the client hears of, of the last event that has fired in each context, or of an
   /// event of the program's. Deliveries and signals, which give the client something to read, wait for `room`.
-  Completions(DriverTable& driver, std::function<void(CUevent)> passed, Record record, std::function<bool()> room = [] { return true; })
+  Completions(
+      DriverTable& driver, std::function<void(CUevent)> passed, Record record, std::function<bool()> room = [] { return true; })
       : driver_(driver), passed_(std::move(passed)), record_(std::move(record)), room_(std::move(room)) {}
 
   /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be capturing, and its
@@ -98,10 +99,10 @@ class Completions {
   const std::function<void(CUevent)> passed_;
   const Record record_;
   const std::function<bool()> room_;
-  Queues queues_;                // streams with something to wait for
-  std::size_t queued_ = 0;       // in all of them
-  std::size_t wanted_ = 0;       // of these, what the client will hear of
-  StreamState* next_ = nullptr;  // where to go on looking
+  Queues queues_;                                                 // streams with something to wait for
+  std::size_t queued_ = 0;                                        // in all of them
+  std::size_t wanted_ = 0;                                        // of these, what the client will hear of
+  StreamState* next_ = nullptr;                                   // where to go on looking
   std::vector<std::pair<ContextState*, CUevent>> passed_events_;  // of which nobody has heard yet; they are not used again before that
   std::vector<EventEntry> events_;
   std::vector<std::pair<Kind, Ready>> soon_;

@@ -19,10 +19,7 @@ std::uint64_t left_of(std::uint64_t limit, std::uint64_t held) { return limit > 
 }  // namespace
 
 Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<Place> place)
-    : limits_(std::move(limits_bytes)),
-      charged_(limits_.size()),
-      place_(place ? std::move(*place) : place_alone()),
-      lease_(slot().lease) {}
+    : limits_(std::move(limits_bytes)), charged_(limits_.size()), place_(place ? std::move(*place) : place_alone()), lease_(slot().lease) {}
 
 bool Ledger::charge(int device, std::uint64_t bytes) {
   const auto d = static_cast<std::size_t>(device);
@@ -148,8 +145,7 @@ int DeviceMemory::device_of(std::uint64_t address) const {
 
 CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& prop, CUmemGenericAllocationHandle& handle) {
   const int device = prop.location.id;
-  if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
-      static_cast<std::size_t>(device) >= ledger_.charged().size())
+  if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 || static_cast<std::size_t>(device) >= ledger_.charged().size())
     return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Charge> charge = Charge::take(ledger_, device, bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -181,8 +177,8 @@ CUresult DeviceMemory::release(CUmemGenericAllocationHandle handle) {
   return result;
 }
 
-CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset,
-                           CUmemGenericAllocationHandle handle, int& device) {
+CUresult DeviceMemory::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, CUmemGenericAllocationHandle handle,
+                           int& device) {
   const auto found = handles_.find(handle);
   if (found == handles_.end() || !in_window(address, bytes) || overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Charge>& allocation = found->second.first;

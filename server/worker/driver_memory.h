@@ -40,11 +40,11 @@ class DriverMemory {
   Ledger& ledger_;
   const int device_;
   const std::uint64_t number_;
-  std::uint64_t threads_ = 0;      ///< that the device holds at once
+  std::uint64_t threads_ = 0;  ///< that the device holds at once
   std::uint64_t device_bytes_ = 0;
   std::uint64_t heap_ = 0, prints_ = 0, local_ = 0, depth_ = 0, launches_ = 0;  ///< charged
-  std::uint64_t stack_limit_ = 0;                    ///< of a thread, as set; 0 before
-  std::uint32_t kernel_local_;                       ///< the most that a kernel used of a thread, and what every context has
+  std::uint64_t stack_limit_ = 0;                                               ///< of a thread, as set; 0 before
+  std::uint32_t kernel_local_;  ///< the most that a kernel used of a thread, and what every context has
 };
 
 }  // namespace fargpu::server

@@ -11,9 +11,9 @@
 namespace fargpu::server {
 namespace {
 
-constexpr CUdevice_P2PAttribute peer_attributes[] = {
-    CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
-    CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED};
+constexpr CUdevice_P2PAttribute peer_attributes[] = {CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+                                                     CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+                                                     CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED};
 
 capnp::Data::Reader data(const void* bytes, std::size_t n) { return {static_cast<const kj::byte*>(bytes), n}; }
 

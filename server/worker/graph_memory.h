@@ -65,7 +65,7 @@ class GraphMemory {
   void sweep();
 
   Handles& handles_;
-  std::map<std::uint64_t, Node> nodes_;  // by handle; some may be gone
+  std::map<std::uint64_t, Node> nodes_;              // by handle; some may be gone
   std::map<std::uint64_t, Allocation> allocations_;  // by address
   std::map<std::uint64_t, Executable> executables_;  // by handle; some may be gone
 };

@@ -24,7 +24,8 @@ bool holds_rows(Session& session, std::uint64_t address, unsigned __int128 befor
                 std::uint64_t width, std::uint64_t height, std::uint64_t depth) {
   if (width == 0 || height == 0 || depth == 0) return false;
   if ((height > 1 || depth > 1) && pitch < width) return false;
-  const auto extent = before + static_cast<unsigned __int128>(depth - 1) * slice + static_cast<unsigned __int128>(height - 1) * pitch + width;
+  const auto extent =
+      before + static_cast<unsigned __int128>(depth - 1) * slice + static_cast<unsigned __int128>(height - 1) * pitch + width;
   if (extent > extent_max || before > extent_max) return false;
   return session.memory().holds(address + static_cast<std::uint64_t>(before), static_cast<std::uint64_t>(extent - before));
 }
@@ -69,13 +70,9 @@ void NodeParameters::take_back() {
 
 CUresult NodeParameters::read(const Call& call, wire::NodeParameters::Reader in) {
   switch (in.which()) {
-    case wire::NodeParameters::EMPTY:
-      params_.type = CU_GRAPH_NODE_TYPE_EMPTY;
-      return CUDA_SUCCESS;
-    case wire::NodeParameters::KERNEL:
-      return read_kernel(call, in.getKernel());
-    case wire::NodeParameters::ALLOCATION:
-      return read_allocation(call, in.getAllocation());
+    case wire::NodeParameters::EMPTY: params_.type = CU_GRAPH_NODE_TYPE_EMPTY; return CUDA_SUCCESS;
+    case wire::NodeParameters::KERNEL: return read_kernel(call, in.getKernel());
+    case wire::NodeParameters::ALLOCATION: return read_allocation(call, in.getAllocation());
     case wire::NodeParameters::FREE:
       params_.type = CU_GRAPH_NODE_TYPE_EMPTY;
       memory_ = {.allocates = false, .address = in.getFree(), .bytes = 0, .part = 0};
@@ -86,23 +83,17 @@ CUresult NodeParameters::read(const Call& call, wire::NodeParameters::Reader in)
       params_.type = CU_GRAPH_NODE_TYPE_GRAPH;
       params_.graph.ownership = in.getMoved() ? CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE : CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
       return session_.resolve(HandleKind::graph, in.getChild(), params_.graph.graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    case wire::NodeParameters::MEMSET:
-      return read_memset(call, in.getMemset());
-    case wire::NodeParameters::COPY:
-      return read_copy(call, in.getCopy());
+    case wire::NodeParameters::MEMSET: return read_memset(call, in.getMemset());
+    case wire::NodeParameters::COPY: return read_copy(call, in.getCopy());
     case wire::NodeParameters::EVENT_RECORD:
       params_.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-      return session_.resolve(HandleKind::event, in.getEventRecord(), params_.eventRecord.event) ? CUDA_SUCCESS
-                                                                                                 : CUDA_ERROR_INVALID_HANDLE;
+      return session_.resolve(HandleKind::event, in.getEventRecord(), params_.eventRecord.event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     case wire::NodeParameters::EVENT_WAIT:
       params_.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
       return session_.resolve(HandleKind::event, in.getEventWait(), params_.eventWait.event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-    case wire::NodeParameters::HOST:
-      return read_host(call, in.getHost());
-    case wire::NodeParameters::MEMORY:
-      return read_memory(call, in.getMemory());
-    case wire::NodeParameters::CONDITIONAL:
-      return read_conditional(call, in.getConditional());
+    case wire::NodeParameters::HOST: return read_host(call, in.getHost());
+    case wire::NodeParameters::MEMORY: return read_memory(call, in.getMemory());
+    case wire::NodeParameters::CONDITIONAL: return read_conditional(call, in.getConditional());
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -119,7 +110,8 @@ CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader 
   params_.type = CU_GRAPH_NODE_TYPE_KERNEL;
   auto& kernel = params_.kernel;
   ContextState* const context = session_.context(in.getContext() != 0 ? Handle(in.getContext()).id() : call.id().context);
-  if (const CUresult bad = arguments_.read(session_, in.getFunction(), in.getParameters(), kernel.func, context); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = arguments_.read(session_, in.getFunction(), in.getParameters(), kernel.func, context); bad != CUDA_SUCCESS)
+    return bad;
   if (in.getAsKernel()) {
     if (Handle(in.getFunction()).kind() != HandleKind::kernel) return CUDA_ERROR_INVALID_HANDLE;
     kernel.kern = reinterpret_cast<CUkernel>(kernel.func);
@@ -140,7 +132,8 @@ CUresult NodeParameters::read_memset(const Call& call, wire::MemsetNode::Reader 
   params_.type = CU_GRAPH_NODE_TYPE_MEMSET;
   const auto target = in.getTarget();
   const auto row = static_cast<unsigned __int128>(in.getWidth()) * in.getElementBytes();
-  if (in.getElementBytes() > 4 || row > extent_max || !holds_rows(session_, target.getAddress(), 0, target.getPitch(), 0, static_cast<std::uint64_t>(row), in.getHeight(), 1))
+  if (in.getElementBytes() > 4 || row > extent_max ||
+      !holds_rows(session_, target.getAddress(), 0, target.getPitch(), 0, static_cast<std::uint64_t>(row), in.getHeight(), 1))
     return CUDA_ERROR_INVALID_VALUE;
   auto& memset = params_.memset;
   memset.dst = target.getAddress();
@@ -212,9 +205,7 @@ CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::R
     bool wide = false;
     switch (operation.operation) {
       case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        wide = true;
-        [[fallthrough]];
+      case CU_STREAM_MEM_OP_WRITE_VALUE_64: wide = true; [[fallthrough]];
       case CU_STREAM_MEM_OP_WAIT_VALUE_32:
       case CU_STREAM_MEM_OP_WRITE_VALUE_32:  // waits and writes are laid out alike
         if (!session.memory().holds(from.getAddress(), wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
@@ -223,14 +214,9 @@ CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::R
         if (wide) operation.waitValue.value64 = from.getValue();
         else operation.waitValue.value = static_cast<cuuint32_t>(from.getValue());
         break;
-      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-        operation.flushRemoteWrites.flags = from.getFlags();
-        break;
-      case CU_STREAM_MEM_OP_BARRIER:
-        operation.memoryBarrier.flags = from.getFlags();
-        break;
-      default:
-        return CUDA_ERROR_INVALID_VALUE;
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: operation.flushRemoteWrites.flags = from.getFlags(); break;
+      case CU_STREAM_MEM_OP_BARRIER: operation.memoryBarrier.flags = from.getFlags(); break;
+      default: return CUDA_ERROR_INVALID_VALUE;
     }
   }
   return CUDA_SUCCESS;
@@ -336,7 +322,8 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   Handle function = session.handles().known(HandleKind::function, value);
   if (!function) function = session.handles().known(HandleKind::kernel, value);
   if (!function) {
-    function = kernel.func ? session.reveal(HandleKind::function, kernel.func, call) : session.reveal(HandleKind::kernel, kernel.kern, call);
+    function =
+        kernel.func ? session.reveal(HandleKind::function, kernel.func, call) : session.reveal(HandleKind::kernel, kernel.kern, call);
   }
   Handles::Entry* const entry = session.handles().find(function.kind(), function);
   FunctionLayout* found = nullptr;
@@ -431,12 +418,8 @@ CUresult write_memory(Session& session, CUgraphNode node, wire::MemoryOperations
     auto to = list[i];
     to.setOperation(from.operation);
     switch (from.operation) {
-      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-        to.setFlags(from.flushRemoteWrites.flags);
-        break;
-      case CU_STREAM_MEM_OP_BARRIER:
-        to.setFlags(from.memoryBarrier.flags);
-        break;
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: to.setFlags(from.flushRemoteWrites.flags); break;
+      case CU_STREAM_MEM_OP_BARRIER: to.setFlags(from.memoryBarrier.flags); break;
       default: {
         const bool wide = from.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 || from.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
         to.setAddress(from.waitValue.address);
@@ -452,16 +435,11 @@ CUresult write_memory(Session& session, CUgraphNode node, wire::MemoryOperations
 
 CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type, wire::NodeParameters::Builder out) {
   switch (type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-      return write_kernel(session, call, node, out.initKernel());
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return write_copy(session, node, out.initCopy());
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-      return write_memset(session, node, out.initMemset());
-    case CU_GRAPH_NODE_TYPE_HOST:
-      return write_host(session, node, out);
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-      return write_memory(session, node, out.initMemory());
+    case CU_GRAPH_NODE_TYPE_KERNEL: return write_kernel(session, call, node, out.initKernel());
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return write_copy(session, node, out.initCopy());
+    case CU_GRAPH_NODE_TYPE_MEMSET: return write_memset(session, node, out.initMemset());
+    case CU_GRAPH_NODE_TYPE_HOST: return write_host(session, node, out);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return write_memory(session, node, out.initMemory());
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE: {
       const Handle handle = session.handles().known(HandleKind::node, reinterpret_cast<std::uint64_t>(node));
@@ -475,8 +453,7 @@ CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeT
       }
       return CUDA_SUCCESS;
     }
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

@@ -64,7 +64,8 @@ class PlanMaker {
     std::vector<CUgraphNode> nodes(count);
     if (count > 0 && driver_.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
     std::size_t edge_count = 0;
-    if (driver_.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &edge_count) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
+    if (driver_.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &edge_count) != CUDA_SUCCESS)
+      return refuse("a graph that cannot be read");
     std::vector<CUgraphNode> from(edge_count), to(edge_count);
     std::vector<CUgraphEdgeData> data(edge_count);
     if (edge_count > 0 && driver_.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &edge_count) != CUDA_SUCCESS)
@@ -154,7 +155,8 @@ class PlanMaker {
         for (const CUgraph body : parts_.bodies(node.node)) {
           Layout inner;
           if (!lay_out(body, inner, plan)) return false;
-          if (!inner.single_piece()) return refuse("a conditional graph with functions of the program, or with a copy from its memory after one to it");
+          if (!inner.single_piece())
+            return refuse("a conditional graph with functions of the program, or with a copy from its memory after one to it");
           const Use use = inner.total();
           append(node.use.reads, use.reads);
           append(node.use.writes, use.writes);
@@ -175,8 +177,7 @@ class PlanMaker {
         plan.awaited.push_back(event);
         return true;
       }
-      default:
-        return true;
+      default: return true;
     }
   }
 
@@ -199,7 +200,8 @@ class PlanMaker {
       copy.dstPitch = to->pitch, copy.dstHeight = to->height;
       target = 0;
     }
-    if (driver_.cuGraphMemcpyNodeSetParams(node, &copy) != CUDA_SUCCESS) return refuse("a copy to or from memory which kernels came to use later");
+    if (driver_.cuGraphMemcpyNodeSetParams(node, &copy) != CUDA_SUCCESS)
+      return refuse("a copy to or from memory which kernels came to use later");
     moved_ = true;
     return true;
   }
@@ -331,7 +333,8 @@ std::shared_ptr<GraphPlan> AttendedGraph::plan(std::string& refusal) {
   if (!copy_ && plan_ && places > 0) {
     const auto moved = [&](std::uint64_t part) { return parts_.place(part).has_value(); };
     for (const GraphPlan::Step& step : plan_->steps) {
-      if (std::none_of(step.reads.begin(), step.reads.end(), moved) && std::none_of(step.writes.begin(), step.writes.end(), moved)) continue;
+      if (std::none_of(step.reads.begin(), step.reads.end(), moved) && std::none_of(step.writes.begin(), step.writes.end(), moved))
+        continue;
       refusal = moved_with_conditions;
       return nullptr;
     }

@@ -17,8 +17,9 @@ void GraphRun::launch(StreamState& stream, AttendedGraph& graph, std::uint64_t e
   for (const CUevent event : plan_->recorded)
     if (const std::uint64_t handle = session_.event_handle(event)) recorded.push_back(handle);
   if (plan_->has_parts) graph.last_launch = running_ = order.hold();
-  order.enqueue(before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); },
-                plan_->has_parts ? 0 : exec);  // what is cut is not the driver's own instance
+  order.enqueue(
+      before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); },
+      plan_->has_parts ? 0 : exec);  // what is cut is not the driver's own instance
 }
 
 void GraphRun::begin() {

@@ -20,9 +20,9 @@ struct FunctionLayout {
     std::uint32_t bytes = 0;
   };
   std::vector<Parameter> parameters;
-  std::uint32_t bytes = 0;  ///< of the whole block
+  std::uint32_t bytes = 0;                   ///< of the whole block
   std::optional<std::uint32_t> local_bytes;  ///< of a thread's local memory; asked for when it is first launched, which loads it
-  std::uint64_t held_by = 0;  ///< number of the DriverMemory that was last found to hold it; 0: none yet
+  std::uint64_t held_by = 0;                 ///< number of the DriverMemory that was last found to hold it; 0: none yet
 };
 
 /// Handles of all kinds. A lookup is one index and one comparison; nothing a client sends can lead outside of the tables. Objects that
@@ -35,7 +35,7 @@ class Handles {
     std::uint16_t generation = 0;
     bool live = false;
     std::shared_ptr<FunctionLayout> layout = nullptr;  ///< of functions and kernels, once known
-    std::uint64_t owner = 0;           ///< handle of the object that this one goes with; 0 for none
+    std::uint64_t owner = 0;                           ///< handle of the object that this one goes with; 0 for none
   };
 
   /// The entry of a live handle, or null.
@@ -55,8 +55,7 @@ class Handles {
 
   /// Whether the client may give this handle to a new object.
   bool adoptable(HandleKind kind, Handle handle) {
-    return handle.well_formed(kind) && handle.index() < Handle::worker_index_first && handle.index() != 0 &&
-           !(slot_of(kind, handle).live);
+    return handle.well_formed(kind) && handle.index() < Handle::worker_index_first && handle.index() != 0 && !(slot_of(kind, handle).live);
   }
   /// Takes a handle that the client gave.
   void adopt(Handle handle, std::uint64_t value, std::uint32_t context) {

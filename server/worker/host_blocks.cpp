@@ -72,7 +72,8 @@ CUresult HostBlocks::open_shared(std::uint64_t address, std::uint64_t bytes, std
 
 bool HostBlocks::free_in_window(std::uint64_t address, std::uint64_t bytes) const {
   const std::uint64_t offset = address - window_.base;
-  if (bytes == 0 || bytes > window_.bytes || address % page_bytes != 0 || offset > window_.bytes || round_up(bytes) > window_.bytes - offset)
+  if (bytes == 0 || bytes > window_.bytes || address % page_bytes != 0 || offset > window_.bytes ||
+      round_up(bytes) > window_.bytes - offset)
     return false;
   return std::none_of(device_ranges_.begin(), device_ranges_.end(), [&](const auto& range) {
     return range.first < address + round_up(bytes) && address < range.first + round_up(range.second);

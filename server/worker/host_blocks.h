@@ -77,7 +77,7 @@ class HostBlocks {
   const Options options_;
   std::map<std::uint64_t, Block> blocks_;
   std::map<std::uint64_t, std::uint64_t> device_ranges_;  // where kernels may use host memory
-  unsigned compared_ = 0;  // mapped blocks that are not paged
+  unsigned compared_ = 0;                                 // mapped blocks that are not paged
 };
 
 }  // namespace fargpu::server

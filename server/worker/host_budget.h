@@ -19,12 +19,9 @@ class HostBudget {
   enum class Bound { session, lease };
   /// `bytes_max`: the session's; 0 for none. Without a place there is no lease. `refused` is called by the first who does not get what he
   /// wants.
-  explicit HostBudget(std::uint64_t bytes_max, std::optional<AccountPlace> place = std::nullopt,
-                      std::function<void(Bound)> refused = [](Bound) {})
-      : bytes_max_(bytes_max),
-        place_(std::move(place)),
-        lease_(place_ ? slot().lease.load() : 0),
-        refused_(std::move(refused)) {}
+  explicit HostBudget(
+      std::uint64_t bytes_max, std::optional<AccountPlace> place = std::nullopt, std::function<void(Bound)> refused = [](Bound) {})
+      : bytes_max_(bytes_max), place_(std::move(place)), lease_(place_ ? slot().lease.load() : 0), refused_(std::move(refused)) {}
 
   bool take(std::uint64_t bytes) {
     std::uint64_t taken = taken_.load();

@@ -54,7 +54,7 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
   const std::filesystem::path path = path_of(hash);
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // a pipe there holds nobody up
   if (file < 0) return {};
-  struct stat status{};
+  struct stat status {};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != bytes) {
     ::close(file);
     return {};
@@ -79,8 +79,7 @@ std::span<const std::byte> ImageStore::find(const ImageHash& hash, std::size_t b
 }
 
 ImageStore::Received ImageStore::receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part) {
-  if (bytes == 0 || bytes > limits::image_bytes_max || offset > bytes || part.size() > bytes - offset)
-    return Received::refused;
+  if (bytes == 0 || bytes > limits::image_bytes_max || offset > bytes || part.size() > bytes - offset) return Received::refused;
   if (mapped_.contains(hash)) return Received::taken;
   Arriving& arriving = arriving_[hash];
   std::vector<std::byte>& contents = arriving.bytes;
@@ -187,7 +186,8 @@ const std::vector<std::string>& ImageStore::names_found(const ImageHash& hash) {
   ::close(file);
   std::istringstream lines(std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0))));
   for (std::string name; names.size() < found_max && std::getline(lines, name);)
-    if (!lines.eof() && !name.empty() && name.size() <= found_name_bytes_max) names.push_back(name);  // a line that is still being written has no end
+    if (!lines.eof() && !name.empty() && name.size() <= found_name_bytes_max)
+      names.push_back(name);  // a line that is still being written has no end
   return names;
 }
 
@@ -201,10 +201,11 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
   names.push_back(name);
   std::error_code ignored;
   if (folder_.empty() || !std::filesystem::exists(path_of(hash), ignored)) return;
-  const int file = ::open((path_of(hash).string() + found_suffix).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  const int file =
+      ::open((path_of(hash).string() + found_suffix).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (file < 0) return;
   const std::string line = name + "\n";
-  struct stat status{};
+  struct stat status {};
   if (::fstat(file, &status) == 0 && S_ISREG(status.st_mode) && static_cast<std::size_t>(status.st_size) + line.size() <= found_bytes_max) {
     [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
   }

@@ -14,7 +14,7 @@ namespace fargpu::server {
 
 struct Link {
   CUlinkState state = nullptr;
-  JitOptions options;  // the driver writes its logs until the link is destroyed
+  JitOptions options;                 // the driver writes its logs until the link is destroyed
   const std::byte* linked = nullptr;  // the result, which is the driver's
   std::size_t linked_bytes = 0;
   bool busy = false;  // a call with it runs beside the executor

@@ -152,7 +152,8 @@ int run(const Options& options) {
   std::vector<std::vector<CUdevResource>> parts;
   if (!options.sm_groups.empty()) {
     const auto groups = parse_sm_groups(options.sm_groups);
-    if (!groups || groups->size() != devices.size()) return fail(options.link, "groups of multiprocessors of so many devices: " + options.sm_groups);
+    if (!groups || groups->size() != devices.size())
+      return fail(options.link, "groups of multiprocessors of so many devices: " + options.sm_groups);
     try {
       for (std::size_t i = 0; i < devices.size(); ++i) parts.push_back(choose_sm_groups(driver, devices[i], (*groups)[i]));
     } catch (const DriverError& error) {
@@ -302,8 +303,11 @@ int run(const Options& options) {
       const std::lock_guard lock(mutex);
       if (message.isTurn()) {
         const auto told = message.getTurn();
-        turn = scheduler::Turn{.granted = told.getGranted(), .quiet = told.getQuiet(), .until = scheduler::Time(told.getUntilNs()),
-                               .ahead = scheduler::Time(told.getAheadNs()), .number = told.getNumber()};
+        turn = scheduler::Turn{.granted = told.getGranted(),
+                               .quiet = told.getQuiet(),
+                               .until = scheduler::Time(told.getUntilNs()),
+                               .ahead = scheduler::Time(told.getAheadNs()),
+                               .number = told.getNumber()};
         if (session) session->hear_turn(*turn);
       }
       if (!message.isStop()) return true;
@@ -320,8 +324,7 @@ int run(const Options& options) {
   // The first word is right behind the session: whether it may give work. Who begins without it asks for what he has.
   if (hear()) {
     std::thread([hear] {
-      while (hear()) {
-      }
+      while (hear()) {}
     }).detach();
   }
 
@@ -363,7 +366,7 @@ int run_to_an_end(const Options& options) {
 int main(int argc, char** argv) {
   using namespace fargpu::server;
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGINT, SIG_IGN);  // the broker decides when workers end
+  ::signal(SIGINT, SIG_IGN);           // the broker decides when workers end
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // without a session there is nothing to outlive the broker for
   displace(argv);
   Options options;
@@ -371,14 +374,16 @@ int main(int argc, char** argv) {
   app.add_option("--driver", options.driver, "Driver library, by path")->required();
   app.add_option("--link", options.link, "Descriptor of the link to the broker")->required();
   app.add_option("--devices", options.devices, "The driver's ordinals to offer, comma-separated (default: all)");
-  app.add_option("--sm-groups", options.sm_groups, "Groups of multiprocessors of each device that the session's kernels may be on: 0,1,2:4 (default: all)");
+  app.add_option("--sm-groups", options.sm_groups,
+                 "Groups of multiprocessors of each device that the session's kernels may be on: 0,1,2:4 (default: all)");
   app.add_option("--user", options.user, "Become this user first");
   app.add_flag("--sandbox", options.sandbox, "Give up what is not needed before the driver is loaded");
   app.add_flag("--warm-context", options.warm_context, "Create the first device's primary context before there is a session");
   app.add_option("--image-bytes-max", options.image_bytes_max, "Bytes kept there");
   app.add_option("--host-bytes-max", options.host_bytes_max, "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
-  app.add_option("--launch-threads", options.launch_threads, "Threads that give kernels to the driver while many come; a quarter of the processors at most");
+  app.add_option("--launch-threads", options.launch_threads,
+                 "Threads that give kernels to the driver while many come; a quarter of the processors at most");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);
   const int status = run_to_an_end(options);

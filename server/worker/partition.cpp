@@ -38,8 +38,8 @@ std::vector<CUdevResource> choose_sm_groups(DriverTable& driver, CUdevice device
   }
   for (const unsigned number : numbers) {
     if (number >= all.size())
-      throw DriverError("device " + std::to_string(device) + " has " + std::to_string(all.size()) + " groups of multiprocessors, and not number " +
-                        std::to_string(number));
+      throw DriverError("device " + std::to_string(device) + " has " + std::to_string(all.size()) +
+                        " groups of multiprocessors, and not number " + std::to_string(number));
     chosen.push_back(all[number]);
   }
   return chosen;

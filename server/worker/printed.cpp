@@ -37,7 +37,7 @@ bool may_print(std::span<const std::byte> image) {
 }
 
 void Printed::collect(const std::function<void(std::span<const std::byte>)>& hand_on) {
-  struct stat status{};
+  struct stat status {};
   if (::fstat(memory_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) == taken_) return;
   std::array<std::byte, piece_bytes> piece;
   while (true) {

@@ -26,15 +26,55 @@ namespace {
 
 // Each is refused with EPERM, as a system refuses what one may not do.
 constexpr int denied[] = {
-    SYS_execve, SYS_execveat,                                                          // other programs
-    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, SYS_pidfd_getfd, SYS_pidfd_send_signal,  // other processes
-    SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_tkill,
-    SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsmount,  // other views of files
-    SYS_unshare, SYS_setns, SYS_open_by_handle_at,
-    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_kexec_file_load, SYS_bpf, SYS_perf_event_open,  // the kernel
-    SYS_userfaultfd, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_keyctl, SYS_add_key, SYS_request_key,
-    SYS_reboot, SYS_swapon, SYS_swapoff, SYS_sethostname, SYS_setdomainname, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_acct,
-    SYS_quotactl, SYS_syslog, SYS_iopl, SYS_ioperm,
+    SYS_execve,
+    SYS_execveat,  // other programs
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_kcmp,
+    SYS_pidfd_getfd,
+    SYS_pidfd_send_signal,  // other processes
+    SYS_rt_sigqueueinfo,
+    SYS_rt_tgsigqueueinfo,
+    SYS_tkill,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_open_tree,
+    SYS_move_mount,
+    SYS_fsopen,
+    SYS_fsmount,  // other views of files
+    SYS_unshare,
+    SYS_setns,
+    SYS_open_by_handle_at,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_kexec_file_load,
+    SYS_bpf,
+    SYS_perf_event_open,  // the kernel
+    SYS_userfaultfd,
+    SYS_io_uring_setup,
+    SYS_io_uring_enter,
+    SYS_io_uring_register,
+    SYS_keyctl,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_sethostname,
+    SYS_setdomainname,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_adjtimex,
+    SYS_acct,
+    SYS_quotactl,
+    SYS_syslog,
+    SYS_iopl,
+    SYS_ioperm,
 };
 
 /// A program of classic BPF, one rule after the other.
@@ -80,7 +120,8 @@ class Filter {
   void load(std::size_t offset) { emit(BPF_LD | BPF_W | BPF_ABS, static_cast<unsigned>(offset), 0, 0); }
   void give(unsigned action) { emit(BPF_RET | BPF_K, action, 0, 0); }
   void emit(int operation, unsigned operand, int if_true, int if_false) {
-    code_.push_back({static_cast<unsigned short>(operation), static_cast<unsigned char>(if_true), static_cast<unsigned char>(if_false), operand});
+    code_.push_back(
+        {static_cast<unsigned short>(operation), static_cast<unsigned char>(if_true), static_cast<unsigned char>(if_false), operand});
   }
   std::vector<sock_filter> code_;
 };
@@ -109,7 +150,8 @@ void enter_sandbox() {
   filter.allow_with(SYS_kill, self);
   filter.allow_with(SYS_tgkill, self);
   // Threads, not namespaces. What clone3 is to do stands in memory, where it cannot be seen: libraries go back to clone.
-  filter.allow_without(SYS_clone, CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET);
+  filter.allow_without(SYS_clone,
+                       CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET);
   filter.deny(SYS_clone3, ENOSYS);
   filter.install();
 }

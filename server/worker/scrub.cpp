@@ -48,7 +48,8 @@ class Entered {
 /// A stream of its own, so that what the session does is not waited for.
 class OwnStream {
  public:
-  explicit OwnStream(DriverTable& driver) : driver_(driver), made_(driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, most_urgent)) {}
+  explicit OwnStream(DriverTable& driver)
+      : driver_(driver), made_(driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, most_urgent)) {}
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
   ~OwnStream() {

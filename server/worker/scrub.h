@@ -26,7 +26,7 @@ class Scrubber {
   CUresult put_somewhere(CUmemGenericAllocationHandle handle, std::uint64_t bytes, CUdeviceptr& address);
 
   DriverTable& driver_;
-  std::mutex mutex_;         // over the region's address
+  std::mutex mutex_;        // over the region's address
   CUdeviceptr region_ = 0;  ///< of addresses, most of them never used; 0 before the first memory
 };
 

@@ -33,8 +33,8 @@ class Sharing {
   CUresult open_event(const ShareKey& key, CUevent& event);
 
  private:
-  struct Name;  // held by what is shared; its end takes it back
-  struct Loan;  // held by memory of another session; its end tells that it is held no more
+  struct Name;       // held by what is shared; its end takes it back
+  struct Loan;       // held by memory of another session; its end tells that it is held no more
   struct Companion;  // of memory's charge
   static Companion& companion_of(Charge& charge);
   CUresult share(const SharedThing& thing, const ShareKey* came_by, std::shared_ptr<Name>& name);

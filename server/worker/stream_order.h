@@ -86,12 +86,12 @@ class StreamOrder {
   void finish(std::uint64_t id);
 
   std::map<std::uint64_t, Item> items_;
-  std::unordered_map<std::uint64_t, std::uint64_t> records_;  // event handle to the item that will record it
+  std::unordered_map<std::uint64_t, std::uint64_t> records_;   // event handle to the item that will record it
   std::unordered_map<std::uint64_t, std::uint64_t> launches_;  // executable graph to the last item that launches it
-  std::size_t followers_ = 0;  // of all items
+  std::size_t followers_ = 0;                                  // of all items
   std::uint64_t next_ = 1;
   std::uint64_t last_all_ = 0;  // the last item that waits for all before it
-  std::uint64_t running_ = 0;  // the item whose job runs now
+  std::uint64_t running_ = 0;   // the item whose job runs now
   std::set<std::uint64_t> ready_;
   bool draining_ = false;
 };

@@ -34,10 +34,10 @@ struct StreamState {
   std::uint64_t pending() const { return submitted - passed; }
 
   // What Turns knows of it.
-  unsigned marks = 0;               ///< events of its own that are still to pass
+  unsigned marks = 0;                  ///< events of its own that are still to pass
   std::chrono::nanoseconds marked{0};  ///< when the last was recorded
-  bool unmarked = false;            ///< there is work behind that
-  bool active = false;              ///< it is not known to be idle
+  bool unmarked = false;               ///< there is work behind that
+  bool active = false;                 ///< it is not known to be idle
 };
 
 struct ContextState {

@@ -25,7 +25,8 @@ void Transfers::add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_be
       void* const memory = ::mmap(nullptr, slots * limits::lane_chunk_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (memory == MAP_FAILED) throw SystemError("no memory for bulk lanes");
       memory_ = {static_cast<std::byte*>(memory), slots * limits::lane_chunk_bytes};
-      for (std::size_t slot = 0; slot < slots; ++slot) free_.push_back(memory_.subspan(slot * limits::lane_chunk_bytes, limits::lane_chunk_bytes));
+      for (std::size_t slot = 0; slot < slots; ++slot)
+        free_.push_back(memory_.subspan(slot * limits::lane_chunk_bytes, limits::lane_chunk_bytes));
     }
   }
   lanes_.add(std::move(channel), sent_before, taken_before);

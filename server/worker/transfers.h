@@ -63,7 +63,7 @@ class Transfers final : ChunkHandler {
  private:
   struct Receiving {
     std::uint64_t bytes = 0;
-    std::uint64_t missing = 0;   // chunks
+    std::uint64_t missing = 0;  // chunks
     std::vector<bool> arrived;
     Taker taker;
   };

@@ -33,9 +33,9 @@ class UserObjects {
 
  private:
   struct Object {
-    std::uint64_t program = 0;                       // references that the program owns
+    std::uint64_t program = 0;                      // references that the program owns
     std::map<std::uint64_t, std::uint64_t> graphs;  // and graphs, by handle; some may be gone
-    std::size_t graphs_max = 64;                     // at which those that are gone are looked for
+    std::size_t graphs_max = 64;                    // at which those that are gone are looked for
   };
   Object* find(Handle object);
   bool lives(const Object& object);
@@ -43,7 +43,7 @@ class UserObjects {
 
   DriverTable& driver_;
   Handles& handles_;
-  std::map<std::uint64_t, Object> objects_;   // by handle
+  std::map<std::uint64_t, Object> objects_;  // by handle
   std::map<std::uint64_t, Handle> by_part_;
 };
 

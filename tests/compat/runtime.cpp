@@ -181,7 +181,8 @@ void streams_and_events() {
   OK("cudaStreamWaitEvent", int(Stream, Event, unsigned), other, end, 0);
   OK("cudaMemcpyAsync", int(void*, const void*, std::size_t, int, Stream), pinned, data, bytes, device_to_host, other);
   static int called = 0;
-  OK("cudaLaunchHostFunc", int(Stream, void (*)(void*), void*), other, [](void* at) { ++*static_cast<int*>(at); }, &called);
+  OK(
+      "cudaLaunchHostFunc", int(Stream, void (*)(void*), void*), other, [](void* at) { ++*static_cast<int*>(at); }, &called);
   OK("cudaStreamSynchronize", int(Stream), other);
   HOLDS(called == 1);
   HOLDS(std::vector<int>(pinned, pinned + count) == scaled(values, 3));

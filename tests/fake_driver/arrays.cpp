@@ -52,7 +52,8 @@ CUresult make_planes(const CUDA_ARRAY3D_DESCRIPTOR& description, Array*& out) {
   array->description = description;
   for (const unsigned channels : {1u, 2u}) {
     Array* plane = nullptr;
-    const CUresult bad = make_array({description.Width / channels, description.Height / channels, 0, CU_AD_FORMAT_UNSIGNED_INT8, channels, 0}, plane);
+    const CUresult bad =
+        make_array({description.Width / channels, description.Height / channels, 0, CU_AD_FORMAT_UNSIGNED_INT8, channels, 0}, plane);
     if (bad != CUDA_SUCCESS) return bad;
     plane->part = true;
     array->planes.push_back(plane);
@@ -122,10 +123,10 @@ void drop_arrays(CUcontext context) {
 CUresult run_copy(const CUDA_MEMCPY3D& p) {
   for (std::size_t z = 0; z < p.Depth; ++z) {
     for (std::size_t y = 0; y < p.Height; ++y) {
-      std::byte* const to = row_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstPitch, p.dstHeight, p.dstXInBytes,
-                                   p.dstY + y, p.dstZ + z, p.WidthInBytes);
-      const std::byte* const from = row_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcPitch, p.srcHeight,
-                                           p.srcXInBytes, p.srcY + y, p.srcZ + z, p.WidthInBytes);
+      std::byte* const to = row_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstPitch, p.dstHeight, p.dstXInBytes, p.dstY + y,
+                                   p.dstZ + z, p.WidthInBytes);
+      const std::byte* const from = row_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcPitch, p.srcHeight, p.srcXInBytes,
+                                           p.srcY + y, p.srcZ + z, p.WidthInBytes);
       if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
       std::memmove(to, from, p.WidthInBytes);
     }

@@ -28,7 +28,7 @@ namespace {
 struct Memory {
   std::vector<std::byte> bytes;
   int device = 0;
-  unsigned holds = 1;      // handles
+  unsigned holds = 1;  // handles
   unsigned mappings = 0;
 };
 
@@ -95,7 +95,7 @@ struct State {
   const char* failed_call = "";
   std::vector<Launch> launches;
   bool paused = false;
-  bool hung = false;  // paused for ever
+  bool hung = false;        // paused for ever
   std::uint64_t round = 1;  // grows with each pause; an event recorded in this round waits while paused
 
   Context primary[4];
@@ -111,7 +111,7 @@ struct State {
   std::vector<std::weak_ptr<Memory>> exported;
   bool leaves = false;
   std::multimap<std::size_t, std::vector<std::byte>> left;  // by size
-  std::map<std::uint64_t, std::uint64_t> host;  // pinned or registered memory, reached by its own address
+  std::map<std::uint64_t, std::uint64_t> host;              // pinned or registered memory, reached by its own address
   std::map<std::uint64_t, std::size_t> globals;
   std::set<void*> objects;
   unsigned long long next_number = 1;
@@ -491,7 +491,7 @@ namespace behaviour {
 CUresult cuInit(unsigned) {
   State& s = state();
   if (const char* devices = std::getenv("FARGPU_FAKE_DEVICES")) s.devices = std::atoi(devices);
-  if (std::getenv("FARGPU_FAKE_LEFT_BEHIND")) s.leaves = true;  // new memory is not zero
+  if (std::getenv("FARGPU_FAKE_LEFT_BEHIND")) s.leaves = true;   // new memory is not zero
   if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {  // up to the first that there is not, as the driver does
     s.visible.clear();
     std::istringstream numbers(list);
@@ -674,8 +674,8 @@ CUresult cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* resource, CU
   *resource = resource_of(green->first, green->processors);
   return CUDA_SUCCESS;
 }
-CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count, const CUdevResource* resource, CUdevResource* rest, unsigned flags,
-                                     unsigned smallest) {
+CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned* count, const CUdevResource* resource, CUdevResource* rest,
+                                     unsigned flags, unsigned smallest) {
   Inside inside;
   if (flags != 0 || !read_resource(*resource, inside) || smallest > inside.count) return CUDA_ERROR_INVALID_VALUE;
   const unsigned part = (std::max(smallest, part_min) + part_min - 1) / part_min * part_min;
@@ -927,8 +927,12 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t byte
   copy.srcPitch = copy.dstPitch = bytes;
   return copy_or_capture(copy, stream);
 }
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUstream stream) { return fill(to, 0, value, 1, n, 1, stream); }
-CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream stream) { return fill(to, 0, value, 2, n, 1, stream); }
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t n, CUstream stream) {
+  return fill(to, 0, value, 1, n, 1, stream);
+}
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, CUstream stream) {
+  return fill(to, 0, value, 2, n, 1, stream);
+}
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t n, CUstream stream) { return fill(to, 0, value, 4, n, 1, stream); }
 CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
   return fill(to, pitch, value, 1, width, height, stream);
@@ -1212,7 +1216,9 @@ CUresult cuFuncGetName(const char** name, CUfunction f) {
   *name = live<Kernel>(f)->name.c_str();
   return CUDA_SUCCESS;
 }
-CUresult cuKernelGetName(const char** name, CUkernel kernel) { return behaviour::cuFuncGetName(name, reinterpret_cast<CUfunction>(kernel)); }
+CUresult cuKernelGetName(const char** name, CUkernel kernel) {
+  return behaviour::cuFuncGetName(name, reinterpret_cast<CUfunction>(kernel));
+}
 // What was set goes with the primary context.
 std::map<int, int>& attributes_of(Kernel& kernel) {
   if (kernel.resets != state().resets)

@@ -92,28 +92,16 @@ CUresult set(Node& node, const CUgraphNodeParams& params) {
       node.function = p.func ? p.func : reinterpret_cast<CUfunction>(p.kern);
       return make_launch(node.function, grid, block, p.sharedMemBytes, p.kernelParams, node.launch);
     }
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      node.copy = params.memcpy.copyParams;
-      return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-      node.memset = params.memset;
-      return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_HOST:
-      node.host = {params.host.fn, params.host.userData};
-      return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      node.event = params.eventRecord.event;
-      return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      node.event = params.eventWait.event;
-      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEMCPY: node.copy = params.memcpy.copyParams; return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEMSET: node.memset = params.memset; return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_HOST: node.host = {params.host.fn, params.host.userData}; return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: node.event = params.eventRecord.event; return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: node.event = params.eventWait.event; return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
       node.operations.assign(params.memOp.paramArray, params.memOp.paramArray + params.memOp.count);
       return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_EMPTY:
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -133,32 +121,17 @@ void run(const Graph& graph) {
   for (Node* node : in_order(graph)) {
     if (!node->enabled) continue;
     switch (node->type) {
-      case CU_GRAPH_NODE_TYPE_KERNEL:
-        run_launch(node->launch);
-        break;
-      case CU_GRAPH_NODE_TYPE_MEMCPY:
-        run_copy(node->copy);
-        break;
-      case CU_GRAPH_NODE_TYPE_MEMSET:
-        run_memset(node->memset);
-        break;
-      case CU_GRAPH_NODE_TYPE_HOST:
-        node->host.fn(node->host.userData);
-        break;
-      case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        record_event(node->event);
-        break;
-      case CU_GRAPH_NODE_TYPE_GRAPH:
-        run(*node->graphs[0]);
-        break;
+      case CU_GRAPH_NODE_TYPE_KERNEL: run_launch(node->launch); break;
+      case CU_GRAPH_NODE_TYPE_MEMCPY: run_copy(node->copy); break;
+      case CU_GRAPH_NODE_TYPE_MEMSET: run_memset(node->memset); break;
+      case CU_GRAPH_NODE_TYPE_HOST: node->host.fn(node->host.userData); break;
+      case CU_GRAPH_NODE_TYPE_EVENT_RECORD: record_event(node->event); break;
+      case CU_GRAPH_NODE_TYPE_GRAPH: run(*node->graphs[0]); break;
       case CU_GRAPH_NODE_TYPE_CONDITIONAL:  // the condition's value is its default, in the lower half of the handle
         if (static_cast<std::uint32_t>(node->condition) != 0) run(*node->graphs[0]);
         break;
-      case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-        run_memory_operations(node->operations);
-        break;
-      default:
-        break;
+      case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: run_memory_operations(node->operations); break;
+      default: break;
     }
   }
 }
@@ -202,7 +175,8 @@ void run_memory_operations(const std::vector<CUstreamBatchMemOpParams>& operatio
   for (const CUstreamBatchMemOpParams& operation : operations) {
     const bool wide = operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
     if (!wide && operation.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) continue;
-    if (std::byte* const to = translate(operation.writeValue.address, wide ? 8 : 4)) std::memcpy(to, &operation.writeValue.value64, wide ? 8 : 4);
+    if (std::byte* const to = translate(operation.writeValue.address, wide ? 8 : 4))
+      std::memcpy(to, &operation.writeValue.value64, wide ? 8 : 4);
   }
 }
 

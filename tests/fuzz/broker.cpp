@@ -22,7 +22,8 @@ enum How : std::uint8_t { framed = 0, raw = 1, then_close = 2 };
 // Workers that are promised to somebody. (One that is still starting is, until it is ready.)
 long promised() {
   const auto& workers = BrokerHost::instance().workers().all();
-  return std::count_if(workers.begin(), workers.end(), [](const server::Worker& worker) { return worker.state == server::Worker::State::reserved; });
+  return std::count_if(workers.begin(), workers.end(),
+                       [](const server::Worker& worker) { return worker.state == server::Worker::State::reserved; });
 }
 
 void add_piece(fuzz::Input& input, unsigned connection, How how, std::span<const std::byte> bytes) {
@@ -86,10 +87,13 @@ std::vector<Input> seeds() {
           }));
   session(say(0, hello), say(0, held_lease), say(1, in_job), say(1, status), say(2, hello), say(2, held_lease), say(2, status));
   session(say(0, hello), say(0, held_lease, then_close), say(1, hello_with_token), say(1, held_lease), say(1, status));
-  session(say(0, hello), say(0, [](auto control) {  // more than there is, waiting
-            held_lease(control);
-            control.getLeaseRequest().setMemoryBytes(std::uint64_t{7} << 30);
-          }), say(1, hello), say(1, [](auto control) {
+  session(say(0, hello),
+          say(0,
+              [](auto control) {  // more than there is, waiting
+                held_lease(control);
+                control.getLeaseRequest().setMemoryBytes(std::uint64_t{7} << 30);
+              }),
+          say(1, hello), say(1, [](auto control) {
             held_lease(control);
             control.getLeaseRequest().setMemoryBytes(std::uint64_t{6} << 30);
             control.getLeaseRequest().setWaitMs(5);
@@ -112,7 +116,8 @@ std::vector<Input> seeds() {
   }));
   session(say(0, [](auto control) { control.initLane().setSessionId(1); }));
   session(say(0, [](auto control) { control.initHello().setProtocolVersion(1); }));
-  session(say(0, [](auto control) { control.initGoodbye().setText("that was all"); }, raw));
+  session(say(
+      0, [](auto control) { control.initGoodbye().setText("that was all"); }, raw));
   return all;
 }
 

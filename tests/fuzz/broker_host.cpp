@@ -47,7 +47,8 @@ int __wrap_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t*, int des
   return 0;
 }
 
-int __wrap_posix_spawn(pid_t* process, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const*, char* const*) {
+int __wrap_posix_spawn(pid_t* process, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const*,
+                       char* const*) {
   using namespace fargpu::fuzz;
   const int link = std::exchange(link_of_next, -1);
   ::fcntl(link, F_SETFL, ::fcntl(link, F_GETFL) | O_NONBLOCK);
@@ -98,14 +99,17 @@ BrokerHost::BrokerHost(const std::string& settings) {
   std::string tokens = "known lab never ";
   for (const std::byte byte : hash) tokens += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
   std::ofstream(folder_ / "tokens") << tokens << "\n";
-  std::ofstream(folder_ / "settings.toml") << "token_file = \"" << (folder_ / "tokens").string() << "\"\n" << settings
-                                           << "[tenant.default]\nmemory = \"8GiB\"\nsessions = 3\npriority = \"normal\"\n"
+  std::ofstream(folder_ / "settings.toml") << "token_file = \"" << (folder_ / "tokens").string() << "\"\n"
+                                           << settings << "[tenant.default]\nmemory = \"8GiB\"\nsessions = 3\npriority = \"normal\"\n"
                                            << "[tenant.lab]\ncompute = \"100%\"\nadministrator = true\n";
   const std::string config = folder_ / "settings.toml", listen = "unix:" + (folder_ / "socket").string();
-  const char* const arguments[] = {"fargpud", "--config", config.c_str(), "--listen", listen.c_str(), "--worker", "/proc/self/exe", "--nvml", "",
-                                   "--image-folder", "", "--sessions-max", "8", "--refusals-per-address-max", "1000000"};
+  const char* const arguments[] = {
+      "fargpud", "--config", config.c_str(),   "--listen", listen.c_str(),   "--worker", "/proc/self/exe",
+      "--nvml",  "",         "--image-folder", "",         "--sessions-max", "8",        "--refusals-per-address-max",
+      "1000000"};
   int exit_code = 0;
-  expect(server::read_settings(std::size(arguments), const_cast<char**>(arguments), settings_, exit_code) == server::Wish::serve, "no settings");
+  expect(server::read_settings(std::size(arguments), const_cast<char**>(arguments), settings_, exit_code) == server::Wish::serve,
+         "no settings");
   settings_.refusals_per_address_max = ~std::uint64_t{0};  // more than read_settings() would let anybody say
   // It has much to say: told only to who asks.
   const char* const level = std::getenv("FARGPU_LOG_LEVEL");
@@ -145,8 +149,7 @@ int BrokerHost::connect() {
 void BrokerHost::go_on() {
   if (io_.stopped()) io_.restart();
   do {
-    while (io_.poll() > 0) {
-    }
+    while (io_.poll() > 0) {}
   } while (end_the_unlinked());
 }
 
@@ -163,7 +166,8 @@ bool BrokerHost::end_the_unlinked() {
 }
 
 void BrokerHost::end(pid_t process, int signal) {
-  const auto found = std::find_if(processes_.begin(), processes_.end(), [&](const PretendedWorker& worker) { return worker.process == process; });
+  const auto found =
+      std::find_if(processes_.begin(), processes_.end(), [&](const PretendedWorker& worker) { return worker.process == process; });
   expect(found != processes_.end(), "a signal to a process that is no worker's");
   if (std::exchange(found->ended, true)) return;
   ended.push_back({process, signal});
@@ -211,7 +215,8 @@ void Caller::hear() {
     FrameHeader header;
     std::memcpy(&header, answers_.data(), sizeof(header));
     check_frame_header(header);
-    expect(header.kind == FrameKind::control && header.bulk_bytes == 0 && header.sequence == ++heard_, "no frame of a broker, or out of its order");
+    expect(header.kind == FrameKind::control && header.bulk_bytes == 0 && header.sequence == ++heard_,
+           "no frame of a broker, or out of its order");
     const std::size_t whole = sizeof(header) + header.message_bytes;
     if (answers_.size() < whole) broken("a part of a frame");
     const std::vector<std::byte> message(answers_.begin() + sizeof(header), answers_.begin() + static_cast<std::ptrdiff_t>(whole));

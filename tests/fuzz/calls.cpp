@@ -174,8 +174,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     try {
       (void)session.run();
     } catch (const ProtocolError&) {
-    } catch (const kj::Exception&) {
-    }
+    } catch (const kj::Exception&) {}
   }
   fuzz::expect(driver->memory_bytes() == 0, "memory of the device that outlives its session");
   return 0;

@@ -144,15 +144,15 @@ class Changes {
       return;
     }
     switch (below(9)) {
-      case 0:
-        input[place] = static_cast<std::uint8_t>(input[place] ^ 1u << below(8));
-        return;
-      case 1:
-        input[place] = static_cast<std::uint8_t>(random_());
-        return;
+      case 0: input[place] = static_cast<std::uint8_t>(input[place] ^ 1u << below(8)); return;
+      case 1: input[place] = static_cast<std::uint8_t>(random_()); return;
       case 2: {  // a number at a limit
-        static constexpr std::uint64_t numbers[] = {0, 1, 2, 7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 4095, 4096, 0x7fff, 0xffff, 0x10000,
-                                                    0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff, ~0ull, ~0ull - 7};
+        static constexpr std::uint64_t numbers[] = {0,          1,          2,          7,           8,
+                                                    15,         16,         31,         32,          63,
+                                                    64,         127,        128,        255,         256,
+                                                    4095,       4096,       0x7fff,     0xffff,      0x10000,
+                                                    0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff,
+                                                    ~0ull,      ~0ull - 7};
         const std::uint64_t number = numbers[below(std::size(numbers))];
         std::memcpy(input.data() + place, &number, std::min<std::size_t>(std::size_t{1} << below(4), input.size() - place));
         return;
@@ -165,9 +165,7 @@ class Changes {
         std::memcpy(input.data() + place, &number, bytes);
         return;
       }
-      case 4:
-        input.erase(at(place), at(place + 1 + below(std::min<std::size_t>(input.size() - place, 64))));
-        return;
+      case 4: input.erase(at(place), at(place + 1 + below(std::min<std::size_t>(input.size() - place, 64)))); return;
       case 5: {
         Input more(1 + below(32));
         for (std::uint8_t& byte : more) byte = static_cast<std::uint8_t>(random_());
@@ -189,8 +187,7 @@ class Changes {
         else std::copy_n(begin, std::min<std::ptrdiff_t>(end - begin, static_cast<std::ptrdiff_t>(input.size() - place)), at(place));
         return;
       }
-      default:
-        input.resize(place);
+      default: input.resize(place);
     }
   }
 

@@ -53,8 +53,9 @@ struct Collector final : FrameHandler {
   }
   void take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk_bytes) override {
     fuzz::expect(reinterpret_cast<std::uintptr_t>(message.data()) % 8 == 0, "a message that cannot be read in place");
-    fuzz::expect(bulk_bytes.size() == header.bulk_bytes && (bulk_bytes.empty() || bulk_bytes.size() > 16'384 || bulk_bytes.data() == bulk.data()),
-                 "bulk bytes elsewhere");
+    fuzz::expect(
+        bulk_bytes.size() == header.bulk_bytes && (bulk_bytes.empty() || bulk_bytes.size() > 16'384 || bulk_bytes.data() == bulk.data()),
+        "bulk bytes elsewhere");
     taken.push_back({header, {message.begin(), message.end()}, {bulk_bytes.begin(), bulk_bytes.end()}});
   }
   unsigned rhythm;
@@ -144,15 +145,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     FrameReader reader(channel, collector, 0);
     for (;;) reader.pump(1 + data[0] % 3);
   } catch (const ChannelClosed&) {
-  } catch (const ProtocolError&) {
-  }
+  } catch (const ProtocolError&) {}
   const std::vector<Frame> plain = read_plainly(bytes);
   // The reader may be waiting for a place when the bytes are over.
   fuzz::expect(collector.taken.size() <= plain.size(), "frames that are not there");
   for (std::size_t i = 0; i < collector.taken.size(); ++i) {
     const Frame &got = collector.taken[i], &wanted = plain[i];
-    fuzz::expect(std::memcmp(&got.header, &wanted.header, sizeof(FrameHeader)) == 0 && got.message == wanted.message && got.bulk == wanted.bulk,
-                 "a frame that differs from what was sent");
+    fuzz::expect(
+        std::memcmp(&got.header, &wanted.header, sizeof(FrameHeader)) == 0 && got.message == wanted.message && got.bulk == wanted.bulk,
+        "a frame that differs from what was sent");
   }
   return 0;
 }

@@ -83,14 +83,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::string& text : image.texts) {
       try {
         (void)softgpu::ptx::parse(text);
-      } catch (const softgpu::ptx::SyntaxError&) {
-      }
+      } catch (const softgpu::ptx::SyntaxError&) {}
     }
-  } catch (const softgpu::ImageError&) {
-  }
+  } catch (const softgpu::ImageError&) {}
   try {  // what begins like an image of another kind is not taken for a text
     (void)softgpu::ptx::parse(std::string(reinterpret_cast<const char*>(data), size));
-  } catch (const softgpu::ptx::SyntaxError&) {
-  }
+  } catch (const softgpu::ptx::SyntaxError&) {}
   return 0;
 }

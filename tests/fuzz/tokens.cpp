@@ -42,10 +42,12 @@ class MemoryFile {
 }  // namespace
 
 std::vector<Input> seeds() {
-  const std::string file = "# a comment\n\n" + line("anna", "lab", "never", "fargpu_a") + line("old", "lab", "2020-02-29T12:00:00Z", "fargpu_b") +
+  const std::string file = "# a comment\n\n" + line("anna", "lab", "never", "fargpu_a") +
+                           line("old", "lab", "2020-02-29T12:00:00Z", "fargpu_b") +
                            line("node.1-x_2", "other", "2999-12-31T23:59:59Z", "fargpu_c");
   std::vector<Input> all;
-  for (const char* const token : {"fargpu_a", "fargpu_b", "fargpu_c", "fargpu_unknown", ""}) all.push_back(from_text(file + std::string(1, '\0') + token));
+  for (const char* const token : {"fargpu_a", "fargpu_b", "fargpu_c", "fargpu_unknown", ""})
+    all.push_back(from_text(file + std::string(1, '\0') + token));
   all.push_back(from_text("anna lab never\n" + std::string(1, '\0') + "fargpu_a"));
   return all;
 }
@@ -73,7 +75,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       // What `fargpu token` would write of it is read as the same.
       (void)site::time_text(entry.expires);
     }
-  } catch (const site::TokenError&) {
-  }
+  } catch (const site::TokenError&) {}
   return 0;
 }

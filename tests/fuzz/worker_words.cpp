@@ -76,7 +76,9 @@ bool hears_of_share(const PretendedWorker& worker) {
   return heard;
 }
 
-void fetch_neighbours(wire::WorkerMessage::Builder message) { message.initFetch().setKey(capnp::Data::Reader(neighbours_key, sizeof(neighbours_key))); }
+void fetch_neighbours(wire::WorkerMessage::Builder message) {
+  message.initFetch().setKey(capnp::Data::Reader(neighbours_key, sizeof(neighbours_key)));
+}
 
 // Another tenant's session, which lasts while inputs come and go.
 pid_t neighbour() {
@@ -84,7 +86,8 @@ pid_t neighbour() {
     BrokerHost& host = BrokerHost::instance("policy = \"fair\"\n");
     begin_session("fargpu_known", 2);
     const auto& workers = host.workers().all();
-    const auto found = std::find_if(workers.begin(), workers.end(), [](const server::Worker& w) { return w.state == server::Worker::State::session; });
+    const auto found =
+        std::find_if(workers.begin(), workers.end(), [](const server::Worker& w) { return w.state == server::Worker::State::session; });
     fuzz::expect(found != workers.end(), "no session for the neighbour");
     for (const PretendedWorker& worker : host.processes()) {
       if (worker.process != found->process) continue;
@@ -107,7 +110,9 @@ void expect_neighbour_untouched() {
   const pid_t process = neighbour();
   const auto& workers = host.workers().all();
   fuzz::expect(std::any_of(workers.begin(), workers.end(),
-                           [&](const server::Worker& w) { return w.process == process && w.state == server::Worker::State::session && w.calls == 0; }),
+                           [&](const server::Worker& w) {
+                             return w.process == process && w.state == server::Worker::State::session && w.calls == 0;
+                           }),
                "the neighbour's session is another than it was");
   for (const PretendedWorker& worker : host.processes()) {
     if (worker.process != process) continue;
@@ -133,7 +138,8 @@ void begin_anew() {
   host.go_on();
   const auto& workers = host.workers().all();
   fuzz::expect(host.workers().sessions() == 1, "a session without its worker");
-  fuzz::expect(std::none_of(workers.begin(), workers.end(), [&](const server::Worker& w) { return w.state != server::Worker::State::ready && w.process != kept; }),
+  fuzz::expect(std::none_of(workers.begin(), workers.end(),
+                            [&](const server::Worker& w) { return w.state != server::Worker::State::ready && w.process != kept; }),
                "a worker that is neither ready nor gone");
 }
 
@@ -215,8 +221,8 @@ std::vector<Input> seeds() {
         step(says, 0, activity(false, false)), step(says, 0, ended));
   words(step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 0, fetch), step(says, 0, unshare), step(says, 0, fetch));
   words(step(session_begins), step(says, 0, share(-1)), step(says, 1, say_ready), step(session_begins), step(says, 1, fetch), step(dies));
-  words(step(session_begins), step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 1, fetch), step(says_with_descriptor, 1, share_on),
-        step(says, 0, unshare), step(says, 1, let_go), step(dies, 1));
+  words(step(session_begins), step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 1, fetch),
+        step(says_with_descriptor, 1, share_on), step(says, 0, unshare), step(says, 1, let_go), step(dies, 1));
   words(step(session_begins), step(says_with_descriptor, 0, share(0)), step(says, 0, fetch), step(dies), step(says, 1, let_go));
   words(step(session_begins), step(says, 0, fetch_neighbours), step(says, 0, unshare_neighbours));
   words(step(session_begins), step(says, 1, say_ready), step(says, 2, say_ready));
@@ -257,7 +263,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     host.go_on();
     for (const PretendedWorker& other : others)
-      if (std::any_of(host.processes().begin(), host.processes().end(), [&](const PretendedWorker& w) { return w.process == other.process; }))
+      if (std::any_of(host.processes().begin(), host.processes().end(),
+                      [&](const PretendedWorker& w) { return w.process == other.process; }))
         fuzz::expect(!hears_of_share(other), "another tenant's share");
   }
   look("");

@@ -4,12 +4,12 @@
 
 #include <cstdio>
 
-#define OK(call)                                                      \
-  do {                                                                \
-    if (CUresult result = (call); result != CUDA_SUCCESS) {           \
+#define OK(call)                                                 \
+  do {                                                           \
+    if (CUresult result = (call); result != CUDA_SUCCESS) {      \
       std::fprintf(stderr, "%s gives %d\n", #call, int(result)); \
-      return 1;                                                       \
-    }                                                                 \
+      return 1;                                                  \
+    }                                                            \
   } while (false)
 
 int main(int, char** arguments) {

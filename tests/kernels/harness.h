@@ -90,9 +90,7 @@ class Buffer {
   CUdeviceptr address() const { return address_; }
   size_t count() const { return count_; }
   size_t bytes() const { return count_ * sizeof(T); }
-  void put(const std::vector<T>& values) {
-    OK(cuMemcpyHtoD(address_, values.data(), values.size() * sizeof(T)));
-  }
+  void put(const std::vector<T>& values) { OK(cuMemcpyHtoD(address_, values.data(), values.size() * sizeof(T))); }
   void clear() {
     OK(cuMemsetD8(address_, 0, bytes()));
     OK(cuStreamSynchronize(nullptr));  // streams that do not wait for the default one see it too
@@ -114,9 +112,7 @@ struct Grid {
 
 /// For kernels of one thread per element.
 constexpr unsigned block_size = 128;
-inline unsigned blocks_for(size_t count, unsigned block = block_size) {
-  return static_cast<unsigned>((count + block - 1) / block);
-}
+inline unsigned blocks_for(size_t count, unsigned block = block_size) { return static_cast<unsigned>((count + block - 1) / block); }
 
 /// The kernels of the program, loaded into the current context.
 class Kernels {
@@ -131,11 +127,9 @@ class Kernels {
   }
 
   template <class... Arguments>
-  CUresult try_launch(const char* name, Grid grid, Grid block, unsigned shared_bytes,
-                      CUstream stream, Arguments... arguments) const {
+  CUresult try_launch(const char* name, Grid grid, Grid block, unsigned shared_bytes, CUstream stream, Arguments... arguments) const {
     void* pointers[] = {static_cast<void*>(&arguments)..., nullptr};
-    return cuLaunchKernel(get(name), grid.x, grid.y, grid.z, block.x, block.y, block.z,
-                          shared_bytes, stream, pointers, nullptr);
+    return cuLaunchKernel(get(name), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes, stream, pointers, nullptr);
   }
   /// Launches and waits.
   template <class... Arguments>
@@ -144,8 +138,7 @@ class Kernels {
     OK(cuCtxSynchronize());
   }
   template <class... Arguments>
-  void run_with_shared(const char* name, Grid grid, Grid block, unsigned shared_bytes,
-                       Arguments... arguments) const {
+  void run_with_shared(const char* name, Grid grid, Grid block, unsigned shared_bytes, Arguments... arguments) const {
     OK(try_launch(name, grid, block, shared_bytes, nullptr, arguments...));
     OK(cuCtxSynchronize());
   }
@@ -172,11 +165,9 @@ template <class T>
 std::vector<T> random_values(size_t count, T least, T most) {
   std::vector<T> values(count);
   for (T& value : values) {
-    if constexpr (std::is_floating_point_v<T>)
-      value = std::uniform_real_distribution<T>(least, most)(generator());
+    if constexpr (std::is_floating_point_v<T>) value = std::uniform_real_distribution<T>(least, most)(generator());
     else
-      value = static_cast<T>(std::uniform_int_distribution<int64_t>(
-          static_cast<int64_t>(least), static_cast<int64_t>(most))(generator()));
+      value = static_cast<T>(std::uniform_int_distribution<int64_t>(static_cast<int64_t>(least), static_cast<int64_t>(most))(generator()));
   }
   return values;
 }
@@ -185,11 +176,8 @@ template <class T>
 std::string show(T value) {
   char text[64];
   if constexpr (std::is_floating_point_v<T>)
-    std::snprintf(text, sizeof text, "%.9g (%a)", static_cast<double>(value),
-                  static_cast<double>(value));
-  else
-    std::snprintf(text, sizeof text, "%lld (%#llx)", static_cast<long long>(value),
-                  static_cast<unsigned long long>(value));
+    std::snprintf(text, sizeof text, "%.9g (%a)", static_cast<double>(value), static_cast<double>(value));
+  else std::snprintf(text, sizeof text, "%lld (%#llx)", static_cast<long long>(value), static_cast<unsigned long long>(value));
   return text;
 }
 
@@ -202,22 +190,20 @@ bool is_same(T a, T b) {
 }
 
 template <class T>
-void expect_same(const std::vector<T>& got, const std::vector<T>& wanted,
-                 const std::function<std::string(size_t)>& describe = {}) {
+void expect_same(const std::vector<T>& got, const std::vector<T>& wanted, const std::function<std::string(size_t)>& describe = {}) {
   HOLDS(got.size() == wanted.size());
   int shown = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     if (is_same(got[i], wanted[i])) continue;
-    report("[%zu]%s%s: %s, not %s", i, describe ? " " : "", describe ? describe(i).c_str() : "",
-           show(got[i]).c_str(), show(wanted[i]).c_str());
+    report("[%zu]%s%s: %s, not %s", i, describe ? " " : "", describe ? describe(i).c_str() : "", show(got[i]).c_str(),
+           show(wanted[i]).c_str());
     if (++shown == 8) break;
   }
   if (shown != 0) throw Failed();
 }
 
 template <class T>
-void expect_near(const std::vector<T>& got, const std::vector<T>& wanted, double relative,
-                 double absolute = 0) {
+void expect_near(const std::vector<T>& got, const std::vector<T>& wanted, double relative, double absolute = 0) {
   HOLDS(got.size() == wanted.size());
   int shown = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -245,13 +231,11 @@ inline std::vector<Case>& cases() {
 }
 
 struct Registration {
-  Registration(const char* name, void (*run)(), bool has_context) {
-    cases().push_back({name, run, has_context});
-  }
+  Registration(const char* name, void (*run)(), bool has_context) { cases().push_back({name, run, has_context}); }
 };
 
-#define KERNELS_CASE(name, has_context)                                            \
-  static void case_##name();                                                       \
+#define KERNELS_CASE(name, has_context)                                                 \
+  static void case_##name();                                                            \
   static ::kernels::Registration registration_##name{#name, &case_##name, has_context}; \
   static void case_##name()
 /// Defines a case. It runs in a context of its own, with which an error it leaves behind ends.
@@ -274,14 +258,11 @@ inline bool run_case(const Case& one) {
 #endif
     }
     one.run();
-  } catch (const Failed&) {
-  }
+  } catch (const Failed&) {}
   if (context != nullptr) cuCtxDestroy(context);
   bool has_passed = failure_text().empty();
   std::printf("%s %s\n", has_passed ? "PASS" : "FAIL", one.name);
-  if (!has_passed)
-    std::printf("%s  (TEST_SEED=%llu)\n", failure_text().c_str(),
-                static_cast<unsigned long long>(seed()));
+  if (!has_passed) std::printf("%s  (TEST_SEED=%llu)\n", failure_text().c_str(), static_cast<unsigned long long>(seed()));
   std::fflush(stdout);
   return has_passed;
 }
@@ -309,9 +290,9 @@ inline int main_of_cases(int count, char** names) {
 
 }  // namespace kernels
 
-using kernels::Buffer;
 using kernels::block_size;
 using kernels::blocks_for;
+using kernels::Buffer;
 using kernels::expect_near;
 using kernels::expect_same;
 using kernels::Kernels;

@@ -10,8 +10,7 @@ extern "C" __global__ void fill(unsigned* out, unsigned value, unsigned long lon
   if (i < count) out[i] = value + static_cast<unsigned>(i);
 }
 
-extern "C" __global__ void sum(const unsigned* in, unsigned long long count,
-                               unsigned long long* out) {
+extern "C" __global__ void sum(const unsigned* in, unsigned long long count, unsigned long long* out) {
   unsigned long long own = 0;
   for (unsigned long long i = threadIdx.x; i < count; i += blockDim.x) own += in[i];
   atomicAdd(out, own);
@@ -40,8 +39,7 @@ extern "C" __global__ void meet(unsigned* arrived, unsigned* words, unsigned* er
     if (threadIdx.x == 0) {
       __threadfence_system();
       atomicAdd_system(arrived, 1u);
-      while (atomicAdd_system(arrived, 0u) < (2 * round - 1) * blocks) {
-      }
+      while (atomicAdd_system(arrived, 0u) < (2 * round - 1) * blocks) {}
       __threadfence_system();
     }
     __syncthreads();
@@ -50,8 +48,7 @@ extern "C" __global__ void meet(unsigned* arrived, unsigned* words, unsigned* er
     __syncthreads();
     if (threadIdx.x == 0) {  // nobody writes before all have looked
       atomicAdd_system(arrived, 1u);
-      while (atomicAdd_system(arrived, 0u) < 2 * round * blocks) {
-      }
+      while (atomicAdd_system(arrived, 0u) < 2 * round * blocks) {}
     }
     __syncthreads();
   }
@@ -127,8 +124,7 @@ CASE(reserved_range) {
   // The first two lie side by side: copies and sets go across.
   std::vector<unsigned> got(16);
   OK(cuMemcpyDtoH(got.data(), places[1] - 32, 64));
-  for (unsigned i = 0; i < 8; ++i)
-    HOLDS(got[i] == count - 8 + i && got[8 + i] == 1 + i);
+  for (unsigned i = 0; i < 8; ++i) HOLDS(got[i] == count - 8 + i && got[8 + i] == 1 + i);
   OK(cuMemsetD32(places[1] - 32, 7, 16));
   OK(cuMemcpyDtoH(got.data(), places[1] - 32, 64));
   expect_same(got, std::vector<unsigned>(16, 7));
@@ -198,11 +194,9 @@ CASE(shared_handles) {
   CUmemGenericAllocationHandle exported, imported;
   OK(cuMemCreate(&exported, bytes, &properties, 0));
   int descriptor = -1;
-  OK(cuMemExportToShareableHandle(&descriptor, exported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                  0));
+  OK(cuMemExportToShareableHandle(&descriptor, exported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   HOLDS(descriptor >= 0);
-  OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(intptr_t{descriptor}),
-                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(intptr_t{descriptor}), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   CUdeviceptr first, second;
   OK(cuMemAddressReserve(&first, bytes, 0, 0, 0));
   OK(cuMemAddressReserve(&second, bytes, 0, 0, 0));
@@ -331,8 +325,7 @@ CASE(host_memory) {
   constexpr int count = 10000;
   // Allocated by the driver.
   int* pinned;
-  OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), count * 4,
-                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+  OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), count * 4, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
   CUdeviceptr address;
   OK(cuMemHostGetDevicePointer(&address, pinned, 0));
   unsigned flags;
@@ -347,11 +340,9 @@ CASE(host_memory) {
   size_t page = 4096;
   void* mapped = mmap(nullptr, 20 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   HOLDS(mapped != MAP_FAILED);
-  GIVES(CUDA_ERROR_INVALID_VALUE,
-        cuMemHostGetDevicePointer(&address, static_cast<char*>(mapped), 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(&address, static_cast<char*>(mapped), 0));
   OK(cuMemHostRegister(mapped, 20 * page, CU_MEMHOSTREGISTER_DEVICEMAP));
-  GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-        cuMemHostRegister(mapped, 20 * page, CU_MEMHOSTREGISTER_DEVICEMAP));
+  GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(mapped, 20 * page, CU_MEMHOSTREGISTER_DEVICEMAP));
   CUdeviceptr registered;
   OK(cuMemHostGetDevicePointer(&registered, mapped, 0));
   OK(cuMemHostGetDevicePointer(&address, pinned, 0));
@@ -407,8 +398,7 @@ CASE(pointer_attributes) {
   OK(cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_BUFFER_ID, another.address()));
   HOLDS(id != other);
   int on_host;
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                        reinterpret_cast<CUdeviceptr>(&on_host)));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(&on_host)));
   // Asked for several at once, unknown addresses are no error.
   CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT};
   void* answers[] = {&type, &context};
@@ -600,8 +590,8 @@ CASE(launches_together) {
     OK(cuCtxSetCurrent(second));
     OK(cuMemcpyDtoH(&got[1], to_there.address() + 4 * 2000, 4));
     HOLDS(got[0] == 2 * (3 + 2000) && got[1] == 2 * (5 + 2000));
-    OK(cuLaunchCooperativeKernelMultiDevice(list, 2, CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
-                                                         CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC));
+    OK(cuLaunchCooperativeKernelMultiDevice(
+        list, 2, CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC));
     OK(cuStreamSynchronize(other));
     OK(cuStreamSynchronize(stream));
     CUDA_LAUNCH_PARAMS wrong[2] = {list[0], list[0]};
@@ -712,8 +702,7 @@ CASE(libraries) {
   OK(cuLibraryGetGlobal(&global, &size, library, "module_value"));
   HOLDS(size == 4);
   OK(cuMemsetD32(global, 55, 1));
-  OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments,
-                    nullptr));
+  OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
   expect_same(out.get(), {55});
   CUmodule module;
   OK(cuLibraryGetModule(&module, library));
@@ -733,8 +722,7 @@ CASE(library_in_two_contexts) {
     Buffer<int> out(1);
     CUdeviceptr address = out.address();
     void* arguments[] = {&address};
-    OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments,
-                      nullptr));
+    OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
     return out.get()[0];
   };
   CUdeviceptr global;
@@ -772,10 +760,8 @@ CASE(linked_code) {
   void* values[] = {errors, reinterpret_cast<void*>(sizeof errors)};
   CUlinkState state;
   OK(cuLinkCreate(2, options, values, &state));
-  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(caller), std::strlen(caller) + 1,
-                   "caller", 0, nullptr, nullptr));
-  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(callee), std::strlen(callee) + 1,
-                   "callee", 0, nullptr, nullptr));
+  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(caller), std::strlen(caller) + 1, "caller", 0, nullptr, nullptr));
+  OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(callee), std::strlen(callee) + 1, "callee", 0, nullptr, nullptr));
   void* image;
   size_t bytes;
   OK(cuLinkComplete(state, &image, &bytes));

@@ -25,8 +25,7 @@ extern "C" __global__ void histogram(const unsigned char* in, unsigned* bins, in
   __shared__ unsigned own[256];
   own[threadIdx.x] = 0;
   __syncthreads();
-  for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += gridDim.x * 256)
-    atomicAdd(&own[in[i]], 1u);
+  for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += gridDim.x * 256) atomicAdd(&own[in[i]], 1u);
   __syncthreads();
   atomicAdd(&bins[threadIdx.x], own[threadIdx.x]);
 }
@@ -159,34 +158,29 @@ extern "C" __global__ void xorwow(unsigned* out, float* normals) {
   for (int i = 0; i < 64; ++i) normals[threadIdx.x * 64 + i] = curand_normal(&state);
 }
 
-extern "C" __global__ void black_scholes(const float* price, const float* strike, float* call,
-                                         int count) {
+extern "C" __global__ void black_scholes(const float* price, const float* strike, float* call, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= count) return;
   const float rate = 0.02f, volatility = 0.3f, years = 2.0f;
   float root = sqrtf(years);
-  float d1 = (logf(price[i] / strike[i]) + (rate + 0.5f * volatility * volatility) * years) /
-             (volatility * root);
+  float d1 = (logf(price[i] / strike[i]) + (rate + 0.5f * volatility * volatility) * years) / (volatility * root);
   float d2 = d1 - volatility * root;
   call[i] = price[i] * normcdff(d1) - strike[i] * expf(-rate * years) * normcdff(d2);
 }
 
 // A sparse matrix in rows, one warp per row.
-extern "C" __global__ void sparse_product(const int* row_start, const int* columns,
-                                          const double* values, const double* x, double* y,
+extern "C" __global__ void sparse_product(const int* row_start, const int* columns, const double* values, const double* x, double* y,
                                           int rows) {
   int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= rows) return;
   double sum = 0;
-  for (int i = row_start[row] + lane; i < row_start[row + 1]; i += 32)
-    sum += values[i] * x[columns[i]];
+  for (int i = row_start[row] + lane; i < row_start[row + 1]; i += 32) sum += values[i] * x[columns[i]];
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   if (lane == 0) y[row] = sum;
 }
 
 // Breadth-first search, one level per launch.
-extern "C" __global__ void search_level(const int* edge_start, const int* edges, int* levels,
-                                        int level, int vertices, int* has_changed) {
+extern "C" __global__ void search_level(const int* edge_start, const int* edges, int* levels, int level, int vertices, int* has_changed) {
   int vertex = blockIdx.x * blockDim.x + threadIdx.x;
   if (vertex >= vertices || levels[vertex] != level) return;
   for (int i = edge_start[vertex]; i < edge_start[vertex + 1]; ++i)
@@ -199,8 +193,7 @@ extern "C" __global__ void game_of_life(const unsigned char* in, unsigned char* 
   int neighbours = 0;
   for (int dy = -1; dy <= 1; ++dy)
     for (int dx = -1; dx <= 1; ++dx)
-      if (dx != 0 || dy != 0)
-        neighbours += in[(y + dy + size) % size * size + (x + dx + size) % size];
+      if (dx != 0 || dy != 0) neighbours += in[(y + dy + size) % size * size + (x + dx + size) % size];
   out[y * size + x] = neighbours == 3 || (neighbours == 2 && in[y * size + x]);
 }
 
@@ -225,8 +218,7 @@ extern "C" __global__ void walsh(float* data) {
 extern "C" __global__ void fast_fourier(double2* data, int log_size) {
   int size = 1 << log_size;
   extern __shared__ double2 points[];
-  for (int i = threadIdx.x; i < size; i += blockDim.x)
-    points[__brev(i) >> (32 - log_size)] = data[i];
+  for (int i = threadIdx.x; i < size; i += blockDim.x) points[__brev(i) >> (32 - log_size)] = data[i];
   for (int half = 1; half < size; half *= 2) {
     __syncthreads();
     for (int i = threadIdx.x; i < size / 2; i += blockDim.x) {
@@ -274,10 +266,7 @@ extern "C" __global__ void sha_rounds(const unsigned* words, unsigned* out) {
       unsigned mixed = w[(i + 13) & 15] ^ w[(i + 8) & 15] ^ w[(i + 2) & 15] ^ w[i & 15];
       w[i & 15] = mixed << 1 | mixed >> 31;
     }
-    unsigned f = i < 20   ? (b & c) | (~b & d)
-                 : i < 40 ? b ^ c ^ d
-                 : i < 60 ? (b & c) | (b & d) | (c & d)
-                          : b ^ c ^ d;
+    unsigned f = i < 20 ? (b & c) | (~b & d) : i < 40 ? b ^ c ^ d : i < 60 ? (b & c) | (b & d) | (c & d) : b ^ c ^ d;
     unsigned k = i < 20 ? 0x5a827999 : i < 40 ? 0x6ed9eba1 : i < 60 ? 0x8f1bbcdc : 0xca62c1d6;
     unsigned next = (a << 5 | a >> 27) + f + e + k + w[i & 15];
     e = d;
@@ -296,8 +285,7 @@ CASE(matrix_product) {
   std::vector<float> a = random_values<float>(n * n, -1, 1), b = random_values<float>(n * n, -1, 1);
   Kernels kernels;
   Buffer<float> x(a), y(b), z(n * n);
-  kernels.run("matrix_product", {(n + 15) / 16, (n + 15) / 16}, {16, 16}, x.address(), y.address(),
-              z.address(), n);
+  kernels.run("matrix_product", {(n + 15) / 16, (n + 15) / 16}, {16, 16}, x.address(), y.address(), z.address(), n);
   std::vector<float> wanted(n * n);
   for (int row = 0; row < n; ++row)
     for (int column = 0; column < n; ++column)
@@ -348,14 +336,12 @@ CASE(stencils) {
   Buffer<double> even(plate), odd(plate.size());
   for (int step = 0; step < 10; ++step) {
     Buffer<double>&from = step % 2 == 0 ? even : odd, &to = step % 2 == 0 ? odd : even;
-    kernels.run("heat", {(width + 15) / 16, (height + 15) / 16}, {16, 16}, from.address(),
-                to.address(), width, height);
+    kernels.run("heat", {(width + 15) / 16, (height + 15) / 16}, {16, 16}, from.address(), to.address(), width, height);
     std::vector<double> next = plate;
     for (int y = 1; y < height - 1; ++y) {
       for (int x_at = 1; x_at < width - 1; ++x_at) {
         int i = y * width + x_at;
-        next[i] = plate[i] + 0.125 * (plate[i - 1] + plate[i + 1] + plate[i - width] +
-                                      plate[i + width] - 4 * plate[i]);
+        next[i] = plate[i] + 0.125 * (plate[i - 1] + plate[i + 1] + plate[i - width] + plate[i + width] - 4 * plate[i]);
       }
     }
     plate = next;
@@ -410,8 +396,7 @@ CASE(philox) {
       uint32_t c[4] = {number, 0, thread, 0}, k[2] = {uint32_t(seed), uint32_t(seed >> 32)};
       for (int round = 0; round < 10; ++round) {
         uint64_t p0 = uint64_t{0xd2511f53} * c[0], p1 = uint64_t{0xcd9e8d57} * c[2];
-        uint32_t next[4] = {uint32_t(p1 >> 32) ^ c[1] ^ k[0], uint32_t(p1),
-                            uint32_t(p0 >> 32) ^ c[3] ^ k[1], uint32_t(p0)};
+        uint32_t next[4] = {uint32_t(p1 >> 32) ^ c[1] ^ k[0], uint32_t(p1), uint32_t(p0 >> 32) ^ c[3] ^ k[1], uint32_t(p0)};
         std::copy(next, next + 4, c);
         k[0] += 0x9e3779b9;
         k[1] += 0xbb67ae85;
@@ -452,8 +437,7 @@ CASE(black_scholes) {
   }
   Kernels kernels;
   Buffer<float> x(price), y(strike), out(count);
-  kernels.run("black_scholes", {blocks_for(count)}, {block_size}, x.address(), y.address(),
-              out.address(), count);
+  kernels.run("black_scholes", {blocks_for(count)}, {block_size}, x.address(), y.address(), out.address(), count);
   expect_near(out.get(), wanted, 1e-4, 1e-4);
 }
 
@@ -477,9 +461,8 @@ CASE(sparse_product) {
   Kernels kernels;
   Buffer<int> starts(row_start), column_buffer(columns);
   Buffer<double> value_buffer(values), vector(x), out(rows);
-  kernels.run("sparse_product", {blocks_for(rows * 32)}, {block_size}, starts.address(),
-              column_buffer.address(), value_buffer.address(), vector.address(), out.address(),
-              rows);
+  kernels.run("sparse_product", {blocks_for(rows * 32)}, {block_size}, starts.address(), column_buffer.address(), value_buffer.address(),
+              vector.address(), out.address(), rows);
   expect_same(out.get(), wanted);
 }
 
@@ -506,9 +489,8 @@ CASE(graph_search) {
   Buffer<int> starts(start), edge_buffer(edges), level_buffer(levels), has_changed(1);
   for (int level = 0; level < vertices; ++level) {
     has_changed.clear();
-    kernels.run("search_level", {blocks_for(vertices)}, {block_size}, starts.address(),
-                edge_buffer.address(), level_buffer.address(), level, vertices,
-                has_changed.address());
+    kernels.run("search_level", {blocks_for(vertices)}, {block_size}, starts.address(), edge_buffer.address(), level_buffer.address(),
+                level, vertices, has_changed.address());
     if (has_changed.get()[0] == 0) break;
   }
   expect_same(level_buffer.get(), wanted);
@@ -521,13 +503,11 @@ CASE(game_of_life) {
   Buffer<unsigned char> even(cells), odd(cells.size());
   for (int step = 0; step < 8; ++step) {
     bool is_even = step % 2 == 0;
-    kernels.run("game_of_life", {size / 16, size / 16}, {16, 16}, (is_even ? even : odd).address(),
-                (is_even ? odd : even).address(), size);
+    kernels.run("game_of_life", {size / 16, size / 16}, {16, 16}, (is_even ? even : odd).address(), (is_even ? odd : even).address(), size);
     std::vector<unsigned char> next(cells.size());
     for (int i = 0; i < size * size; ++i) {
       int x = i % size, y = i / size, neighbours = -cells[i];
-      for (int k = 0; k < 9; ++k)
-        neighbours += cells[(y + k / 3 + size - 1) % size * size + (x + k % 3 + size - 1) % size];
+      for (int k = 0; k < 9; ++k) neighbours += cells[(y + k / 3 + size - 1) % size * size + (x + k % 3 + size - 1) % size];
       next[i] = neighbours == 3 || (neighbours == 2 && cells[i]);
     }
     cells = next;
@@ -567,12 +547,11 @@ CASE(transforms) {
 CASE(edit_distance) {
   constexpr int n = 100;
   std::vector<char> a = random_values<char>(n, 'a', 'd'), b = random_values<char>(n, 'a', 'd');
-  std::vector<std::vector<int>> best(n + 1, std::vector<int>(n + 1));
+  std::vector<std::vector<int> > best(n + 1, std::vector<int>(n + 1));
   for (int i = 0; i <= n; ++i)
     for (int j = 0; j <= n; ++j)
-      best[i][j] = i == 0 || j == 0 ? i + j
-                                    : std::min({best[i - 1][j] + 1, best[i][j - 1] + 1,
-                                                best[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      best[i][j] =
+          i == 0 || j == 0 ? i + j : std::min({best[i - 1][j] + 1, best[i][j - 1] + 1, best[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
   Kernels kernels;
   Buffer<char> x(a), y(b);
   Buffer<int> out(1);
@@ -588,8 +567,7 @@ CASE(hash) {
       unsigned mixed = i < 16 ? 0 : w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16];
       w[i] = i < 16 ? words[i] ^ thread : mixed << 1 | mixed >> 31;
       unsigned b = h[1], c = h[2], d = h[3];
-      unsigned functions[] = {(b & c) | (~b & d), b ^ c ^ d, (b & c) | (b & d) | (c & d),
-                              b ^ c ^ d};
+      unsigned functions[] = {(b & c) | (~b & d), b ^ c ^ d, (b & c) | (b & d) | (c & d), b ^ c ^ d};
       unsigned constants[] = {0x5a827999, 0x6ed9eba1, 0x8f1bbcdc, 0xca62c1d6};
       unsigned next = (h[0] << 5 | h[0] >> 27) + functions[i / 20] + h[4] + constants[i / 20] + w[i];
       h[4] = d;

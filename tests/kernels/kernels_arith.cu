@@ -37,10 +37,8 @@ __device__ void integer_operations(const T* a, const T* b, T* out, int pairs) {
   put(x >= y);
 }
 
-#define INTEGER_KERNEL(name, type)                                                      \
-  extern "C" __global__ void name(const type* a, const type* b, type* out, int pairs) { \
-    integer_operations<type>(a, b, out, pairs);                                         \
-  }
+#define INTEGER_KERNEL(name, type) \
+  extern "C" __global__ void name(const type* a, const type* b, type* out, int pairs) { integer_operations<type>(a, b, out, pairs); }
 INTEGER_KERNEL(integers_s16, short)
 INTEGER_KERNEL(integers_u16, unsigned short)
 INTEGER_KERNEL(integers_s32, int)
@@ -48,8 +46,7 @@ INTEGER_KERNEL(integers_u32, unsigned)
 INTEGER_KERNEL(integers_s64, long long)
 INTEGER_KERNEL(integers_u64, unsigned long long)
 
-extern "C" __global__ void intrinsics_u32(const unsigned* a, const unsigned* b, unsigned* out,
-                                          int pairs) {
+extern "C" __global__ void intrinsics_u32(const unsigned* a, const unsigned* b, unsigned* out, int pairs) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= pairs) return;
   unsigned x = a[i], y = b[i];
@@ -86,8 +83,7 @@ extern "C" __global__ void intrinsics_u32(const unsigned* a, const unsigned* b, 
   put(static_cast<unsigned>((static_cast<long long>(sx) * sy) >> 16));
 }
 
-extern "C" __global__ void intrinsics_u64(const unsigned long long* a, const unsigned long long* b,
-                                          unsigned long long* out, int pairs) {
+extern "C" __global__ void intrinsics_u64(const unsigned long long* a, const unsigned long long* b, unsigned long long* out, int pairs) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= pairs) return;
   unsigned long long x = a[i], y = b[i];
@@ -103,8 +99,7 @@ extern "C" __global__ void intrinsics_u64(const unsigned long long* a, const uns
 }
 
 // 128-bit arithmetic, which compiles to chains of additions with carry.
-extern "C" __global__ void wide_integers(const unsigned long long* a, const unsigned long long* b,
-                                         unsigned long long* out, int pairs) {
+extern "C" __global__ void wide_integers(const unsigned long long* a, const unsigned long long* b, unsigned long long* out, int pairs) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= pairs) return;
   unsigned __int128 x = static_cast<unsigned __int128>(a[i]) << 64 | b[i];
@@ -213,8 +208,7 @@ extern "C" __global__ void conversions(const float* f, const double* d, long lon
   put(__bfloat16_as_ushort(__float2bfloat16_rz(x)));
 }
 
-extern "C" __global__ void conversions_from_integers(const long long* in, unsigned* out,
-                                                     int count) {
+extern "C" __global__ void conversions_from_integers(const long long* in, unsigned* out, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= count) return;
   long long x = in[i];
@@ -238,8 +232,7 @@ extern "C" __global__ void conversions_from_integers(const long long* in, unsign
   put(static_cast<unsigned short>(x));
 }
 
-extern "C" __global__ void halves(const unsigned short* a, const unsigned short* b,
-                                  unsigned short* out, int pairs) {
+extern "C" __global__ void halves(const unsigned short* a, const unsigned short* b, unsigned short* out, int pairs) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= pairs) return;
   __half x = __ushort_as_half(a[i]), y = __ushort_as_half(b[i]);
@@ -316,19 +309,8 @@ void make_pairs(const std::vector<T>& values, std::vector<T>& a, std::vector<T>&
 template <class T>
 std::vector<T> integer_values() {
   using L = std::numeric_limits<T>;
-  std::vector<T> values = {T(0),
-                           T(1),
-                           T(2),
-                           T(7),
-                           T(-1),
-                           T(-2),
-                           L::min(),
-                           L::max(),
-                           T(L::max() / 2),
-                           T(L::max() / 3),
-                           T(L::min() + 1),
-                           T(0x55),
-                           T(100)};
+  std::vector<T> values = {T(0),    T(1),  T(2), T(7), T(-1), T(-2), L::min(), L::max(), T(L::max() / 2), T(L::max() / 3), T(L::min() + 1),
+                           T(0x55), T(100)};
   for (T value : random_values<T>(20, L::min() / 2, L::max() / 2)) values.push_back(value);
   return values;
 }
@@ -365,22 +347,18 @@ std::vector<T> float_values() {
 
 /// Runs a kernel of pairs and gives its results, operation after operation.
 template <class T>
-std::vector<T> run_pairs(const char* name, const std::vector<T>& a, const std::vector<T>& b,
-                         int operations) {
+std::vector<T> run_pairs(const char* name, const std::vector<T>& a, const std::vector<T>& b, int operations) {
   Kernels kernels;
   Buffer<T> x(a), y(b), out(a.size() * static_cast<size_t>(operations));
-  kernels.run(name, {blocks_for(a.size())}, {block_size}, x.address(), y.address(), out.address(),
-              static_cast<int>(a.size()));
+  kernels.run(name, {blocks_for(a.size())}, {block_size}, x.address(), y.address(), out.address(), static_cast<int>(a.size()));
   return out.get();
 }
 
 template <class T>
-std::function<std::string(size_t)> describe_pairs(const std::vector<T>& a,
-                                                  const std::vector<T>& b) {
+std::function<std::string(size_t)> describe_pairs(const std::vector<T>& a, const std::vector<T>& b) {
   return [&](size_t i) {
     size_t pair = i % a.size();
-    return "operation " + std::to_string(i / a.size()) + " of " + kernels::show(a[pair]) + " and " +
-           kernels::show(b[pair]);
+    return "operation " + std::to_string(i / a.size()) + " of " + kernels::show(a[pair]) + " and " + kernels::show(b[pair]);
   };
 }
 
@@ -426,8 +404,7 @@ uint32_t funnel(uint32_t low, uint32_t high, uint32_t count, bool left, bool cla
 uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
   uint64_t bytes = uint64_t{b} << 32 | a;
   uint32_t result = 0;
-  for (int i = 0; i < 4; ++i)
-    result |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+  for (int i = 0; i < 4; ++i) result |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
   return result;
 }
 
@@ -500,9 +477,7 @@ CASE(intrinsics_u32) {
     for (int n = 0; n < 4; ++n) {
       dot += byte(x, n) * byte(y, n);
       sdot += static_cast<uint32_t>(sbyte(x, n) * sbyte(y, n));
-      distance |= static_cast<uint32_t>(
-                      std::abs(static_cast<int>(byte(x, n)) - static_cast<int>(byte(y, n))))
-                  << (8 * n);
+      distance |= static_cast<uint32_t>(std::abs(static_cast<int>(byte(x, n)) - static_cast<int>(byte(y, n)))) << (8 * n);
     }
     uint32_t dot2 = 5 + half(x, 0) * byte(y, 0) + half(x, 1) * byte(y, 1);
     auto sdot2 = static_cast<uint32_t>(5 + shalf(x, 0) * sbyte(y, 2) + shalf(x, 1) * sbyte(y, 3));
@@ -510,34 +485,33 @@ CASE(intrinsics_u32) {
     auto slow24 = [](uint32_t v) { return static_cast<int32_t>(v << 8) >> 8; };
     int64_t s64x = sx, s64y = sy;
     uint64_t u64x = x, u64y = y;
-    uint32_t results[operations] = {
-        static_cast<uint32_t>(u64x * u64y >> 32),
-        static_cast<uint32_t>(s64x * s64y >> 32),
-        static_cast<uint32_t>(__builtin_popcount(x)),
-        x != 0 ? static_cast<uint32_t>(__builtin_clz(x)) : 32,
-        static_cast<uint32_t>(__builtin_ffs(sx)),
-        reversed,
-        permute(x, y, 0x3715),
-        permute(x, y, y & 0x7777),
-        funnel(x, y, y & 63, true, false),
-        funnel(x, y, y & 63, true, true),
-        funnel(x, y, y & 63, false, false),
-        funnel(x, y, y & 63, false, true),
-        7 + (x < y ? y - x : x - y),
-        7 + static_cast<uint32_t>(sx < sy ? s64y - s64x : s64x - s64y),
-        low24(x) * low24(y),
-        static_cast<uint32_t>(int64_t{slow24(x)} * slow24(y)),
-        dot,
-        sdot,
-        dot2,
-        sdot2,
-        static_cast<uint32_t>((s64x + s64y) >> 1),
-        static_cast<uint32_t>((s64x + s64y + 1) >> 1),
-        static_cast<uint32_t>((u64x + u64y) >> 1),
-        (half(x, 0) + half(y, 0)) % 65536 | (half(x, 1) + half(y, 1)) % 65536 << 16,
-        distance,
-        static_cast<uint32_t>(u64x * u64y >> 16),
-        static_cast<uint32_t>(s64x * s64y >> 16)};
+    uint32_t results[operations] = {static_cast<uint32_t>(u64x * u64y >> 32),
+                                    static_cast<uint32_t>(s64x * s64y >> 32),
+                                    static_cast<uint32_t>(__builtin_popcount(x)),
+                                    x != 0 ? static_cast<uint32_t>(__builtin_clz(x)) : 32,
+                                    static_cast<uint32_t>(__builtin_ffs(sx)),
+                                    reversed,
+                                    permute(x, y, 0x3715),
+                                    permute(x, y, y & 0x7777),
+                                    funnel(x, y, y & 63, true, false),
+                                    funnel(x, y, y & 63, true, true),
+                                    funnel(x, y, y & 63, false, false),
+                                    funnel(x, y, y & 63, false, true),
+                                    7 + (x < y ? y - x : x - y),
+                                    7 + static_cast<uint32_t>(sx < sy ? s64y - s64x : s64x - s64y),
+                                    low24(x) * low24(y),
+                                    static_cast<uint32_t>(int64_t{slow24(x)} * slow24(y)),
+                                    dot,
+                                    sdot,
+                                    dot2,
+                                    sdot2,
+                                    static_cast<uint32_t>((s64x + s64y) >> 1),
+                                    static_cast<uint32_t>((s64x + s64y + 1) >> 1),
+                                    static_cast<uint32_t>((u64x + u64y) >> 1),
+                                    (half(x, 0) + half(y, 0)) % 65536 | (half(x, 1) + half(y, 1)) % 65536 << 16,
+                                    distance,
+                                    static_cast<uint32_t>(u64x * u64y >> 16),
+                                    static_cast<uint32_t>(s64x * s64y >> 16)};
     for (int k = 0; k < operations; ++k) wanted[k * a.size() + i] = results[k];
   }
   expect_same(run_pairs("intrinsics_u32", a, b, operations), wanted, describe_pairs(a, b));
@@ -552,13 +526,12 @@ CASE(intrinsics_u64) {
     uint64_t x = a[i], y = b[i], reversed = 0;
     for (int n = 0; n < 64; ++n) reversed |= (x >> n & 1) << (63 - n);
     auto sx = static_cast<int64_t>(x), sy = static_cast<int64_t>(y);
-    uint64_t results[operations] = {
-        static_cast<uint64_t>((static_cast<unsigned __int128>(x) * y) >> 64),
-        static_cast<uint64_t>((static_cast<__int128>(sx) * sy) >> 64),
-        static_cast<uint64_t>(__builtin_popcountll(x)),
-        x != 0 ? static_cast<uint64_t>(__builtin_clzll(x)) : 64,
-        static_cast<uint64_t>(__builtin_ffsll(sx)),
-        reversed};
+    uint64_t results[operations] = {static_cast<uint64_t>((static_cast<unsigned __int128>(x) * y) >> 64),
+                                    static_cast<uint64_t>((static_cast<__int128>(sx) * sy) >> 64),
+                                    static_cast<uint64_t>(__builtin_popcountll(x)),
+                                    x != 0 ? static_cast<uint64_t>(__builtin_clzll(x)) : 64,
+                                    static_cast<uint64_t>(__builtin_ffsll(sx)),
+                                    reversed};
     for (int k = 0; k < operations; ++k) wanted[k * a.size() + i] = results[k];
   }
   expect_same(run_pairs("intrinsics_u64", a, b, operations), wanted, describe_pairs(a, b));
@@ -595,10 +568,8 @@ CASE(floats_f32) {
     auto root = [&] { return std::sqrt(float{x}); };
     float saturated = x > 0 ? (x < 1 ? float{x} : 1.0f) : 0.0f;
     bool is_zero_pair = x == 0 && y == 0;
-    float least = is_zero_pair ? (std::signbit(float{x}) ? float{x} : float{y})
-                               : std::fmin(float{x}, float{y});
-    float most = is_zero_pair ? (std::signbit(float{x}) ? float{y} : float{x})
-                              : std::fmax(float{x}, float{y});
+    float least = is_zero_pair ? (std::signbit(float{x}) ? float{x} : float{y}) : std::fmin(float{x}, float{y});
+    float most = is_zero_pair ? (std::signbit(float{x}) ? float{y} : float{x}) : std::fmax(float{x}, float{y});
     float results[operations] = {x + y,
                                  x - y,
                                  x * y,
@@ -649,10 +620,8 @@ CASE(floats_f64) {
     auto add = [&] { return x + y; };
     auto fma = [&] { return std::fma(double{x}, double{y}, 1.5); };
     bool is_zero_pair = x == 0 && y == 0;
-    double least = is_zero_pair ? (std::signbit(double{x}) ? double{x} : double{y})
-                                : std::fmin(double{x}, double{y});
-    double most = is_zero_pair ? (std::signbit(double{x}) ? double{y} : double{x})
-                               : std::fmax(double{x}, double{y});
+    double least = is_zero_pair ? (std::signbit(double{x}) ? double{x} : double{y}) : std::fmin(double{x}, double{y});
+    double most = is_zero_pair ? (std::signbit(double{x}) ? double{y} : double{x}) : std::fmax(double{x}, double{y});
     double results[operations] = {x + y,
                                   x - y,
                                   x * y,
@@ -697,8 +666,8 @@ long long to_integer(From number, int mode) {
 
 CASE(conversions) {
   std::vector<float> f = float_values<float>();
-  for (float value : {2147483647.0f, 2147483648.0f, 4294967295.0f, -0.5f, 0.49999997f, 65504.0f,
-                      65519.9f, 65520.0f, 5.9e-8f, 3e-8f, 6.1e-5f, 3.39e38f, 1e-40f})
+  for (float value : {2147483647.0f, 2147483648.0f, 4294967295.0f, -0.5f, 0.49999997f, 65504.0f, 65519.9f, 65520.0f, 5.9e-8f, 3e-8f,
+                      6.1e-5f, 3.39e38f, 1e-40f})
     f.push_back(value);
   std::vector<double> d(f.begin(), f.end());
   for (size_t i = 0; i < d.size(); ++i) d[i] *= 1.0000000001;
@@ -708,8 +677,7 @@ CASE(conversions) {
   Buffer<float> x(f);
   Buffer<double> y(d);
   Buffer<long long> out(count * operations);
-  kernels.run("conversions", {blocks_for(count)}, {block_size}, x.address(), y.address(), out.address(),
-              static_cast<int>(count));
+  kernels.run("conversions", {blocks_for(count)}, {block_size}, x.address(), y.address(), out.address(), static_cast<int>(count));
   std::vector<long long> wanted(count * operations);
   auto float_bits = [](float value) -> long long {
     int32_t bits;
@@ -718,9 +686,7 @@ CASE(conversions) {
   };
   for (size_t i = 0; i < count; ++i) {
     volatile double v = d[i];  // read anew under each rounding mode
-    auto narrowed = [&](int mode) {
-      return float_bits(with_rounding(mode, [&] { return static_cast<float>(v); }));
-    };
+    auto narrowed = [&](int mode) { return float_bits(with_rounding(mode, [&] { return static_cast<float>(v); })); };
     double widened = f[i];
     long long widened_bits;
     std::memcpy(&widened_bits, &widened, 8);
@@ -748,24 +714,20 @@ CASE(conversions) {
   for (size_t i = 0; i < count; ++i)
     for (size_t k = 9; k <= 12; ++k)
       if (std::isnan(f[i])) got[k * count + i] = wanted[k * count + i] = 0;
-  expect_same(got, wanted, [&](size_t i) {
-    return "conversion " + std::to_string(i / count) + " of " + kernels::show(f[i % count]);
-  });
+  expect_same(got, wanted, [&](size_t i) { return "conversion " + std::to_string(i / count) + " of " + kernels::show(f[i % count]); });
 }
 
 CASE(conversions_from_integers) {
   std::vector<long long> in;
   for (int64_t value : integer_values<int64_t>()) in.push_back(value);
   for (int32_t value : integer_values<int32_t>()) in.push_back(value);
-  for (long long value : {16777217ll, 33554431ll, 2147483583ll, 4294967167ll, -16777217ll})
-    in.push_back(value);
+  for (long long value : {16777217ll, 33554431ll, 2147483583ll, 4294967167ll, -16777217ll}) in.push_back(value);
   constexpr int operations = 15;
   size_t count = in.size();
   Kernels kernels;
   Buffer<long long> x(in);
   Buffer<uint32_t> out(count * operations);
-  kernels.run("conversions_from_integers", {blocks_for(count)}, {block_size}, x.address(), out.address(),
-              static_cast<int>(count));
+  kernels.run("conversions_from_integers", {blocks_for(count)}, {block_size}, x.address(), out.address(), static_cast<int>(count));
   std::vector<uint32_t> wanted(count * operations);
   auto bits = [](float value) {
     uint32_t result;
@@ -782,9 +744,7 @@ CASE(conversions_from_integers) {
     volatile unsigned long long u64 = static_cast<unsigned long long>(in[i]);
     volatile int x32 = static_cast<int>(in[i]);
     volatile unsigned u32 = static_cast<unsigned>(in[i]);
-    auto to_float = [&](auto& value, int mode) {
-      return bits(with_rounding(mode, [&] { return static_cast<float>(value); }));
-    };
+    auto to_float = [&](auto& value, int mode) { return bits(with_rounding(mode, [&] { return static_cast<float>(value); })); };
     uint32_t results[operations] = {
         to_float(x32, FE_TONEAREST),
         to_float(x32, FE_TOWARDZERO),
@@ -796,18 +756,15 @@ CASE(conversions_from_integers) {
         to_float(u64, FE_TONEAREST),
         to_float(u64, FE_UPWARD),
         static_cast<uint32_t>(wide_bits(static_cast<double>(x64)) >> 32),
-        static_cast<uint32_t>(
-            wide_bits(with_rounding(FE_TOWARDZERO, [&] { return static_cast<double>(u64); })) >>
-            20),
+        static_cast<uint32_t>(wide_bits(with_rounding(FE_TOWARDZERO, [&] { return static_cast<double>(u64); })) >> 20),
         static_cast<uint32_t>(static_cast<int8_t>(x64)),
         static_cast<uint8_t>(x64),
         static_cast<uint32_t>(static_cast<int16_t>(x64)),
         static_cast<uint16_t>(x64)};
     for (int k = 0; k < operations; ++k) wanted[k * count + i] = results[k];
   }
-  expect_same(out.get(), wanted, [&](size_t i) {
-    return "conversion " + std::to_string(i / count) + " of " + kernels::show(in[i % count]);
-  });
+  expect_same(out.get(), wanted,
+              [&](size_t i) { return "conversion " + std::to_string(i / count) + " of " + kernels::show(in[i % count]); });
 }
 
 CASE(halves) {
@@ -851,8 +808,7 @@ CASE(functions) {
   size_t count = in.size();
   Kernels kernels;
   Buffer<float> x(in), out(count * operations);
-  kernels.run("functions", {blocks_for(count)}, {block_size}, x.address(), out.address(),
-              static_cast<int>(count));
+  kernels.run("functions", {blocks_for(count)}, {block_size}, x.address(), out.address(), static_cast<int>(count));
   std::vector<float> got = out.get();
   auto check = [&](int operation, double relative, double absolute, auto reference) {
     std::vector<float> results, wanted;
@@ -886,13 +842,11 @@ CASE(double_functions) {
   size_t count = in.size();
   Kernels kernels;
   Buffer<double> x(in), out(count * operations);
-  kernels.run("double_functions", {blocks_for(count)}, {block_size}, x.address(), out.address(),
-              static_cast<int>(count));
+  kernels.run("double_functions", {blocks_for(count)}, {block_size}, x.address(), out.address(), static_cast<int>(count));
   std::vector<double> wanted(count * operations);
   for (size_t i = 0; i < count; ++i) {
     double v = in[i], p = std::fabs(v) + 0.5;
-    double results[] = {std::sin(v),      std::exp(v),    std::log(p),
-                        std::pow(p, 1.5), std::tgamma(p), 1 / std::sqrt(p)};
+    double results[] = {std::sin(v), std::exp(v), std::log(p), std::pow(p, 1.5), std::tgamma(p), 1 / std::sqrt(p)};
     for (int k = 0; k < operations; ++k) wanted[static_cast<size_t>(k) * count + i] = results[k];
   }
   expect_near(out.get(), wanted, 5e-15, 1e-15);

@@ -23,8 +23,7 @@ extern "C" __global__ void pipeline_primitives(const int* in, int* out, int tile
   __pipeline_memcpy_async(&buffer[0][t], &in[t], 4);
   __pipeline_commit();
   for (int tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles)
-      __pipeline_memcpy_async(&buffer[(tile + 1) & 1][t], &in[(tile + 1) * 128 + t], 4);
+    if (tile + 1 < tiles) __pipeline_memcpy_async(&buffer[(tile + 1) & 1][t], &in[(tile + 1) * 128 + t], 4);
     __pipeline_commit();
     __pipeline_wait_prior(1);
     __syncthreads();
@@ -110,8 +109,7 @@ extern "C" __global__ void library_pipeline(const int* in, int* out, int tiles) 
   for (int tile = 0, fetched = 0; tile < tiles; ++tile) {
     for (; fetched < tiles && fetched < tile + stages; ++fetched) {
       pipeline.producer_acquire();
-      cuda::memcpy_async(block, buffer[fetched % stages], in + fetched * 64,
-                         cuda::aligned_size_t<4>(64 * 4), pipeline);
+      cuda::memcpy_async(block, buffer[fetched % stages], in + fetched * 64, cuda::aligned_size_t<4>(64 * 4), pipeline);
       pipeline.producer_commit();
     }
     pipeline.consumer_wait();
@@ -131,14 +129,10 @@ extern "C" __global__ void bulk_copies(const int* in, int* out, int count) {
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address),
-                 "r"(count * 4)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(count * 4) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target), "l"(in),
+                 "r"(count * 4), "r"(address)
                  : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(target),
-        "l"(in), "r"(count * 4), "r"(address)
-        : "memory");
   }
   __syncthreads();
   unsigned is_done = 0;
@@ -153,9 +147,7 @@ extern "C" __global__ void bulk_copies(const int* in, int* out, int count) {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
   if (threadIdx.x == 0) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(out),
-                 "r"(target), "r"(count * 4)
-                 : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(out), "r"(target), "r"(count * 4) : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
@@ -208,8 +200,7 @@ CASE(barriers) {
   std::vector<int> wanted(96);
   for (int t = 0; t < 96; ++t) {
     unsigned sum = 0;
-    for (int tile = 0; tile < tiles; ++tile)
-      sum = sum * 5 + static_cast<unsigned>(in[tile * 32 + (t + 32) * 7 % 32]);
+    for (int tile = 0; tile < tiles; ++tile) sum = sum * 5 + static_cast<unsigned>(in[tile * 32 + (t + 32) * 7 % 32]);
     wanted[t] = static_cast<int>(sum);
   }
   expect_same(consumed.get(), wanted);

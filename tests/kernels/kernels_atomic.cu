@@ -46,8 +46,7 @@ extern "C" __global__ void atomics_s64(long long* slots) {
 }
 
 // Sums of small whole numbers are exact in any order.
-extern "C" __global__ void atomics_real(float* f32, double* f64, __half* f16, __half2* f16x2,
-                                        __nv_bfloat16* bf16, __nv_bfloat162* bf16x2) {
+extern "C" __global__ void atomics_real(float* f32, double* f64, __half* f16, __half2* f16x2, __nv_bfloat16* bf16, __nv_bfloat162* bf16x2) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   atomicAdd(f32, static_cast<float>(i % 10));
   atomicAdd(f64, static_cast<double>(i) * 0.25);
@@ -103,8 +102,7 @@ extern "C" __global__ void shared_atomics(const int* in, int* out, int count) {
   __shared__ int bins[64];
   if (threadIdx.x < 64) bins[threadIdx.x] = 0;
   __syncthreads();
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
-    atomicAdd(&bins[in[i] & 63], 1);
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) atomicAdd(&bins[in[i] & 63], 1);
   __syncthreads();
   if (threadIdx.x < 64) atomicAdd_system(&out[threadIdx.x], bins[threadIdx.x]);
 }
@@ -115,8 +113,7 @@ extern "C" __global__ void library_atomics(int* plain, unsigned long long* wide)
   counter.fetch_add(2, cuda::memory_order_relaxed);
   total.fetch_max(threadIdx.x * 1000ull + blockIdx.x, cuda::memory_order_acq_rel);
   int expected = counter.load(cuda::memory_order_acquire);
-  while (!counter.compare_exchange_weak(expected, expected + 1, cuda::memory_order_seq_cst)) {
-  }
+  while (!counter.compare_exchange_weak(expected, expected + 1, cuda::memory_order_seq_cst)) {}
 }
 
 // Message passing between blocks by release and acquire.
@@ -125,12 +122,9 @@ extern "C" __global__ void message_passing(int* data, unsigned* flag, int* out, 
   if (threadIdx.x != 0) return;
   for (int i = 0; i < messages; ++i) {
     unsigned turn = 2 * i + blockIdx.x;
-    while (number.load(cuda::memory_order_acquire) != turn) {
-    }
-    if (blockIdx.x == 0)
-      *data = i * i;
-    else
-      out[i] = *data;
+    while (number.load(cuda::memory_order_acquire) != turn) {}
+    if (blockIdx.x == 0) *data = i * i;
+    else out[i] = *data;
     number.store(turn + 1, cuda::memory_order_release);
   }
 }
@@ -232,16 +226,15 @@ CASE(reals) {
   f16x2.clear();
   bf16.clear();
   bf16x2.clear();
-  kernels.run("atomics_real", {8}, {128}, f32.address(), f64.address(), f16.address(),
-              f16x2.address(), bf16.address(), bf16x2.address());
+  kernels.run("atomics_real", {8}, {128}, f32.address(), f64.address(), f16.address(), f16x2.address(), bf16.address(), bf16x2.address());
   float sum = 0;
   for (int i = 0; i < threads; ++i) sum += static_cast<float>(i % 10);
   expect_same(f32.get(), {sum});
   expect_same(f64.get(), {threads * (threads - 1) / 2 * 0.25});
-  expect_same(f16.get(), {uint16_t{0x6000}});          // 512
-  expect_same(f16x2.get(), {0xdd586000u});             // 512 and -342
-  expect_same(bf16.get(), {uint16_t{0x4348}});         // 200
-  expect_same(bf16x2.get(), {0xc3484348u});            // 200 and -200
+  expect_same(f16.get(), {uint16_t{0x6000}});   // 512
+  expect_same(f16x2.get(), {0xdd586000u});      // 512 and -342
+  expect_same(bf16.get(), {uint16_t{0x4348}});  // 200
+  expect_same(bf16x2.get(), {0xc3484348u});     // 200 and -200
 }
 
 CASE(returned_values) {
@@ -266,8 +259,7 @@ CASE(compare_and_swap) {
   Kernels kernels;
   std::vector<float> in = random_values<float>(5000, 0.0f, 1.0f);
   Buffer<float> x(in), out(std::vector<float>{0});
-  kernels.run("maximum_by_cas", {blocks_for(in.size())}, {block_size}, x.address(), out.address(),
-              static_cast<int>(in.size()));
+  kernels.run("maximum_by_cas", {blocks_for(in.size())}, {block_size}, x.address(), out.address(), static_cast<int>(in.size()));
   expect_same(out.get(), {*std::max_element(in.begin(), in.end())});
 
   Buffer<unsigned short> narrow(std::vector<unsigned short>{1, 7});
@@ -309,8 +301,7 @@ CASE(message_passing) {
   Buffer<int> data(1), out(messages);
   Buffer<unsigned> flag(1);
   flag.clear();
-  kernels.run("message_passing", {2}, {32}, data.address(), flag.address(), out.address(),
-              messages);
+  kernels.run("message_passing", {2}, {32}, data.address(), flag.address(), out.address(), messages);
   std::vector<int> wanted(messages);
   for (int i = 0; i < messages; ++i) wanted[i] = i * i;
   expect_same(out.get(), wanted);

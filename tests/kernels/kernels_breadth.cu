@@ -98,10 +98,8 @@ CASE(atomics_between_devices) {
   OK(cuDeviceGetCount(&count));
   CUatomicOperation operation = CU_ATOMIC_OPERATION_INTEGER_ADD;
   unsigned capability;
-  if (count < 2)
-    HOLDS(cuDeviceGetP2PAtomicCapabilities(&capability, &operation, 1, 0, 1) != CUDA_SUCCESS);
-  else
-    OK(cuDeviceGetP2PAtomicCapabilities(&capability, &operation, 1, 0, 1));
+  if (count < 2) HOLDS(cuDeviceGetP2PAtomicCapabilities(&capability, &operation, 1, 0, 1) != CUDA_SUCCESS);
+  else OK(cuDeviceGetP2PAtomicCapabilities(&capability, &operation, 1, 0, 1));
 }
 
 CASE(memsets_of_every_width_on_streams) {
@@ -171,7 +169,8 @@ CASE(occupancy_in_every_form) {
   HOLDS(block > 0 && block <= attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
   HOLDS(grid >= attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
   int again;
-  OK(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &again, store, [](int) -> size_t { return 0; }, 0, 64, 0));
+  OK(cuOccupancyMaxPotentialBlockSizeWithFlags(
+      &grid, &again, store, [](int) -> size_t { return 0; }, 0, 64, 0));
   HOLDS(again <= 64 && again > 0);
   size_t shared;
   OK(cuOccupancyAvailableDynamicSMemPerBlock(&shared, store, 2, 128));

@@ -116,9 +116,7 @@ extern "C" __global__ void early_exits(int* out) {
   out[threadIdx.x] = count;
 }
 
-__device__ __noinline__ int fibonacci(int n) {
-  return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
-}
+__device__ __noinline__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
 
 extern "C" __global__ void recursion(int* out) { out[threadIdx.x] = fibonacci(threadIdx.x % 16); }
 
@@ -141,9 +139,7 @@ __device__ __noinline__ bool is_odd(int n);
 __device__ __noinline__ bool is_even(int n) { return n == 0 || is_odd(n - 1); }
 __device__ __noinline__ bool is_odd(int n) { return n != 0 && is_even(n - 1); }
 
-extern "C" __global__ void mutual_recursion(int* out) {
-  out[threadIdx.x] = is_even(threadIdx.x) ? 2 : is_odd(threadIdx.x) ? 1 : 0;
-}
+extern "C" __global__ void mutual_recursion(int* out) { out[threadIdx.x] = is_even(threadIdx.x) ? 2 : is_odd(threadIdx.x) ? 1 : 0; }
 
 using Function = int (*)(int, int);
 __device__ int f_add(int a, int b) { return a + b; }
@@ -198,8 +194,7 @@ struct Matrix2 {
   float a, b, c, d;
 };
 __device__ __noinline__ Matrix2 multiply(Matrix2 x, Matrix2 y) {
-  return {x.a * y.a + x.b * y.c, x.a * y.b + x.b * y.d, x.c * y.a + x.d * y.c,
-          x.c * y.b + x.d * y.d};
+  return {x.a * y.a + x.b * y.c, x.a * y.b + x.b * y.d, x.c * y.a + x.d * y.c, x.c * y.b + x.d * y.d};
 }
 
 extern "C" __global__ void structures_by_value(float* out) {
@@ -210,8 +205,7 @@ extern "C" __global__ void structures_by_value(float* out) {
 
 // Every lane takes the same lock in turn: lanes of one warp must not starve each other.
 extern "C" __global__ void spin_lock(int* lock, int* counter) {
-  while (atomicCAS(lock, 0, 1) != 0) {
-  }
+  while (atomicCAS(lock, 0, 1) != 0) {}
   __threadfence();
   int value = *reinterpret_cast<volatile int*>(counter);
   *reinterpret_cast<volatile int*>(counter) = value + 1;
@@ -234,8 +228,7 @@ extern "C" __global__ void spin_lock_in_loop(int* lock, int* counter) {
 // Lane after lane waits for the one before it.
 extern "C" __global__ void chain_of_lanes(volatile int* turn, int* order) {
   int me = blockIdx.x * blockDim.x + threadIdx.x;
-  while (*turn != me) {
-  }
+  while (*turn != me) {}
   order[me] = me * me;
   __threadfence();
   *turn = me + 1;
@@ -251,14 +244,12 @@ extern "C" __global__ void producer_and_consumer(int* out) {
   int sum = 0;
   for (int i = 0; i < 20; ++i) {
     if (threadIdx.x % 2 == 0) {
-      while (is_full[pair]) {
-      }
+      while (is_full[pair]) {}
       mailbox[pair] = i * pair;
       __threadfence_block();
       is_full[pair] = 1;
     } else {
-      while (!is_full[pair]) {
-      }
+      while (!is_full[pair]) {}
       sum += mailbox[pair];
       __threadfence_block();
       is_full[pair] = 0;
@@ -368,12 +359,9 @@ CASE(if_else) {
     int value = in[i], result = 0;
     if (value % 2 == 0) {
       result += 1;
-      if (value % 3 == 0)
-        result += 10;
-      else if (value % 5 == 0)
-        result = (result + 100) * (value > 500 ? 2 : 1);
-      else
-        result -= 7;
+      if (value % 3 == 0) result += 10;
+      else if (value % 5 == 0) result = (result + 100) * (value > 500 ? 2 : 1);
+      else result -= 7;
     } else {
       result = value < 300 ? 1000 : value % 7 == 0 ? -1 : value;
       result ^= 0x55;
@@ -382,8 +370,7 @@ CASE(if_else) {
   }
   Kernels kernels;
   Buffer<int> x(in), out(count);
-  kernels.run("if_else_chains", {blocks_for(count)}, {block_size}, x.address(), out.address(),
-              count);
+  kernels.run("if_else_chains", {blocks_for(count)}, {block_size}, x.address(), out.address(), count);
   expect_same(out.get(), wanted);
 }
 
@@ -394,8 +381,7 @@ CASE(loops) {
   kernels.run("collatz", {blocks_for(count)}, {block_size}, out.address(), count);
   std::vector<int> wanted(count);
   for (int i = 0; i < count; ++i)
-    for (uint64_t value = static_cast<uint64_t>(i) + 1; value != 1; ++wanted[i])
-      value = value & 1 ? 3 * value + 1 : value / 2;
+    for (uint64_t value = static_cast<uint64_t>(i) + 1; value != 1; ++wanted[i]) value = value & 1 ? 3 * value + 1 : value / 2;
   expect_same(out.get(), wanted);
 
   kernels.run("nested_loops", {2}, {128}, nested.address());
@@ -425,8 +411,7 @@ CASE(switches) {
   std::vector<int> in = random_values<int>(count, 0, 30000), wanted(count);
   for (int i = 0; i < count; ++i) {
     int v = in[i];
-    int results[16] = {v + 3,  v * 5, v ^ 77, v - 1000, v - 1000, v << 3, v >> 1, v * v,
-                       -v,     v / 3, v % 11, 12345,    0,        0,      0,      0};
+    int results[16] = {v + 3, v * 5, v ^ 77, v - 1000, v - 1000, v << 3, v >> 1, v * v, -v, v / 3, v % 11, 12345, 0, 0, 0, 0};
     wanted[i] = results[v % 16];
   }
   Kernels kernels;
@@ -459,9 +444,7 @@ CASE(recursion) {
   Buffer<int> out(64), pairs(64);
   kernels.run("recursion", {}, {64}, out.address());
   std::vector<int> wanted(64);
-  std::function<int(int)> fibonacci = [&](int n) {
-    return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
-  };
+  std::function<int(int)> fibonacci = [&](int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); };
   for (int i = 0; i < 64; ++i) wanted[i] = fibonacci(i % 16);
   expect_same(out.get(), wanted);
 
@@ -489,8 +472,7 @@ CASE(stack_overflow) {
   OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
   OK(kernels.try_launch("recursion_to", {}, {1}, 0, nullptr, 1000000, out.address()));
   CUresult result = cuCtxSynchronize();
-  HOLDS(result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_HARDWARE_STACK_ERROR ||
-        result == CUDA_ERROR_LAUNCH_FAILED);
+  HOLDS(result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_HARDWARE_STACK_ERROR || result == CUDA_ERROR_LAUNCH_FAILED);
 }
 
 CASE(calls) {
@@ -510,17 +492,14 @@ CASE(calls) {
   std::vector<float> wanted_areas(96);
   for (int i = 0; i < 96; ++i) {
     float size = static_cast<float>(i);
-    wanted_areas[i] = i % 3 == 0   ? 3.0f * size * size
-                      : i % 3 == 1 ? size * 2.0f + 4
-                                   : size * size + 40;
+    wanted_areas[i] = i % 3 == 0 ? 3.0f * size * size : i % 3 == 1 ? size * 2.0f + 4 : size * size + 40;
   }
   expect_same(areas.get(), wanted_areas);
 
   Buffer<float> series(32);
   kernels.run("structures_by_value", {}, {32}, series.address());
   std::vector<float> fibonacci = {0, 1};
-  while (fibonacci.size() < 32)
-    fibonacci.push_back(fibonacci[fibonacci.size() - 1] + fibonacci[fibonacci.size() - 2]);
+  while (fibonacci.size() < 32) fibonacci.push_back(fibonacci[fibonacci.size() - 1] + fibonacci[fibonacci.size() - 2]);
   expect_same(series.get(), fibonacci);
 }
 
@@ -562,8 +541,7 @@ CASE(warp_barriers) {
   Buffer<unsigned> masks(64);
   kernels.run("active_masks", {}, {32}, masks.address());
   std::vector<unsigned> wanted_masks(64, ~0u);
-  for (unsigned i = 0; i < 32; ++i)
-    wanted_masks[i] = i % 4 == 1 ? 0x22222222u : i < 8 ? 0xddu : 0;
+  for (unsigned i = 0; i < 32; ++i) wanted_masks[i] = i % 4 == 1 ? 0x22222222u : i < 8 ? 0xddu : 0;
   expect_same(masks.get(), wanted_masks);
 }
 
@@ -607,8 +585,7 @@ CASE(mandelbrot) {
   constexpr int width = 200, height = 150;
   Kernels kernels;
   Buffer<unsigned char> out(width * height);
-  kernels.run("mandelbrot", {(width + 15) / 16, (height + 15) / 16}, {16, 16}, out.address(),
-              width, height);
+  kernels.run("mandelbrot", {(width + 15) / 16, (height + 15) / 16}, {16, 16}, out.address(), width, height);
   std::vector<unsigned char> wanted(width * height);
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; ++x) {

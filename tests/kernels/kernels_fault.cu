@@ -9,8 +9,7 @@
 extern "C" __global__ void print_values(int number, double real) {
   if (threadIdx.x != 0) return;
   printf("plain text, 100%%\n");
-  printf("[%d] [%5d] [%-5d] [%05d] [%+d] [%x] [%#X] [%o] [%u]\n", number, number, number, number,
-         number, number, number, number, number);
+  printf("[%d] [%5d] [%-5d] [%05d] [%+d] [%x] [%#X] [%o] [%u]\n", number, number, number, number, number, number, number, number, number);
   printf("[%f] [%.3f] [%10.2e] [%g] [%G] [%a]\n", real, real, real, real, real * 1e20, real);
   printf("[%s] [%10s] [%-10s] [%.2s] [%c]\n", "text", "right", "left", "cut", 'c');
   printf("[%lld] [%llx] [%hd] [%ld]\n", 1ll << 40, ~0ull, short(-7), -(1l << 50));
@@ -24,9 +23,7 @@ extern "C" __global__ void flood(int lines) {
   for (int i = 0; i < lines; ++i) printf("line %d of a flood that outgrows the buffer\n", i);
 }
 
-extern "C" __global__ void asserts(int limit) {
-  assert(static_cast<int>(threadIdx.x) < limit && "below the limit");
-}
+extern "C" __global__ void asserts(int limit) { assert(static_cast<int>(threadIdx.x) < limit && "below the limit"); }
 
 extern "C" __global__ void write_at(int* address, int value) { *address = value; }
 
@@ -34,28 +31,22 @@ extern "C" __global__ void read_at(const int* address, int* out) { *out = *addre
 
 extern "C" __global__ void atomic_at(int* address) { atomicAdd(address, 1); }
 
-extern "C" __global__ void write_misaligned(char* base) {
-  *reinterpret_cast<volatile int*>(base + 2) = 1;
-}
+extern "C" __global__ void write_misaligned(char* base) { *reinterpret_cast<volatile int*>(base + 2) = 1; }
 
 extern "C" __global__ void shared_out_of_bounds(unsigned offset) {
   __shared__ int data[16];
   data[threadIdx.x % 16] = 1;
-  asm volatile("{ .reg .u32 %%a; mov.u32 %%a, %0; st.shared.u32 [%%a], 1; }" ::"r"(offset)
-               : "memory");
+  asm volatile("{ .reg .u32 %%a; mov.u32 %%a, %0; st.shared.u32 [%%a], 1; }" ::"r"(offset) : "memory");
 }
 
 extern "C" __global__ void trap() {
   if (threadIdx.x == 5) __trap();
 }
 
-extern "C" __global__ void call_null(int* out, int (**functions)(int)) {
-  *out = functions[0](1);
-}
+extern "C" __global__ void call_null(int* out, int (**functions)(int)) { *out = functions[0](1); }
 
 extern "C" __global__ void endless(volatile int* flag) {
-  while (*flag == 0) {
-  }
+  while (*flag == 0) {}
 }
 
 extern "C" __global__ void set(int* out, int value) { *out = value; }
@@ -148,8 +139,7 @@ CASE(print) {
   if (text.substr(0, pointer) != wanted) report("printed:\n%s\nnot:\n%s", text.c_str(), wanted);
 
   text = printed_by([&] { kernels.run("print_from_all", {}, {64}); });
-  for (int i = 0; i < 64; ++i)
-    HOLDS(text.find("thread " + std::to_string(i) + "\n") != std::string::npos);
+  for (int i = 0; i < 64; ++i) HOLDS(text.find("thread " + std::to_string(i) + "\n") != std::string::npos);
 }
 
 CASE(print_overflow) {
@@ -343,8 +333,7 @@ CASE(launch_checks) {
   void* arguments[] = {&address, nullptr};
   CUfunction bounded = kernels.get("bounded");
   auto launch = [&](kernels::Grid grid, kernels::Grid block, unsigned shared_bytes) {
-    return cuLaunchKernel(bounded, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
-                          nullptr, arguments, nullptr);
+    return cuLaunchKernel(bounded, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes, nullptr, arguments, nullptr);
   };
   OK(launch({}, {128}, 0));
   GIVES(CUDA_ERROR_INVALID_VALUE, launch({0}, {1}, 0));
@@ -357,8 +346,7 @@ CASE(launch_checks) {
   int value = 0;
   OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, bounded));
   HOLDS(value == 128);
-  GIVES(CUDA_ERROR_INVALID_HANDLE,
-        cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
   CUfunction missing;
   GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&missing, kernels.module(), "no_such_kernel"));
   // None of these errors sticks.

@@ -35,15 +35,12 @@ extern "C" __global__ void half_unary(unsigned short* out) {
 }
 
 // Pairs of numbers in one register.
-extern "C" __global__ void half_pairs(const unsigned* a, const unsigned* b, unsigned* out,
-                                      int pairs) {
+extern "C" __global__ void half_pairs(const unsigned* a, const unsigned* b, unsigned* out, int pairs) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= pairs) return;
   __half2 x = *reinterpret_cast<const __half2*>(a + i), y = *reinterpret_cast<const __half2*>(b + i);
   int k = 0;
-  auto put = [&](__half2 value) {
-    out[k++ * pairs + i] = *reinterpret_cast<unsigned*>(&value);
-  };
+  auto put = [&](__half2 value) { out[k++ * pairs + i] = *reinterpret_cast<unsigned*>(&value); };
   put(__hadd2(x, y));
   put(__hsub2(x, y));
   put(__hmul2(x, y));
@@ -139,8 +136,7 @@ extern "C" __global__ void wmma_bytes(const signed char* a, const signed char* b
 
 #if __CUDA_ARCH__ >= 800
 extern "C" __global__ void wmma_bfloat(const __nv_bfloat16* a, const __nv_bfloat16* b, float* c) {
-  wmma_product<__nv_bfloat16, float, 16, 16, 16, wmma::row_major, wmma::col_major>(a, b, c, 16,
-                                                                                  16);
+  wmma_product<__nv_bfloat16, float, 16, 16, 16, wmma::row_major, wmma::col_major>(a, b, c, 16, 16);
 }
 
 extern "C" __global__ void wmma_double(const double* a, const double* b, double* c) {
@@ -154,16 +150,12 @@ extern "C" __global__ void mma_with_ldmatrix(const __half* a, const __half* b, f
   for (int i = threadIdx.x; i < 128; i += 32) shared_b[i] = b[i];
   __syncwarp();
   unsigned lane = threadIdx.x, ra[4], rb[2];
-  unsigned address_a = static_cast<unsigned>(
-      __cvta_generic_to_shared(shared_a + (lane % 16) * 16 + (lane / 16) * 8));
-  unsigned address_b =
-      static_cast<unsigned>(__cvta_generic_to_shared(shared_b + (lane % 16) * 8));
+  unsigned address_a = static_cast<unsigned>(__cvta_generic_to_shared(shared_a + (lane % 16) * 16 + (lane / 16) * 8));
+  unsigned address_b = static_cast<unsigned>(__cvta_generic_to_shared(shared_b + (lane % 16) * 8));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(ra[0]), "=r"(ra[1]), "=r"(ra[2]), "=r"(ra[3])
                : "r"(address_a));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(rb[0]), "=r"(rb[1])
-               : "r"(address_b));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(rb[0]), "=r"(rb[1]) : "r"(address_b));
   float d[4] = {0, 0, 0, 0};
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -180,8 +172,7 @@ extern "C" __global__ void mma_with_ldmatrix(const __half* a, const __half* b, f
 // m16n8k32 of signed bytes, fragments laid out as the PTX ISA shows.
 extern "C" __global__ void mma_bytes(const int* a, const int* b, int* c) {
   int lane = threadIdx.x, group = lane / 4, member = lane % 4;
-  int ra[4] = {a[group * 8 + member], a[(group + 8) * 8 + member], a[group * 8 + member + 4],
-               a[(group + 8) * 8 + member + 4]};
+  int ra[4] = {a[group * 8 + member], a[(group + 8) * 8 + member], a[group * 8 + member + 4], a[(group + 8) * 8 + member + 4]};
   int rb[2] = {b[group * 8 + member], b[group * 8 + member + 4]};  // columns of b
   int d[4] = {0, 0, 0, 0};
   asm volatile(
@@ -204,8 +195,8 @@ extern "C" __global__ void mma_tf32(const float* a, const float* b, float* c) {
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return bits;
   };
-  unsigned ra[4] = {tf32(a[group * 8 + member]), tf32(a[(group + 8) * 8 + member]),
-                    tf32(a[group * 8 + member + 4]), tf32(a[(group + 8) * 8 + member + 4])};
+  unsigned ra[4] = {tf32(a[group * 8 + member]), tf32(a[(group + 8) * 8 + member]), tf32(a[group * 8 + member + 4]),
+                    tf32(a[(group + 8) * 8 + member + 4])};
   unsigned rb[2] = {tf32(b[member * 8 + group]), tf32(b[(member + 4) * 8 + group])};
   float d[4] = {0, 0, 0, 0};
   asm volatile(
@@ -271,14 +262,12 @@ struct Format {
   }
 };
 
-constexpr Format half = {5, 10, true}, bfloat = {8, 7, true}, e4m3 = {4, 3, false},
-                 e5m2 = {5, 2, true};
+constexpr Format half = {5, 10, true}, bfloat = {8, 7, true}, e4m3 = {4, 3, false}, e5m2 = {5, 2, true};
 constexpr size_t all_shorts = 65536;
 
 /// Compares results for every number of 16 bits; all NaNs are the same.
 template <class Reference>
-void expect_for_all(const std::vector<uint16_t>& got, int operation, const Format& format,
-                    Reference reference) {
+void expect_for_all(const std::vector<uint16_t>& got, int operation, const Format& format, Reference reference) {
   for (unsigned i = 0; i < all_shorts; ++i) {
     unsigned result = got[static_cast<size_t>(operation) * all_shorts + i];
     unsigned wanted = reference(i);
@@ -291,15 +280,13 @@ void expect_for_all(const std::vector<uint16_t>& got, int operation, const Forma
 template <class T>
 double clamp_to(double value) {
   if (std::isnan(value) || value == 0) return 0;  // integers have no negative zero
-  return std::min(std::max(value, static_cast<double>(std::numeric_limits<T>::min())),
-                  static_cast<double>(std::numeric_limits<T>::max()));
+  return std::min(std::max(value, static_cast<double>(std::numeric_limits<T>::min())), static_cast<double>(std::numeric_limits<T>::max()));
 }
 
 /// a in rows, b in columns of `depth` numbers.
 template <class T>
-std::vector<double> product(const std::vector<T>& a, const std::vector<T>& b, int rows, int columns,
-                            int depth, bool a_in_columns = false, bool b_in_rows = false,
-                            double start = 0) {
+std::vector<double> product(const std::vector<T>& a, const std::vector<T>& b, int rows, int columns, int depth, bool a_in_columns = false,
+                            bool b_in_rows = false, double start = 0) {
   std::vector<double> result(static_cast<size_t>(rows * columns), start);
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < columns; ++j)
@@ -328,8 +315,7 @@ CASE(half_numbers) {
   kernels.run("half_unary", {256}, {256}, out.address());
   std::vector<uint16_t> got = out.get();
   auto check = [&](int operation, auto function) {
-    expect_for_all(got, operation, half,
-                   [&](unsigned i) { return half.round(function(half.value(i))); });
+    expect_for_all(got, operation, half, [&](unsigned i) { return half.round(function(half.value(i))); });
   };
   double third = half.value(half.round(0.3f));
   expect_for_all(got, 0, half, [](unsigned i) { return i ^ 0x8000; });
@@ -360,8 +346,7 @@ CASE(half_pairs) {
   for (size_t i = 0; i < 100; ++i) b[i] = a[i];
   Kernels kernels;
   Buffer<unsigned> x(a), y(b), out(pairs * operations);
-  kernels.run("half_pairs", {blocks_for(pairs)}, {block_size}, x.address(), y.address(),
-              out.address(), pairs);
+  kernels.run("half_pairs", {blocks_for(pairs)}, {block_size}, x.address(), y.address(), out.address(), pairs);
   std::vector<unsigned> got = out.get();
   for (size_t i = 0; i < pairs; ++i) {
     for (int part = 0; part < 2; ++part) {
@@ -371,18 +356,9 @@ CASE(half_pairs) {
         return std::isnan(u) ? q : std::isnan(v) ? p : chosen == u ? p : q;
       };
       unsigned one = half.round(1), other = a[i] >> (16 * (1 - part)) & 0xffff;
-      unsigned wanted[operations] = {half.round(u + v),
-                                     half.round(u - v),
-                                     half.round(u * v),
-                                     half.round(std::fma(u, v, v)),
-                                     p ^ 0x8000,
-                                     choose(std::fmax(u, v)),
-                                     choose(std::fmin(u, v)),
-                                     u == v ? one : 0,
-                                     u < v ? one : 0,
-                                     u > v ? one : 0,
-                                     u <= v ? one : 0,
-                                     other};
+      unsigned wanted[operations] = {half.round(u + v), half.round(u - v),       half.round(u * v),       half.round(std::fma(u, v, v)),
+                                     p ^ 0x8000,        choose(std::fmax(u, v)), choose(std::fmin(u, v)), u == v ? one : 0,
+                                     u < v ? one : 0,   u > v ? one : 0,         u <= v ? one : 0,        other};
       for (int k = 0; k < operations; ++k) {
         unsigned result = got[static_cast<size_t>(k) * pairs + i] >> (16 * part) & 0xffff;
         if (result == wanted[k] || (half.is_nan(result) && half.is_nan(wanted[k]))) continue;
@@ -429,9 +405,7 @@ CASE(bfloat_numbers) {
   kernels.run("bfloat_unary", {256}, {256}, out.address());
   std::vector<uint16_t> got = out.get();
   auto check = [&](int operation, auto function, bool toward_zero = false) {
-    expect_for_all(got, operation, bfloat, [&](unsigned i) {
-      return bfloat.round(function(bfloat.value(i)), false, toward_zero);
-    });
+    expect_for_all(got, operation, bfloat, [&](unsigned i) { return bfloat.round(function(bfloat.value(i)), false, toward_zero); });
   };
   double third = bfloat.value(bfloat.round(0.3f));
   expect_for_all(got, 0, bfloat, [](unsigned i) { return i ^ 0x8000; });
@@ -482,9 +456,7 @@ CASE(wmma) {
   Buffer<float> out(1024);
   kernels.run("wmma_half", {}, {32}, half_a.address(), half_b.address(), out.address());
   std::vector<double> wanted;
-  auto append = [&](const std::vector<double>& more) {
-    wanted.insert(wanted.end(), more.begin(), more.end());
-  };
+  auto append = [&](const std::vector<double>& more) { wanted.insert(wanted.end(), more.begin(), more.end()); };
   append(product(a, b, 16, 16, 16, false, false, 2));
   append(product(a, b, 16, 16, 16, true, true, 2));
   append(product(a, b, 32, 8, 16, false, false, 2));
@@ -493,11 +465,9 @@ CASE(wmma) {
 
   std::vector<int> small = random_values<int>(256, -4, 4);
   Buffer<uint16_t> half_small(to_format(small, half)), sums(256);
-  kernels.run("wmma_half_sums", {}, {32}, half_small.address(), half_small.address(),
-              sums.address());
+  kernels.run("wmma_half_sums", {}, {32}, half_small.address(), half_small.address(), sums.address());
   std::vector<uint16_t> wanted_sums;
-  for (double value : product(small, small, 16, 16, 16, false, true, 2))
-    wanted_sums.push_back(static_cast<uint16_t>(half.round(value)));
+  for (double value : product(small, small, 16, 16, 16, false, true, 2)) wanted_sums.push_back(static_cast<uint16_t>(half.round(value)));
   expect_same(sums.get(), wanted_sums);
 
   std::vector<signed char> bytes_a = random_values<signed char>(256, -128, 127);
@@ -505,8 +475,7 @@ CASE(wmma) {
   Buffer<signed char> byte_a(bytes_a), byte_b(bytes_b);
   Buffer<int> totals(256);
   kernels.run("wmma_bytes", {}, {32}, byte_a.address(), byte_b.address(), totals.address());
-  expect_same(totals.get(),
-              converted<int>(product(bytes_a, bytes_b, 16, 16, 16, false, false, 2)));
+  expect_same(totals.get(), converted<int>(product(bytes_a, bytes_b, 16, 16, 16, false, false, 2)));
 
   Buffer<uint16_t> bfloat_a(to_format(a, bfloat)), bfloat_b(to_format(b, bfloat));
   kernels.run("wmma_bfloat", {}, {32}, bfloat_a.address(), bfloat_b.address(), out.address());

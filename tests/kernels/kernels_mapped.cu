@@ -18,8 +18,7 @@ extern "C" __global__ void set(volatile int* out, int value) { *out = value; }
 // Takes part in a conversation: waits for a number, answers with the next one.
 extern "C" __global__ void answer(volatile int* asked, volatile int* answered, int rounds) {
   for (int round = 1; round <= rounds; ++round) {
-    while (*asked != round) {
-    }
+    while (*asked != round) {}
     *answered = round;
     __threadfence_system();
   }
@@ -303,8 +302,7 @@ CASE(several_streams) {
   int each = static_cast<int>(values.count() / streams / 16);
   std::vector<int> wanted(streams, 0);
   for (int round = 0; round < 10; ++round) {
-    for (int s = 0; s < streams; ++s)
-      launch_step(kernels, all[s], address + s * (values.bytes() / streams), 16, each);
+    for (int s = 0; s < streams; ++s) launch_step(kernels, all[s], address + s * (values.bytes() / streams), 16, each);
     int s = round % streams;
     OK(cuStreamSynchronize(all[s]));
     HOLDS(load(values[s * (values.count() / streams)]) == (2 << round) - 1);
@@ -447,7 +445,8 @@ CASE(host_functions) {
   for (int round = 0; round < 3; ++round) {
     values[mib / 2] = 5;
     launch_step(kernels, stream, address + 2 * mib, 1, 10);
-    OK(cuLaunchHostFunc(stream, [](void* data) { static_cast<int*>(data)[mib / 2] += 100; }, values.get()));
+    OK(cuLaunchHostFunc(
+        stream, [](void* data) { static_cast<int*>(data)[mib / 2] += 100; }, values.get()));
     launch_step(kernels, stream, address + 2 * mib, 1, 10);
     OK(cuStreamSynchronize(stream));
     HOLDS(values[mib / 2] == 2 * 111 + 1);
@@ -467,18 +466,23 @@ CASE(read_during_the_call) {
     int* memory;
     CUdeviceptr seen;
   };
-  const Source sources[] = {{pinned.get(), pinned.mapped()},
-                            {registered.get(), registered.mapped()},
-                            {reinterpret_cast<int*>(managed), managed}};
+  const Source sources[] = {
+      {pinned.get(), pinned.mapped()}, {registered.get(), registered.mapped()}, {reinterpret_cast<int*>(managed), managed}};
   for (const Source& source : sources) {
     for (size_t i = 0; i < count; ++i) source.memory[i] = 1;
     OK(cuMemcpyDtoDAsync(out.address(), source.seen, 32, stream));
     OK(cuStreamSynchronize(stream));
     source.memory[0] = source.memory[count - 1] = 2;
     std::atomic<bool> is_open{false};
-    OK(cuLaunchHostFunc(stream, [](void* gate) { while (!*static_cast<std::atomic<bool>*>(gate)) std::this_thread::yield(); }, &is_open));
+    OK(cuLaunchHostFunc(
+        stream,
+        [](void* gate) {
+          while (!*static_cast<std::atomic<bool>*>(gate)) std::this_thread::yield();
+        },
+        &is_open));
     CUdeviceptr targets[] = {out.address(), out.address() + 4, out.address() + 8, out.address() + 12};
-    CUdeviceptr from[] = {source.seen, reinterpret_cast<CUdeviceptr>(source.memory + count - 1), source.seen, reinterpret_cast<CUdeviceptr>(source.memory + 1)};
+    CUdeviceptr from[] = {source.seen, reinterpret_cast<CUdeviceptr>(source.memory + count - 1), source.seen,
+                          reinterpret_cast<CUdeviceptr>(source.memory + 1)};
     size_t sizes[] = {4, 4, 4, 4}, first[] = {0, 2};
     CUmemcpyAttributes attributes[2] = {};
     attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
@@ -600,7 +604,8 @@ CASE(vectors_of_buffers) {
   };
   const Pair pairs[] = {
       {"writev, readv", [&](int to) { return writev(to, vector, parts); }, [&](int from) { return readv(from, vector, parts); }, false},
-      {"pwritev, preadv", [&](int to) { return pwritev(to, vector, parts, 0); }, [&](int from) { return preadv(from, vector, parts, 0); }, false},
+      {"pwritev, preadv", [&](int to) { return pwritev(to, vector, parts, 0); }, [&](int from) { return preadv(from, vector, parts, 0); },
+       false},
       {"pwritev2, preadv2", [&](int to) { return pwritev2(to, vector, parts, 0, 0); },
        [&](int from) { return preadv2(from, vector, parts, 0, 0); }, false},
       {"sendmsg, recvmsg", [&](int to) { return sendmsg(to, &message.msg_hdr, 0); },

@@ -36,7 +36,8 @@ extern "C" __global__ void use_globals(int* out, char* text) {
     ++device_counter;
     out[0] = *device_pointer;
     out[1] = managed_value++;
-    for (int i = 0; (text[i] = device_text[i]) != 0; ++i);
+    for (int i = 0; (text[i] = device_text[i]) != 0; ++i)
+      ;
   }
   __syncthreads();
   if (threadIdx.x < 16) device_bytes[threadIdx.x] ^= threadIdx.x;
@@ -98,9 +99,8 @@ extern "C" __global__ void generic_pointers(const int* global, int* out) {
   const int* pointers[] = {global, shared, local, constant_table};
   const int* chosen = pointers[threadIdx.x & 3];
   out[threadIdx.x] = sum_through(chosen, 16);
-  bool is_right = __isGlobal(global) && __isShared(shared) && __isLocal(local) &&
-                  __isConstant(constant_table) && !__isGlobal(shared) && !__isShared(local) &&
-                  !__isLocal(global);
+  bool is_right = __isGlobal(global) && __isShared(shared) && __isLocal(local) && __isConstant(constant_table) && !__isGlobal(shared) &&
+                  !__isShared(local) && !__isLocal(global);
   if (!is_right) out[threadIdx.x] = 0;
 }
 
@@ -123,18 +123,14 @@ extern "C" __global__ void record_parameter(const Record record, int index, floa
   out[2] = record.vector[index];
 }
 
-extern "C" __global__ void parameters_of_all_sizes(char a, short b, int c, long long d, char e,
-                                                   double f, float3 g, unsigned char h,
+extern "C" __global__ void parameters_of_all_sizes(char a, short b, int c, long long d, char e, double f, float3 g, unsigned char h,
                                                    double* out) {
-  double values[] = {double(a), double(b), double(c), double(d),   double(e),
-                     f,         g.x,       g.y,       double(g.z), double(h)};
+  double values[] = {double(a), double(b), double(c), double(d), double(e), f, g.x, g.y, double(g.z), double(h)};
   for (int i = 0; i < 10; ++i) out[i] = values[i];
 }
 
-extern "C" __global__ void vector_accesses(const uint4* in4, const ushort4* in_short,
-                                           const uchar4* in_byte, const double2* in_double,
-                                           uint4* out4, ushort4* out_short, uchar4* out_byte,
-                                           double2* out_double) {
+extern "C" __global__ void vector_accesses(const uint4* in4, const ushort4* in_short, const uchar4* in_byte, const double2* in_double,
+                                           uint4* out4, ushort4* out_short, uchar4* out_byte, double2* out_double) {
   int i = threadIdx.x;
   uint4 a = in4[i];
   out4[i] = make_uint4(a.w, a.z, a.y, a.x);
@@ -149,8 +145,7 @@ extern "C" __global__ void vector_accesses(const uint4* in4, const ushort4* in_s
 // The cache operators change nothing that one can see.
 extern "C" __global__ void cache_operators(const int* in, int* out) {
   int i = threadIdx.x;
-  int sum = __ldg(in + i) + __ldca(in + i) + __ldcg(in + i) + __ldcs(in + i) + __ldlu(in + i) +
-            __ldcv(in + i);
+  int sum = __ldg(in + i) + __ldca(in + i) + __ldcg(in + i) + __ldcs(in + i) + __ldlu(in + i) + __ldcv(in + i);
   __stwb(out + i, sum);
   __stcg(out + i + 32, sum);
   __stcs(out + i + 64, sum);
@@ -161,14 +156,12 @@ extern "C" __global__ void transpose(const float* in, float* out, int width, int
   __shared__ float tile[32][33];
   int x = blockIdx.x * 32 + threadIdx.x, y = blockIdx.y * 32 + threadIdx.y;
   for (int row = 0; row < 32; row += 8)
-    if (x < width && y + row < height)
-      tile[threadIdx.y + row][threadIdx.x] = in[(y + row) * width + x];
+    if (x < width && y + row < height) tile[threadIdx.y + row][threadIdx.x] = in[(y + row) * width + x];
   __syncthreads();
   x = blockIdx.y * 32 + threadIdx.x;
   y = blockIdx.x * 32 + threadIdx.y;
   for (int row = 0; row < 32; row += 8)
-    if (x < height && y + row < width)
-      out[(y + row) * height + x] = tile[threadIdx.x][threadIdx.y + row];
+    if (x < height && y + row < width) out[(y + row) * height + x] = tile[threadIdx.x][threadIdx.y + row];
 }
 
 // A list of as many nodes as the thread's number says, on the device's heap.
@@ -218,8 +211,7 @@ extern "C" __global__ void global_index(unsigned* out) {
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
   asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));  // the slot of the multiprocessor, which others may share (PTX ISA, %warpid)
   asm("mov.u32 %0, %%nwarpid;" : "=r"(warps));
-  out[block * threads + thread] = block * 1000 + thread + (lane == thread % 32 ? 0 : 100000) +
-                                  (warp < warps ? 0 : 1000000);
+  out[block * threads + thread] = block * 1000 + thread + (lane == thread % 32 ? 0 : 100000) + (warp < warps ? 0 : 1000000);
 }
 
 #else
@@ -247,8 +239,7 @@ CASE(vector_add) {
   auto a = random_values<float>(count, -1e3f, 1e3f), b = random_values<float>(count, -1.f, 1.f);
   Kernels kernels;
   Buffer<float> x(a), y(b), z(count);
-  kernels.run("vector_add", {blocks_for(count)}, {block_size}, x.address(), y.address(),
-              z.address(), static_cast<int>(count));
+  kernels.run("vector_add", {blocks_for(count)}, {block_size}, x.address(), y.address(), z.address(), static_cast<int>(count));
   for (size_t i = 0; i < count; ++i) a[i] += b[i];
   expect_same(z.get(), a);
 }
@@ -373,11 +364,8 @@ CASE(dynamic_shared) {
     CUfunction function = kernels.get("reverse_in_dynamic_shared");
     unsigned bytes = static_cast<unsigned>(count) * 4;
     if (bytes > 48 * 1024) {
-      GIVES(CUDA_ERROR_INVALID_VALUE,
-            kernels.try_launch("reverse_in_dynamic_shared", {}, {256}, bytes, nullptr,
-                               data.address(), count));
-      OK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                            static_cast<int>(bytes)));
+      GIVES(CUDA_ERROR_INVALID_VALUE, kernels.try_launch("reverse_in_dynamic_shared", {}, {256}, bytes, nullptr, data.address(), count));
+      OK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(bytes)));
     }
     kernels.run_with_shared("reverse_in_dynamic_shared", {}, {256}, bytes, data.address(), count);
     expect_same(data.get(), std::vector<int>(values.rbegin(), values.rend()));
@@ -397,8 +385,7 @@ CASE(local) {
   for (int thread = 0; thread < 64; ++thread) {
     std::vector<int> own = values;
     for (int& value : own) value += thread;
-    for (int round = 0; round < rounds; ++round)
-      std::swap(own[(round * 7 + thread) & 31], own[(round * 13 + 5) & 31]);
+    for (int round = 0; round < rounds; ++round) std::swap(own[(round * 7 + thread) & 31], own[(round * 13 + 5) & 31]);
     wanted.insert(wanted.end(), own.begin(), own.end());
   }
   Kernels kernels;
@@ -429,8 +416,12 @@ CASE(records) {
   std::vector<Record> values(100);
   for (size_t i = 0; i < values.size(); ++i) {
     std::memset(&values[i], 0, sizeof(Record));
-    values[i] = {static_cast<char>('a' + i % 26), static_cast<short>(i * 300), static_cast<int>(i),
-                 static_cast<long long>(i) << 40, i * 0.25, {1, 2, 3}};
+    values[i] = {static_cast<char>('a' + i % 26),
+                 static_cast<short>(i * 300),
+                 static_cast<int>(i),
+                 static_cast<long long>(i) << 40,
+                 i * 0.25,
+                 {1, 2, 3}};
   }
   Kernels kernels;
   Buffer<Record> in(values), out(values.size());
@@ -444,10 +435,8 @@ CASE(records) {
     wanted.large *= 3;
     wanted.real /= 4;
     wanted.vector[i % 3] = 5;
-    HOLDS(got[i].tag == wanted.tag && got[i].small == wanted.small &&
-          got[i].medium == wanted.medium && got[i].large == wanted.large &&
-          got[i].real == wanted.real &&
-          std::memcmp(got[i].vector, wanted.vector, sizeof wanted.vector) == 0);
+    HOLDS(got[i].tag == wanted.tag && got[i].small == wanted.small && got[i].medium == wanted.medium && got[i].large == wanted.large &&
+          got[i].real == wanted.real && std::memcmp(got[i].vector, wanted.vector, sizeof wanted.vector) == 0);
   }
 }
 
@@ -463,9 +452,8 @@ CASE(parameters) {
     float x, y, z;
   };
   Buffer<double> doubles(10);
-  kernels.run("parameters_of_all_sizes", {}, {1}, char{-5}, short{-300}, 70000, -5000000000LL,
-              char{7}, 0.125, Float3{1, 2, 3}, static_cast<unsigned char>(200),
-              doubles.address());
+  kernels.run("parameters_of_all_sizes", {}, {1}, char{-5}, short{-300}, 70000, -5000000000LL, char{7}, 0.125, Float3{1, 2, 3},
+              static_cast<unsigned char>(200), doubles.address());
   std::vector<double> wanted = {-5, -300, 70000, -5e9, 7, 0.125, 1, 2, 3, 200};
   expect_same(doubles.get(), wanted);
 
@@ -483,10 +471,8 @@ CASE(parameters) {
     CUdeviceptr out;
   } packed = {-5, -300, 70000, -5000000000LL, 7, 0.125, {1, 2, 3}, 200, doubles.address()};
   size_t bytes = sizeof packed;
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                   CU_LAUNCH_PARAM_END};
-  OK(cuLaunchKernel(kernels.get("parameters_of_all_sizes"), 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr,
-                    extra));
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  OK(cuLaunchKernel(kernels.get("parameters_of_all_sizes"), 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra));
   expect_same(doubles.get(), wanted);
 }
 
@@ -500,13 +486,11 @@ CASE(vectors) {
   Buffer<unsigned short> in_short(shorts), out_short(shorts.size());
   Buffer<unsigned char> in_byte(bytes), out_byte(bytes.size());
   Buffer<double> in_double(doubles), out_double(doubles.size());
-  kernels.run("vector_accesses", {}, {32}, in4.address(), in_short.address(), in_byte.address(),
-              in_double.address(), out4.address(), out_short.address(), out_byte.address(),
-              out_double.address());
+  kernels.run("vector_accesses", {}, {32}, in4.address(), in_short.address(), in_byte.address(), in_double.address(), out4.address(),
+              out_short.address(), out_byte.address(), out_double.address());
   auto mirrored = [](auto values, size_t group) {
     for (size_t i = 0; i < values.size(); i += group)
-      std::reverse(values.begin() + static_cast<long>(i),
-                   values.begin() + static_cast<long>(i + group));
+      std::reverse(values.begin() + static_cast<long>(i), values.begin() + static_cast<long>(i + group));
     return values;
   };
   expect_same(out4.get(), mirrored(words, 4));
@@ -532,8 +516,7 @@ CASE(transpose) {
     for (int x = 0; x < width; ++x) wanted[x * height + y] = values[y * width + x];
   Kernels kernels;
   Buffer<float> in(values), out(values.size());
-  kernels.run("transpose", {(width + 31) / 32, (height + 31) / 32}, {32, 8}, in.address(),
-              out.address(), width, height);
+  kernels.run("transpose", {(width + 31) / 32, (height + 31) / 32}, {32, 8}, in.address(), out.address(), width, height);
   expect_same(out.get(), wanted);
 }
 
@@ -553,8 +536,7 @@ CASE(heap) {
   size_t heap_bytes;
   OK(cuCtxGetLimit(&heap_bytes, CU_LIMIT_MALLOC_HEAP_SIZE));
   HOLDS(heap_bytes >= 8 << 20);
-  kernels.run("exhaust_heap", {}, {1}, static_cast<unsigned long long>(heap_bytes) * 2,
-              failures.address());
+  kernels.run("exhaust_heap", {}, {1}, static_cast<unsigned long long>(heap_bytes) * 2, failures.address());
   expect_same(failures.get(), {1});
 }
 

@@ -6,14 +6,11 @@
 
 extern "C" __global__ void set(int* out, int value) { *out = value; }
 extern "C" __global__ void add(int* out, int value) { *out += value; }
-extern "C" __global__ void scale_and_add(int* out, int factor, int value) {
-  *out = *out * factor + value;
-}
+extern "C" __global__ void scale_and_add(int* out, int factor, int value) { *out = *out * factor + value; }
 extern "C" __global__ void copy_value(const int* from, int* to) { *to = *from; }
 
 extern "C" __global__ void wait_for(volatile int* flag, int value) {
-  while (*flag != value) {
-  }
+  while (*flag != value) {}
 }
 
 // Takes at least the time given.
@@ -211,8 +208,7 @@ CASE(per_thread_streams) {
     int seven = 7;
     void* arguments[] = {&value_address, &seven};
     result = cuCtxSetCurrent(context);
-    if (result == CUDA_SUCCESS)
-      result = cuLaunchKernel(set, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, arguments, nullptr);
+    if (result == CUDA_SUCCESS) result = cuLaunchKernel(set, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, arguments, nullptr);
     if (result == CUDA_SUCCESS) result = cuStreamSynchronize(CU_STREAM_PER_THREAD);
   }).join();
   OK(result);
@@ -287,11 +283,7 @@ CASE(host_functions) {
       },
       &log));
   OK(cuStreamAddCallback(
-      stream,
-      [](CUstream, CUresult status, void* data) {
-        static_cast<Log*>(data)->entries.push_back(100 + status);
-      },
-      &log, 0));
+      stream, [](CUstream, CUresult status, void* data) { static_cast<Log*>(data)->entries.push_back(100 + status); }, &log, 0));
   OK(cuStreamSynchronize(stream));
   HOLDS((log.entries == std::vector<int>{9, 100}));
 }
@@ -336,8 +328,7 @@ CASE(memory_operations_on_the_host) {
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
   *source = 42;
   go.set(1);
-  for (int i = 0; i < 10000 && done.get() != 9; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 10000 && done.get() != 9; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   HOLDS(done.get() == 9);
   HOLDS(value_at(value.address()) == 42);
   OK(cuStreamSynchronize(stream));
@@ -432,8 +423,7 @@ CASE(stream_attributes) {
   HOLDS(value.priority == greatest);
   OK(cuStreamGetPriority(other, &priority));
   HOLDS(priority == greatest);
-  GIVES(CUDA_ERROR_INVALID_VALUE,
-        cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value));
 }
 
 CASE(context_events) {
@@ -469,8 +459,7 @@ CASE(green_contexts) {
   unsigned count = 1;
   OK(cuDevSmResourceSplitByCount(&group, &count, &all, &rest, 0, 3));
   HOLDS(count == 1 && group.sm.smCount == 8 && rest.sm.smCount == all.sm.smCount - 8);
-  GIVES(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION,
-        cuDevSmResourceSplitByCount(&group, &count, &all, nullptr, 0, all.sm.smCount + 1));
+  GIVES(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION, cuDevSmResourceSplitByCount(&group, &count, &all, nullptr, 0, all.sm.smCount + 1));
   CUdevResourceDesc description;
   OK(cuDevResourceGenerateDesc(&description, &group, 1));
   CUgreenCtx green, found;
@@ -539,18 +528,15 @@ CASE(many_streams) {
   constexpr int streams = 16, rounds = 25;
   Buffer<int> values(streams);
   values.clear();
-  std::vector<std::unique_ptr<Stream>> all;
-  for (int i = 0; i < streams; ++i)
-    all.push_back(std::make_unique<Stream>(i % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+  std::vector<std::unique_ptr<Stream> > all;
+  for (int i = 0; i < streams; ++i) all.push_back(std::make_unique<Stream>(i % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
   for (int round = 0; round < rounds; ++round)
     for (int i = 0; i < streams; ++i)
-      OK(kernels.try_launch("scale_and_add", {}, {1}, 0, *all[i],
-                            values.address() + 4 * static_cast<unsigned>(i), 3, i));
+      OK(kernels.try_launch("scale_and_add", {}, {1}, 0, *all[i], values.address() + 4 * static_cast<unsigned>(i), 3, i));
   OK(cuCtxSynchronize());
   std::vector<int> wanted(streams);
   for (int round = 0; round < rounds; ++round)
-    for (int i = 0; i < streams; ++i)
-      wanted[i] = static_cast<int>(static_cast<unsigned>(wanted[i]) * 3 + static_cast<unsigned>(i));
+    for (int i = 0; i < streams; ++i) wanted[i] = static_cast<int>(static_cast<unsigned>(wanted[i]) * 3 + static_cast<unsigned>(i));
   expect_same(values.get(), wanted);
 }
 
@@ -573,8 +559,7 @@ CASE(many_threads) {
       note(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
       note(cuMemAlloc(&memory, 4));
       note(cuMemsetD32Async(memory, 0, 1, stream));
-      for (int round = 0; round < rounds; ++round)
-        note(kernels.try_launch("add", {}, {1}, 0, stream, memory, t + round));
+      for (int round = 0; round < rounds; ++round) note(kernels.try_launch("add", {}, {1}, 0, stream, memory, t + round));
       note(cuMemcpyDtoHAsync(&sums[t], memory, 4, stream));
       note(cuStreamSynchronize(stream));
       note(cuMemFree(memory));
@@ -747,8 +732,7 @@ CASE(graph_update) {
   graph.launch(stream);
   HOLDS(value_at(value.address()) == 41);
   different.add_kernel(KernelCall(set, value.address(), 10));
-  GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
-        cuGraphExecUpdate(graph.executable(), different, &info));
+  GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(graph.executable(), different, &info));
   HOLDS(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
 }
 
@@ -828,8 +812,7 @@ CASE(capture_errors) {
   GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &captured));
   // The legacy stream would have to wait for the capturing one.
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-        kernels.try_launch("set", {}, {1}, 0, nullptr, value.address(), 2));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, kernels.try_launch("set", {}, {1}, 0, nullptr, value.address(), 2));
   GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &captured));
   // In the global mode calls that might wait are forbidden everywhere,
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -861,8 +844,7 @@ CASE(capture_into_graph) {
   Stream stream;
   Graph graph;
   CUgraphNode first = graph.add_kernel(KernelCall(kernels.get("set"), value.address(), 4));
-  OK(cuStreamBeginCaptureToGraph(stream, graph, &first, nullptr, 1,
-                                 CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuStreamBeginCaptureToGraph(stream, graph, &first, nullptr, 1, CU_STREAM_CAPTURE_MODE_RELAXED));
   OK(kernels.try_launch("scale_and_add", {}, {1}, 0, stream, value.address(), 3, 1));
   CUstreamCaptureStatus status;
   cuuint64_t id;

@@ -4,44 +4,37 @@
 
 #ifdef __CUDACC__
 
-extern "C" __global__ void read_1d(cudaTextureObject_t texture, const float* at, float4* out,
-                                   int count) {
+extern "C" __global__ void read_1d(cudaTextureObject_t texture, const float* at, float4* out, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = tex1D<float4>(texture, at[i]);
 }
 
-extern "C" __global__ void read_2d(cudaTextureObject_t texture, const float2* at, float4* out,
-                                   int count) {
+extern "C" __global__ void read_2d(cudaTextureObject_t texture, const float2* at, float4* out, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = tex2D<float4>(texture, at[i].x, at[i].y);
 }
 
-extern "C" __global__ void read_3d(cudaTextureObject_t texture, const float4* at, float4* out,
-                                   int count) {
+extern "C" __global__ void read_3d(cudaTextureObject_t texture, const float4* at, float4* out, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = tex3D<float4>(texture, at[i].x, at[i].y, at[i].z);
 }
 
-extern "C" __global__ void read_layers(cudaTextureObject_t texture, const float4* at, float4* out,
-                                       int count) {
+extern "C" __global__ void read_layers(cudaTextureObject_t texture, const float4* at, float4* out, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = tex2DLayered<float4>(texture, at[i].x, at[i].y, static_cast<int>(at[i].z));
 }
 
-extern "C" __global__ void read_cube(cudaTextureObject_t texture, const float4* at, float4* out,
-                                     int count) {
+extern "C" __global__ void read_cube(cudaTextureObject_t texture, const float4* at, float4* out, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = texCubemap<float4>(texture, at[i].x, at[i].y, at[i].z);
 }
 
-extern "C" __global__ void read_levels(cudaTextureObject_t texture, const float4* at, float4* out,
-                                       int count) {
+extern "C" __global__ void read_levels(cudaTextureObject_t texture, const float4* at, float4* out, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = tex2DLod<float4>(texture, at[i].x, at[i].y, at[i].z);
 }
 
-extern "C" __global__ void gather(cudaTextureObject_t texture, const float2* at, float4* out,
-                                  int count) {
+extern "C" __global__ void gather(cudaTextureObject_t texture, const float2* at, float4* out, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) out[i] = tex2Dgather<float4>(texture, at[i].x, at[i].y, 1);
 }
@@ -51,13 +44,11 @@ extern "C" __global__ void fetch(cudaTextureObject_t texture, int4* out, int cou
   if (i < count) out[i] = tex1Dfetch<int4>(texture, i);
 }
 
-extern "C" __global__ void rotate(cudaTextureObject_t texture, float* out, int width, int height,
-                                  float angle) {
+extern "C" __global__ void rotate(cudaTextureObject_t texture, float* out, int width, int height, float angle) {
   int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
   if (x >= width || y >= height) return;
   float u = (x + 0.5f) / width - 0.5f, v = (y + 0.5f) / height - 0.5f;
-  out[y * width + x] = tex2D<float>(texture, u * cosf(angle) - v * sinf(angle) + 0.5f,
-                                    v * cosf(angle) + u * sinf(angle) + 0.5f);
+  out[y * width + x] = tex2D<float>(texture, u * cosf(angle) - v * sinf(angle) + 0.5f, v * cosf(angle) + u * sinf(angle) + 0.5f);
 }
 
 // Takes some time, so that what follows in its stream waits.
@@ -66,8 +57,7 @@ extern "C" __global__ void linger() {
 }
 
 // Doubles every element of a surface and mirrors the rows.
-extern "C" __global__ void change_surface(cudaSurfaceObject_t from, cudaSurfaceObject_t to,
-                                          int width, int height) {
+extern "C" __global__ void change_surface(cudaSurfaceObject_t from, cudaSurfaceObject_t to, int width, int height) {
   int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
   if (x >= width || y >= height) return;
   ushort4 value;
@@ -110,8 +100,10 @@ struct ElementFormat {
   bool is_signed, is_float;
 };
 constexpr ElementFormat formats[] = {
-    {CU_AD_FORMAT_FLOAT, 1, 4, true, true},          {CU_AD_FORMAT_FLOAT, 4, 4, true, true},
-    {CU_AD_FORMAT_UNSIGNED_INT8, 4, 1, false, false}, {CU_AD_FORMAT_SIGNED_INT8, 2, 1, true, false},
+    {CU_AD_FORMAT_FLOAT, 1, 4, true, true},
+    {CU_AD_FORMAT_FLOAT, 4, 4, true, true},
+    {CU_AD_FORMAT_UNSIGNED_INT8, 4, 1, false, false},
+    {CU_AD_FORMAT_SIGNED_INT8, 2, 1, true, false},
     {CU_AD_FORMAT_UNSIGNED_INT16, 1, 2, false, false},
     {CU_AD_FORMAT_SIGNED_INT16, 4, 2, true, false},
 };
@@ -119,8 +111,7 @@ constexpr ElementFormat formats[] = {
 /// An image in linear memory of the host whose elements read as numbers from -1 to 1.
 class Image {
  public:
-  Image(const ElementFormat& format, int width, int height, int depth)
-      : format(format), width(width), height(height), depth(depth) {
+  Image(const ElementFormat& format, int width, int height, int depth) : format(format), width(width), height(height), depth(depth) {
     size_t values = static_cast<size_t>(width) * height * depth * format.channels;
     bytes.resize(values * format.channel_bytes);
     if (format.is_float) {
@@ -131,9 +122,7 @@ class Image {
     }
   }
 
-  size_t row_bytes() const {
-    return static_cast<size_t>(width) * format.channels * format.channel_bytes;
-  }
+  size_t row_bytes() const { return static_cast<size_t>(width) * format.channels * format.channel_bytes; }
   Texel at(int x, int y, int z) const {
     Texel texel = {};
     for (unsigned k = 0; k < format.channels; ++k) {
@@ -156,12 +145,10 @@ class Image {
       return value;
     }
     if (format.channel_bytes == 1)
-      return format.is_signed ? std::max(static_cast<float>(static_cast<signed char>(*p)) / 127, -1.0f)
-                              : static_cast<float>(*p) / 255;
+      return format.is_signed ? std::max(static_cast<float>(static_cast<signed char>(*p)) / 127, -1.0f) : static_cast<float>(*p) / 255;
     uint16_t word;
     std::memcpy(&word, p, 2);
-    return format.is_signed ? std::max(static_cast<float>(static_cast<int16_t>(word)) / 32767, -1.0f)
-                            : static_cast<float>(word) / 65535;
+    return format.is_signed ? std::max(static_cast<float>(static_cast<int16_t>(word)) / 32767, -1.0f) : static_cast<float>(word) / 65535;
   }
 };
 
@@ -228,31 +215,26 @@ CUDA_TEXTURE_DESC description_of(CUaddress_mode address, CUfilter_mode filter, b
 /// Where an index outside of the image leads; -1 is the border.
 int addressed(int i, int size, CUaddress_mode mode) {
   switch (mode) {
-    case CU_TR_ADDRESS_MODE_WRAP:
-      return ((i % size) + size) % size;
+    case CU_TR_ADDRESS_MODE_WRAP: return ((i % size) + size) % size;
     case CU_TR_ADDRESS_MODE_MIRROR: {
       int k = ((i % (2 * size)) + 2 * size) % (2 * size);
       return k < size ? k : 2 * size - 1 - k;
     }
-    case CU_TR_ADDRESS_MODE_CLAMP:
-      return std::min(std::max(i, 0), size - 1);
-    default:
-      return i >= 0 && i < size ? i : -1;
+    case CU_TR_ADDRESS_MODE_CLAMP: return std::min(std::max(i, 0), size - 1);
+    default: return i >= 0 && i < size ? i : -1;
   }
 }
 
 /// CUDA C++ Programming Guide, "Texture Fetching": nearest element, or linear interpolation with
 /// weights of eight fractional bits.
-Texel sample(const Image& image, const float* at, unsigned dimensions, CUaddress_mode mode,
-             CUfilter_mode filter, bool normalized) {
+Texel sample(const Image& image, const float* at, unsigned dimensions, CUaddress_mode mode, CUfilter_mode filter, bool normalized) {
   int size[3] = {image.width, image.height, image.depth}, low[3] = {0, 0, 0};
   float weight[3] = {0, 0, 0};
   for (unsigned d = 0; d < dimensions; ++d) {
     float x = normalized ? at[d] * static_cast<float>(size[d]) : at[d];
     if (filter == CU_TR_FILTER_MODE_LINEAR) x -= 0.5f;
     low[d] = static_cast<int>(std::floor(x));
-    if (filter == CU_TR_FILTER_MODE_LINEAR)
-      weight[d] = std::nearbyint((x - std::floor(x)) * 256) / 256;
+    if (filter == CU_TR_FILTER_MODE_LINEAR) weight[d] = std::nearbyint((x - std::floor(x)) * 256) / 256;
   }
   Texel result = {{0, 0, 0, 0}};
   for (int corner = 0; corner < 8; ++corner) {
@@ -272,8 +254,8 @@ Texel sample(const Image& image, const float* at, unsigned dimensions, CUaddress
   return result;
 }
 
-constexpr CUaddress_mode all_modes[] = {CU_TR_ADDRESS_MODE_CLAMP, CU_TR_ADDRESS_MODE_BORDER,
-                                        CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_MIRROR};
+constexpr CUaddress_mode all_modes[] = {CU_TR_ADDRESS_MODE_CLAMP, CU_TR_ADDRESS_MODE_BORDER, CU_TR_ADDRESS_MODE_WRAP,
+                                        CU_TR_ADDRESS_MODE_MIRROR};
 
 /// Reads an image through every mode and filter at random places and compares.
 void check_sampling(const char* kernel, unsigned dimensions, int coordinates) {
@@ -289,13 +271,11 @@ void check_sampling(const char* kernel, unsigned dimensions, int coordinates) {
           if (repeats && !normalized) continue;
           // In dimensions that the image does not have the mode is left alone: an H200 mixes a border there with the elements.
           Texture texture(array.resource(), description_of(mode, filter, normalized, dimensions));
-          std::vector<float> at = random_values<float>(static_cast<size_t>(count * coordinates),
-                                                       normalized ? -1.5f : -6.0f,
-                                                       normalized ? 2.5f : 18.0f);
+          std::vector<float> at =
+              random_values<float>(static_cast<size_t>(count * coordinates), normalized ? -1.5f : -6.0f, normalized ? 2.5f : 18.0f);
           Buffer<float> places(at);
           Buffer<Texel> out(count);
-          kernels.run(kernel, {blocks_for(count)}, {block_size}, texture.get(), places.address(),
-                      out.address(), count);
+          kernels.run(kernel, {blocks_for(count)}, {block_size}, texture.get(), places.address(), out.address(), count);
           std::vector<Texel> got = out.get();
           for (int i = 0; i < count; ++i) {
             const float* place = &at[static_cast<size_t>(i * coordinates)];
@@ -304,11 +284,9 @@ void check_sampling(const char* kernel, unsigned dimensions, int coordinates) {
             float tolerance = filter == CU_TR_FILTER_MODE_LINEAR ? 0.03f : 1e-6f;
             for (unsigned k = format.channels; k < 4; ++k) wanted.c[k] = got[i].c[k];
             if (is_same_texel(got[i], wanted, tolerance)) continue;
-            report("%s, format %#x x%u, mode %d, filter %d%s, at %g %g: %g %g %g %g, not %g %g %g %g",
-                   kernel, format.format, format.channels, mode, filter,
-                   normalized ? ", normalized" : "", place[0], coordinates > 1 ? place[1] : 0.0f,
-                   got[i].c[0], got[i].c[1], got[i].c[2], got[i].c[3], wanted.c[0], wanted.c[1],
-                   wanted.c[2], wanted.c[3]);
+            report("%s, format %#x x%u, mode %d, filter %d%s, at %g %g: %g %g %g %g, not %g %g %g %g", kernel, format.format,
+                   format.channels, mode, filter, normalized ? ", normalized" : "", place[0], coordinates > 1 ? place[1] : 0.0f,
+                   got[i].c[0], got[i].c[1], got[i].c[2], got[i].c[3], wanted.c[0], wanted.c[1], wanted.c[2], wanted.c[3]);
             throw kernels::Failed();
           }
         }
@@ -327,8 +305,7 @@ CASE(layers) {
   constexpr int count = 200, layers = 5;
   Image image(formats[1], 8, 6, layers);
   Array array(image, 3, CUDA_ARRAY3D_LAYERED);
-  Texture texture(array.resource(),
-                  description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, false));
+  Texture texture(array.resource(), description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, false));
   std::vector<Texel> at(count), wanted(count);
   for (Texel& place : at) {
     for (float& c : place.c) c = random_values<float>(1, 0, 5.99f)[0];
@@ -336,13 +313,11 @@ CASE(layers) {
   }
   Kernels kernels;
   Buffer<Texel> places(at), out(count);
-  kernels.run("read_layers", {blocks_for(count)}, {block_size}, texture.get(), places.address(),
-              out.address(), count);
+  kernels.run("read_layers", {blocks_for(count)}, {block_size}, texture.get(), places.address(), out.address(), count);
   std::vector<Texel> got = out.get();
   for (int i = 0; i < count; ++i) {
     int layer = std::min(static_cast<int>(at[i].c[2]), layers - 1);
-    HOLDS(is_same_texel(
-        got[i], image.at(static_cast<int>(at[i].c[0]), static_cast<int>(at[i].c[1]), layer), 0));
+    HOLDS(is_same_texel(got[i], image.at(static_cast<int>(at[i].c[0]), static_cast<int>(at[i].c[1]), layer), 0));
   }
 }
 
@@ -368,22 +343,18 @@ CASE(destroyed_behind_its_launch) {
 CASE(cube) {
   Image image(formats[1], 4, 4, 6);
   Array array(image, 3, CUDA_ARRAY3D_CUBEMAP);
-  Texture texture(array.resource(),
-                  description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, true));
+  Texture texture(array.resource(), description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, true));
   // Along each axis, a little beside the middle: the face and the place on it follow from the
   // table in the CUDA C++ Programming Guide, "Cubemap Textures".
-  std::vector<Texel> at = {{{1, 0.3f, 0.6f, 0}}, {{-1, 0.3f, 0.6f, 0}}, {{0.3f, 1, 0.6f, 0}},
-                           {{0.3f, -1, 0.6f, 0}}, {{0.3f, 0.6f, 1, 0}}, {{0.3f, 0.6f, -1, 0}}};
+  std::vector<Texel> at = {{{1, 0.3f, 0.6f, 0}},  {{-1, 0.3f, 0.6f, 0}}, {{0.3f, 1, 0.6f, 0}},
+                           {{0.3f, -1, 0.6f, 0}}, {{0.3f, 0.6f, 1, 0}},  {{0.3f, 0.6f, -1, 0}}};
   float s[] = {-0.6f, 0.6f, 0.3f, 0.3f, 0.3f, -0.3f}, t[] = {-0.3f, -0.3f, 0.6f, -0.6f, -0.6f, -0.6f};
   Kernels kernels;
   Buffer<Texel> places(at), out(6);
   kernels.run("read_cube", {}, {32}, texture.get(), places.address(), out.address(), 6);
   std::vector<Texel> got = out.get();
   for (int face = 0; face < 6; ++face)
-    HOLDS(is_same_texel(got[face],
-                        image.at(static_cast<int>((s[face] + 1) * 2),
-                                 static_cast<int>((t[face] + 1) * 2), face),
-                        0));
+    HOLDS(is_same_texel(got[face], image.at(static_cast<int>((s[face] + 1) * 2), static_cast<int>((t[face] + 1) * 2), face), 0));
 }
 
 CASE(levels) {
@@ -410,19 +381,17 @@ CASE(levels) {
   CUDA_RESOURCE_DESC resource = {};
   resource.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
   resource.res.mipmap.hMipmappedArray = mipmaps;
-  CUDA_TEXTURE_DESC description =
-      description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_LINEAR, true);
+  CUDA_TEXTURE_DESC description = description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_LINEAR, true);
   description.mipmapFilterMode = CU_TR_FILTER_MODE_LINEAR;
   description.maxMipmapLevelClamp = 10;
-  std::vector<Texel> at = {{{0.5f, 0.5f, 0, 0}},    {{0.5f, 0.5f, 1, 0}},  {{0.2f, 0.9f, 2.5f, 0}},
+  std::vector<Texel> at = {{{0.5f, 0.5f, 0, 0}},     {{0.5f, 0.5f, 1, 0}}, {{0.2f, 0.9f, 2.5f, 0}},
                            {{0.5f, 0.5f, 3.25f, 0}}, {{0.1f, 0.1f, 9, 0}}, {{0.1f, 0.1f, -3, 0}}};
   float wanted[] = {0, 1, 2.5f, 3.25f, 4, 0};
   Kernels kernels;
   Buffer<Texel> places(at), out(at.size());
   {
     Texture texture(resource, description);
-    kernels.run("read_levels", {}, {32}, texture.get(), places.address(), out.address(),
-                static_cast<int>(at.size()));
+    kernels.run("read_levels", {}, {32}, texture.get(), places.address(), out.address(), static_cast<int>(at.size()));
   }
   std::vector<Texel> got = out.get();
   for (size_t i = 0; i < at.size(); ++i) HOLDS(std::fabs(got[i].c[0] - wanted[i]) < 0.01f);
@@ -433,8 +402,7 @@ CASE(gather) {
   constexpr int count = 100;
   Image image(formats[1], 8, 8, 1);
   Array array(image, 2, CUDA_ARRAY3D_TEXTURE_GATHER);
-  Texture texture(array.resource(),
-                  description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, false));
+  Texture texture(array.resource(), description_of(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, false));
   std::vector<float> at;
   for (int i = 0; i < 2 * count; ++i)  // away from the borders between elements
     at.push_back(static_cast<float>(random_values<int>(1, 0, 31)[0]) / 4 + 0.1f);
@@ -447,8 +415,7 @@ CASE(gather) {
     int x = static_cast<int>(std::floor(at[2 * i] - 0.5f));
     int y = static_cast<int>(std::floor(at[2 * i + 1] - 0.5f));
     auto green = [&](int dx, int dy) {
-      return image.at(addressed(x + dx, 8, CU_TR_ADDRESS_MODE_CLAMP),
-                      addressed(y + dy, 8, CU_TR_ADDRESS_MODE_CLAMP), 0).c[1];
+      return image.at(addressed(x + dx, 8, CU_TR_ADDRESS_MODE_CLAMP), addressed(y + dy, 8, CU_TR_ADDRESS_MODE_CLAMP), 0).c[1];
     };
     HOLDS(is_same_texel(got[i], {{green(0, 1), green(1, 1), green(1, 0), green(0, 0)}}, 0));
   }
@@ -499,11 +466,10 @@ CASE(pitched_memory) {
   Kernels kernels;
   Buffer<float> out(width * height);
   {
-    Texture texture(resource,
-                    description_of(CU_TR_ADDRESS_MODE_WRAP, CU_TR_FILTER_MODE_POINT, true));
+    Texture texture(resource, description_of(CU_TR_ADDRESS_MODE_WRAP, CU_TR_FILTER_MODE_POINT, true));
     // Half a turn, so that every element lands on the middle of another one.
-    kernels.run("rotate", {(width + 7) / 8, (height + 7) / 8}, {8, 8}, texture.get(), out.address(),
-                width, height, static_cast<float>(M_PI));
+    kernels.run("rotate", {(width + 7) / 8, (height + 7) / 8}, {8, 8}, texture.get(), out.address(), width, height,
+                static_cast<float>(M_PI));
   }
   expect_same(out.get(), std::vector<float>(values.rbegin(), values.rend()));
   OK(cuMemFree(memory));
@@ -533,9 +499,7 @@ CASE(surfaces) {
   std::memcpy(in.data(), image.bytes.data(), image.bytes.size());
   for (int y = 0; y < height; ++y)
     for (int x = 0; x < width; ++x)
-      for (int k = 0; k < 4; ++k)
-        wanted[(y * width + width - 1 - x) * 4 + k] =
-            static_cast<uint16_t>(2 * in[(y * width + x) * 4 + k]);
+      for (int k = 0; k < 4; ++k) wanted[(y * width + width - 1 - x) * 4 + k] = static_cast<uint16_t>(2 * in[(y * width + x) * 4 + k]);
   expect_same(got, wanted);
 }
 
@@ -626,8 +590,7 @@ CASE(volume) {
   OK(cuMemcpy3D(&copy));
   for (int z = 0; z < 2; ++z)
     for (int y = 0; y < 3; ++y)
-      for (int x = 0; x < 3; ++x)
-        wanted[(z + 2) * 16 + (y + 1) * 4 + x + 1] = x + 2 + 10 * (y + 1) + 100 * (z + 1);
+      for (int x = 0; x < 3; ++x) wanted[(z + 2) * 16 + (y + 1) * 4 + x + 1] = x + 2 + 10 * (y + 1) + 100 * (z + 1);
   expect_same(got, wanted);
   OK(cuSurfObjectDestroy(surface));
   OK(cuArrayDestroy(array));

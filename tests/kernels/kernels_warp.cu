@@ -70,8 +70,7 @@ __device__ int warp_sum(int value) {
 extern "C" __global__ void reduce_sum(const int* in, long long* out, int count) {
   __shared__ int sums[32];
   int sum = 0;
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
-    sum += in[i];
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) sum += in[i];
   sum = warp_sum(sum);
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
   __syncthreads();
@@ -79,14 +78,12 @@ extern "C" __global__ void reduce_sum(const int* in, long long* out, int count) 
     sum = threadIdx.x < blockDim.x / 32 ? sums[threadIdx.x] : 0;
     sum = warp_sum(sum);
     if (threadIdx.x == 0)
-      atomicAdd(reinterpret_cast<unsigned long long*>(out),
-                static_cast<unsigned long long>(static_cast<long long>(sum)));
+      atomicAdd(reinterpret_cast<unsigned long long*>(out), static_cast<unsigned long long>(static_cast<long long>(sum)));
   }
 }
 
 // Sums of all elements before: within the warp, over the warps, then over the blocks before.
-extern "C" __global__ void scan(const unsigned* in, unsigned* out, unsigned* block_sums,
-                                unsigned* ready, int count) {
+extern "C" __global__ void scan(const unsigned* in, unsigned* out, unsigned* block_sums, unsigned* ready, int count) {
   __shared__ unsigned warp_sums[32];
   __shared__ unsigned before;
   int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
@@ -111,8 +108,7 @@ extern "C" __global__ void scan(const unsigned* in, unsigned* out, unsigned* blo
     // Blocks start in order, so the block before is under way and will get here.
     before = 0;
     if (blockIdx.x > 0) {
-      while (atomicAdd(&ready[blockIdx.x - 1], 0) == 0) {
-      }
+      while (atomicAdd(&ready[blockIdx.x - 1], 0) == 0) {}
       before = *static_cast<volatile unsigned*>(&block_sums[blockIdx.x - 1]);
     }
     block_sums[blockIdx.x] = before + sum;
@@ -162,8 +158,7 @@ extern "C" __global__ void labeled_groups(const int* in, int* out) {
 extern "C" __global__ void grid_steps(int* data, int* scratch, int count, int steps) {
   cg::grid_group grid = cg::this_grid();
   for (int step = 0; step < steps; ++step) {
-    for (int i = grid.thread_rank(); i < count; i += grid.size())
-      scratch[i] = data[(i + 1) % count] + data[(i + count - 1) % count];
+    for (int i = grid.thread_rank(); i < count; i += grid.size()) scratch[i] = data[(i + 1) % count] + data[(i + count - 1) % count];
     grid.sync();
     for (int i = grid.thread_rank(); i < count; i += grid.size()) data[i] = scratch[i];
     grid.sync();
@@ -185,9 +180,7 @@ extern "C" __global__ void lane_registers(unsigned* out) {
 #if __CUDA_ARCH__ >= 900
 extern "C" __global__ void elected(int* out) {
   int is_elected = 0;
-  if (threadIdx.x >= 8) asm volatile(
-      "{ .reg .pred %%p; elect.sync _|%%p, 0xffffff00; selp.s32 %0, 1, 0, %%p; }"
-      : "=r"(is_elected));
+  if (threadIdx.x >= 8) asm volatile("{ .reg .pred %%p; elect.sync _|%%p, 0xffffff00; selp.s32 %0, 1, 0, %%p; }" : "=r"(is_elected));
   out[threadIdx.x] = is_elected;
 }
 
@@ -212,14 +205,12 @@ extern "C" __global__ void cluster_histogram(const int* in, int* out, int count)
   for (int i = threadIdx.x; i < per_block; i += blockDim.x) bins[i] = 0;
   cluster.sync();
   int first = blockIdx.x / cluster.num_blocks() * blockDim.x * cluster.num_blocks();
-  for (int i = cluster.thread_rank() + first; i < count;
-       i += gridDim.x * blockDim.x) {
+  for (int i = cluster.thread_rank() + first; i < count; i += gridDim.x * blockDim.x) {
     int value = in[i] & 255;
     atomicAdd(cluster.map_shared_rank(bins, value / per_block) + value % per_block, 1);
   }
   cluster.sync();
-  for (int i = threadIdx.x; i < per_block; i += blockDim.x)
-    atomicAdd(&out[cluster.block_rank() * per_block + i], bins[i]);
+  for (int i = threadIdx.x; i < per_block; i += blockDim.x) atomicAdd(&out[cluster.block_rank() * per_block + i], bins[i]);
 }
 #endif
 
@@ -301,15 +292,14 @@ CASE(warp_reductions) {
     auto bits = [](int v) { return static_cast<unsigned>(v); };
     auto least = [](auto a, auto b) { return std::min(a, b); };
     auto most = [](auto a, auto b) { return std::max(a, b); };
-    int results[operations] = {
-        all(std::plus<>(), same),
-        all(least, same),
-        all(most, same),
-        all(least, bits),
-        all(most, bits),
-        all(std::bit_and<>(), [](int v) { return static_cast<unsigned>(v) | 0xff; }),
-        all(std::bit_or<>(), [](int v) { return static_cast<unsigned>(v) & 0xff00ff; }),
-        all(std::bit_xor<>(), bits)};
+    int results[operations] = {all(std::plus<>(), same),
+                               all(least, same),
+                               all(most, same),
+                               all(least, bits),
+                               all(most, bits),
+                               all(std::bit_and<>(), [](int v) { return static_cast<unsigned>(v) | 0xff; }),
+                               all(std::bit_or<>(), [](int v) { return static_cast<unsigned>(v) & 0xff00ff; }),
+                               all(std::bit_xor<>(), bits)};
     for (int k = 0; k < operations; ++k) wanted[k * 64 + i] = results[k];
   }
   expect_same(out.get(), wanted);
@@ -337,8 +327,7 @@ CASE(scan) {
   unsigned blocks = blocks_for(count, 256);
   Buffer<unsigned> x(in), out(count), sums(blocks), ready(blocks);
   ready.clear();
-  kernels.run("scan", {blocks}, {256}, x.address(), out.address(), sums.address(),
-              ready.address(), count);
+  kernels.run("scan", {blocks}, {256}, x.address(), out.address(), sums.address(), ready.address(), count);
   expect_same(out.get(), wanted);
 }
 
@@ -357,8 +346,7 @@ CASE(tiles) {
       int before = 0, sum = 0;
       for (int k = 0; k < rank; ++k) before += tile[k];
       for (int k = 0; k < size; ++k) sum += tile[k];
-      int all[6] = {sum,          *std::min_element(tile, tile + size), before + in[i], before,
-                    tile[size / 2], rank * 100 + i / size};
+      int all[6] = {sum, *std::min_element(tile, tile + size), before + in[i], before, tile[size / 2], rank * 100 + i / size};
       for (int k = 0; k < 6; ++k) results[k].push_back(all[k]);
     }
     for (const auto& result : results) wanted.insert(wanted.end(), result.begin(), result.end());
@@ -399,29 +387,24 @@ CASE(grid_sync) {
   CUdeviceptr x_address = x.address(), scratch_address = scratch.address();
   int element_count = count, step_count = steps;
   void* arguments[] = {&x_address, &scratch_address, &element_count, &step_count};
-  OK(cuLaunchCooperativeKernel(kernels.get("grid_steps"), blocks, 1, 1, threads, 1, 1, 0, nullptr,
-                               arguments));
+  OK(cuLaunchCooperativeKernel(kernels.get("grid_steps"), blocks, 1, 1, threads, 1, 1, 0, nullptr, arguments));
   for (int step = 0; step < steps; ++step) {
     std::vector<int> next(count);
-    for (int i = 0; i < count; ++i)
-      next[i] = data[(i + 1) % count] + data[(i + count - 1) % count];
+    for (int i = 0; i < count; ++i) next[i] = data[(i + 1) % count] + data[(i + count - 1) % count];
     data = next;
   }
   expect_same(x.get(), data);
 
   // As many blocks as fit run; one more is refused.
   int per_multiprocessor, multiprocessors;
-  OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernels.get("grid_steps"),
-                                                 1024, 0));
+  OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernels.get("grid_steps"), 1024, 0));
   OK(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
   unsigned most = static_cast<unsigned>(per_multiprocessor * multiprocessors);
   step_count = 1;
-  OK(cuLaunchCooperativeKernel(kernels.get("grid_steps"), most, 1, 1, 1024, 1, 1, 0, nullptr,
-                               arguments));
+  OK(cuLaunchCooperativeKernel(kernels.get("grid_steps"), most, 1, 1, 1024, 1, 1, 0, nullptr, arguments));
   OK(cuCtxSynchronize());
   GIVES(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
-        cuLaunchCooperativeKernel(kernels.get("grid_steps"), most + 1, 1, 1, 1024, 1, 1, 0,
-                                  nullptr, arguments));
+        cuLaunchCooperativeKernel(kernels.get("grid_steps"), most + 1, 1, 1, 1024, 1, 1, 0, nullptr, arguments));
 }
 
 CASE(lane_registers) {
@@ -457,12 +440,10 @@ CASE(clusters) {
   kernels.run("cluster_sums", {8}, {64}, x.address(), out.address());
   for (int i = 0; i < 512; ++i) {
     wanted[i] = i / 64 % 4 * 1000000;
-    for (int rank = 0; rank < 4; ++rank)
-      wanted[i] += in[i / 256 * 256 + rank * 64 + i % 64] * (rank + 1);
+    for (int rank = 0; rank < 4; ++rank) wanted[i] += in[i / 256 * 256 + rank * 64 + i % 64] * (rank + 1);
   }
   expect_same(out.get(), wanted);
-  GIVES(CUDA_ERROR_INVALID_CLUSTER_SIZE, kernels.try_launch("cluster_sums", {6}, {64}, 0, nullptr,
-                                                     x.address(), out.address()));
+  GIVES(CUDA_ERROR_INVALID_CLUSTER_SIZE, kernels.try_launch("cluster_sums", {6}, {64}, 0, nullptr, x.address(), out.address()));
 }
 
 CASE(cluster_launch_attribute) {

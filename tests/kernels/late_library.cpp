@@ -2,4 +2,6 @@
 
 #include <sys/uio.h>
 
-extern "C" [[gnu::visibility("default")]] ssize_t late_writev(int file, const iovec* vector, int count) { return ::writev(file, vector, count); }
+extern "C" [[gnu::visibility("default")]] ssize_t late_writev(int file, const iovec* vector, int count) {
+  return ::writev(file, vector, count);
+}

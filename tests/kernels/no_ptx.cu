@@ -1,5 +1,4 @@
 // A kernel to be compiled for one GPU, without PTX.
 extern "C" __global__ void endless(volatile unsigned* flag) {
-  while (*flag == 0) {
-  }
+  while (*flag == 0) {}
 }

@@ -13,15 +13,15 @@ namespace two_processes {
 
 inline const char* who = "parent";
 
-#define GIVES(result, call)                                                  \
-  do {                                                                       \
-    const CUresult result_ = (call);                                         \
-    if (result_ != (result)) {                                               \
-      const char* name_ = "?";                                               \
-      cuGetErrorName(result_, &name_);                                       \
+#define GIVES(result, call)                                                   \
+  do {                                                                        \
+    const CUresult result_ = (call);                                          \
+    if (result_ != (result)) {                                                \
+      const char* name_ = "?";                                                \
+      cuGetErrorName(result_, &name_);                                        \
       std::printf("%s, line %d: %s gives %s\n", who, __LINE__, #call, name_); \
-      std::exit(1);                                                          \
-    }                                                                        \
+      std::exit(1);                                                           \
+    }                                                                         \
   } while (false)
 #define OK(call) GIVES(CUDA_SUCCESS, call)
 

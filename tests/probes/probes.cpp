@@ -31,8 +31,8 @@ std::vector<Probe>& probes() {
 struct Add {
   Add(const char* name, CUresult (*run)()) { probes().push_back({name, run}); }
 };
-#define PROBE(name)                       \
-  CUresult probe_##name();                \
+#define PROBE(name)                          \
+  CUresult probe_##name();                   \
   const Add add_##name(#name, probe_##name); \
   CUresult probe_##name()
 
@@ -150,6 +150,9 @@ CUresult launch(CUfunction kernel, unsigned grid, unsigned block, unsigned share
   return cuLaunchKernel(kernel, grid, 1, 1, block, 1, 1, shared, on, parameters, nullptr);
 }
 void CUDA_CB nothing(void*) {}
+
+// A line each, as in a table.
+// clang-format off
 
 // --- before there is anything ---------------------------------------------------------------------------------------------
 
@@ -444,6 +447,8 @@ PROBE(prefetch_device_memory) { context(); CUmemLocation l = on_device().locatio
 PROBE(link_nothing) { context(); CUlinkState s; MUST(cuLinkCreate(0, nullptr, nullptr, &s)); void* cubin; std::size_t n; return cuLinkComplete(s, &cubin, &n); }
 PROBE(link_nonsense) { context(); CUlinkState s; MUST(cuLinkCreate(0, nullptr, nullptr, &s)); char text[] = "nonsense"; return cuLinkAddData(s, CU_JIT_INPUT_PTX, text, sizeof(text), "x", 0, nullptr, nullptr); }
 PROBE(link_missing_file) { context(); CUlinkState s; MUST(cuLinkCreate(0, nullptr, nullptr, &s)); return cuLinkAddFile(s, CU_JIT_INPUT_PTX, "/nonexistent.ptx", 0, nullptr, nullptr); }
+
+// clang-format on
 
 // --------------------------------------------------------------------------------------------------------------------------------
 

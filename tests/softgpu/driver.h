@@ -44,8 +44,7 @@ class Context {
  public:
   explicit Context(int device = 0) {
     CU(cuInit)(0);
-    if (CU(cuCtxCreate)(&context_, nullptr, 0, device) != CUDA_SUCCESS)
-      throw std::runtime_error("no context");
+    if (CU(cuCtxCreate)(&context_, nullptr, 0, device) != CUDA_SUCCESS) throw std::runtime_error("no context");
   }
   ~Context() { CU(cuCtxDestroy)(context_); }
   Context(const Context&) = delete;
@@ -65,8 +64,7 @@ class Kernel {
     void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
     if (CU(cuModuleLoadDataEx)(&module_, ptx.c_str(), 2, options, values) != CUDA_SUCCESS)
       throw std::runtime_error(std::string(log) + "\n" + ptx);
-    if (CU(cuModuleGetFunction)(&function_, module_, "kernel") != CUDA_SUCCESS)
-      throw std::runtime_error("no function 'kernel'");
+    if (CU(cuModuleGetFunction)(&function_, module_, "kernel") != CUDA_SUCCESS) throw std::runtime_error("no function 'kernel'");
   }
   ~Kernel() { CU(cuModuleUnload)(module_); }
   Kernel(const Kernel&) = delete;

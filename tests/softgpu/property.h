@@ -83,9 +83,7 @@ template <class F>
 double value_of(F number) {
   using Format = FormatOf<F>;
   uint32_t rest = number.bits & (Format::sign - 1);
-  double result = rest < Format::end                       ? Format::magnitude(rest)
-                  : Format::end == rest && F::has_infinity ? INFINITY
-                                                           : NAN;
+  double result = rest < Format::end ? Format::magnitude(rest) : Format::end == rest && F::has_infinity ? INFINITY : NAN;
   return number.bits & Format::sign ? -result : result;
 }
 
@@ -116,20 +114,11 @@ F rounded(double value, Round mode = Round::nearest, bool saturates = false, int
   bool is_tie = to_high == to_low && residue == 0;
   bool takes_high = false;
   switch (mode) {
-    case Round::nearest:
-      takes_high = is_nearer || (is_tie && below % 2 == 1);
-      break;
-    case Round::away:
-      takes_high = is_nearer || is_tie;
-      break;
-    case Round::zero:
-      break;
-    case Round::down:
-      takes_high = is_negative && !is_exact;
-      break;
-    case Round::up:
-      takes_high = !is_negative && !is_exact;
-      break;
+    case Round::nearest: takes_high = is_nearer || (is_tie && below % 2 == 1); break;
+    case Round::away: takes_high = is_nearer || is_tie; break;
+    case Round::zero: break;
+    case Round::down: takes_high = is_negative && !is_exact; break;
+    case Round::up: takes_high = !is_negative && !is_exact; break;
   }
   if (std::isinf(magnitude)) takes_high = true;
   uint32_t result = takes_high ? above : below;
@@ -155,7 +144,8 @@ auto under(Round mode, F function, T... operands) {
 }
 
 inline float rounded_to_float(double value, Round mode) {
-  return under(mode, [](double from) { return static_cast<float>(from); }, value);
+  return under(
+      mode, [](double from) { return static_cast<float>(from); }, value);
 }
 
 // ---- operands ----
@@ -182,30 +172,44 @@ std::vector<T> edges() {
   if constexpr (IsPair<T>::value) {
     using Part = decltype(T::low);
     std::vector<Part> parts = edges<Part>();
-    for (size_t i = 0; i < parts.size(); ++i)
-      values.push_back({parts[i], parts[(i * 7 + 3) % parts.size()]});
+    for (size_t i = 0; i < parts.size(); ++i) values.push_back({parts[i], parts[(i * 7 + 3) % parts.size()]});
   } else if constexpr (std::is_same_v<T, bool>) {
     values = {false, true};
   } else if constexpr (std::is_integral_v<T>) {
     using L = std::numeric_limits<T>;
-    for (T value : {T(0), T(1), T(2), T(3), T(7), T(-1), T(-2), L::min(), T(L::min() + 1), L::max(),
-                    T(L::max() - 1), T(L::max() / 2 + 1), T(0x55), T(31), T(32), T(33), T(255)})
+    for (T value : {T(0), T(1), T(2), T(3), T(7), T(-1), T(-2), L::min(), T(L::min() + 1), L::max(), T(L::max() - 1), T(L::max() / 2 + 1),
+                    T(0x55), T(31), T(32), T(33), T(255)})
       values.push_back(value);
   } else if constexpr (is_small_float<T>) {
     using Format = FormatOf<T>;
     uint32_t one = static_cast<uint32_t>(Format::bias) << T::mantissa_bits;
     uint32_t least_normal = 1u << T::mantissa_bits;
-    for (uint32_t bits : {0u, 1u, least_normal - 1, least_normal, least_normal + 1, one - 1, one,
-                          one + 1, one + least_normal, one + least_normal / 2, Format::end - 1,
-                          Format::end, Format::sign - 1})
-      for (uint32_t sign : {0u, Format::sign})
-        values.push_back({static_cast<typename T::Bits>(bits | sign)});
+    for (uint32_t bits : {0u, 1u, least_normal - 1, least_normal, least_normal + 1, one - 1, one, one + 1, one + least_normal,
+                          one + least_normal / 2, Format::end - 1, Format::end, Format::sign - 1})
+      for (uint32_t sign : {0u, Format::sign}) values.push_back({static_cast<typename T::Bits>(bits | sign)});
   } else {
     using L = std::numeric_limits<T>;
-    for (T value : {T(0), T(1), T(0.5), T(1.5), T(2), T(2.5), T(3), L::min(), L::denorm_min(),
-                    L::min() - L::denorm_min(), L::min() + L::denorm_min(), L::max(),
-                    L::epsilon(), T(1) + L::epsilon(), T(1) - L::epsilon() / 2, L::infinity(),
-                    L::quiet_NaN(), T(1e9), T(16777217), T(4294967296.0), T(100.25)})
+    for (T value : {T(0),
+                    T(1),
+                    T(0.5),
+                    T(1.5),
+                    T(2),
+                    T(2.5),
+                    T(3),
+                    L::min(),
+                    L::denorm_min(),
+                    L::min() - L::denorm_min(),
+                    L::min() + L::denorm_min(),
+                    L::max(),
+                    L::epsilon(),
+                    T(1) + L::epsilon(),
+                    T(1) - L::epsilon() / 2,
+                    L::infinity(),
+                    L::quiet_NaN(),
+                    T(1e9),
+                    T(16777217),
+                    T(4294967296.0),
+                    T(100.25)})
       for (T sign : {T(1), T(-1)}) values.push_back(value * sign);
   }
   return values;
@@ -263,14 +267,10 @@ constexpr int register_bits() {
 
 template <class T>
 bool is_nan_bits(uint64_t bits) {
-  if constexpr (is_small_float<T>)
-    return std::isnan(value_of(T{static_cast<typename T::Bits>(bits)}));
-  else if constexpr (std::is_same_v<T, float>)
-    return std::isnan(std::bit_cast<float>(static_cast<uint32_t>(bits)));
-  else if constexpr (std::is_same_v<T, double>)
-    return std::isnan(std::bit_cast<double>(bits));
-  else
-    return false;
+  if constexpr (is_small_float<T>) return std::isnan(value_of(T{static_cast<typename T::Bits>(bits)}));
+  else if constexpr (std::is_same_v<T, float>) return std::isnan(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  else if constexpr (std::is_same_v<T, double>) return std::isnan(std::bit_cast<double>(bits));
+  else return false;
 }
 
 /// Equal bits; NaNs are all the same.
@@ -280,8 +280,7 @@ bool is_same(uint64_t got, uint64_t wanted) {
     using Part = decltype(T::low);
     constexpr int width = 8 * sizeof(Part);
     constexpr uint64_t mask = (uint64_t{1} << width) - 1;
-    return is_same<Part>(got & mask, wanted & mask) &&
-           is_same<Part>(got >> width & mask, wanted >> width & mask);
+    return is_same<Part>(got & mask, wanted & mask) && is_same<Part>(got >> width & mask, wanted >> width & mask);
   } else {
     return got == wanted || (is_nan_bits<T>(got) && is_nan_bits<T>(wanted));
   }
@@ -293,8 +292,7 @@ using Operands = std::array<uint64_t, operands_max>;
 /// Runs an instruction once per set of operands. In its text %d stands for the result's register
 /// and %a, %b, %c, %e for the operands'; %pa to %pe are predicates that say whether an operand is
 /// not zero, and %pd is one whose value becomes the result.
-inline std::vector<uint64_t> run_instruction(const std::string& text, int result_bits,
-                                             const std::vector<int>& operand_bits,
+inline std::vector<uint64_t> run_instruction(const std::string& text, int result_bits, const std::vector<int>& operand_bits,
                                              const std::vector<Operands>& inputs) {
   std::string body;
   const char* names = "abce";
@@ -302,8 +300,7 @@ inline std::vector<uint64_t> run_instruction(const std::string& text, int result
     std::string name(1, names[i]), bits = std::to_string(operand_bits[i]);
     body += "  .reg .b" + bits + " %" + name + "; .reg .pred %p" + name + ";\n";
     body += "  ld.global.b64 %raw, [%in+" + std::to_string(8 * i) + "];\n";
-    body += operand_bits[i] == 64 ? "  mov.b64 %" + name + ", %raw;\n"
-                                  : "  cvt.u" + bits + ".u64 %" + name + ", %raw;\n";
+    body += operand_bits[i] == 64 ? "  mov.b64 %" + name + ", %raw;\n" : "  cvt.u" + bits + ".u64 %" + name + ", %raw;\n";
     body += "  setp.ne.u64 %p" + name + ", %raw, 0;\n";
   }
   std::string bits = std::to_string(result_bits);
@@ -342,21 +339,16 @@ class Check<R(A...)> {
   static void run(const std::string& text, Compare compare) {
     std::vector<std::tuple<A...>> cases = operands();
     std::vector<Operands> inputs;
-    for (const auto& one : cases)
-      inputs.push_back(std::apply([](auto... v) { return Operands{bits_of(v)...}; }, one));
-    std::vector<uint64_t> got =
-        run_instruction(text, register_bits<R>(), {register_bits<A>()...}, inputs);
+    for (const auto& one : cases) inputs.push_back(std::apply([](auto... v) { return Operands{bits_of(v)...}; }, one));
+    std::vector<uint64_t> got = run_instruction(text, register_bits<R>(), {register_bits<A>()...}, inputs);
     for (size_t i = 0; i < cases.size(); ++i) {
       uint64_t wanted = 0;
       if (compare(cases[i], got[i], wanted)) continue;
       char line[400];
-      std::snprintf(line, sizeof line, "%s of %#llx, %#llx, %#llx, %#llx: %#llx, not %#llx (TEST_SEED=%llu)",
-                    text.c_str(), static_cast<unsigned long long>(inputs[i][0]),
-                    static_cast<unsigned long long>(inputs[i][1]),
-                    static_cast<unsigned long long>(inputs[i][2]),
-                    static_cast<unsigned long long>(inputs[i][3]),
-                    static_cast<unsigned long long>(got[i]),
-                    static_cast<unsigned long long>(wanted),
+      std::snprintf(line, sizeof line, "%s of %#llx, %#llx, %#llx, %#llx: %#llx, not %#llx (TEST_SEED=%llu)", text.c_str(),
+                    static_cast<unsigned long long>(inputs[i][0]), static_cast<unsigned long long>(inputs[i][1]),
+                    static_cast<unsigned long long>(inputs[i][2]), static_cast<unsigned long long>(inputs[i][3]),
+                    static_cast<unsigned long long>(got[i]), static_cast<unsigned long long>(wanted),
                     static_cast<unsigned long long>(seed()));
       FAIL_CHECK(line);
       return;
@@ -418,39 +410,36 @@ struct ResultOf<R(A...)> {
 template <class Signature, class Reference>
 void check(const std::string& text, Reference reference) {
   using R = typename ResultOf<Signature>::type;
-  Check<Signature>::run(complete(text, ArgumentCount<Signature>::value),
-                        [&](const auto& operands, uint64_t got, uint64_t& wanted) {
-                          wanted = bits_of(static_cast<R>(std::apply(reference, operands)));
-                          return is_same<R>(got, wanted);
-                        });
+  Check<Signature>::run(complete(text, ArgumentCount<Signature>::value), [&](const auto& operands, uint64_t got, uint64_t& wanted) {
+    wanted = bits_of(static_cast<R>(std::apply(reference, operands)));
+    return is_same<R>(got, wanted);
+  });
 }
 
 /// The results must be near the reference's: they may be off by `allowance(exact, operands...)`.
 template <class Signature, class Allowance, class Reference>
 void check_within(const std::string& text, Allowance allowance, Reference reference) {
   using R = typename ResultOf<Signature>::type;
-  Check<Signature>::run(
-      complete(text, ArgumentCount<Signature>::value),
-      [&](const auto& operands, uint64_t got, uint64_t& wanted) {
-        double exact = std::apply(reference, operands);
-        double result;
-        if constexpr (is_small_float<R>) {
-          result = value_of(R{static_cast<typename R::Bits>(got)});
-          wanted = rounded<R>(exact).bits;
-        } else if constexpr (std::is_same_v<R, float>) {
-          result = std::bit_cast<float>(static_cast<uint32_t>(got));
-          wanted = bits_of(static_cast<float>(exact));
-        } else {
-          result = std::bit_cast<double>(got);
-          wanted = bits_of(exact);
-        }
-        if (std::isnan(exact)) return std::isnan(result);
-        if (is_same<R>(got, wanted)) return true;
-        if (std::isinf(result) || std::isinf(exact)) return result == exact;
-        if (exact == 0) return false;  // also a zero of the other sign
-        double allowed = std::apply([&](auto... v) { return allowance(exact, v...); }, operands);
-        return std::fabs(result - exact) <= allowed;
-      });
+  Check<Signature>::run(complete(text, ArgumentCount<Signature>::value), [&](const auto& operands, uint64_t got, uint64_t& wanted) {
+    double exact = std::apply(reference, operands);
+    double result;
+    if constexpr (is_small_float<R>) {
+      result = value_of(R{static_cast<typename R::Bits>(got)});
+      wanted = rounded<R>(exact).bits;
+    } else if constexpr (std::is_same_v<R, float>) {
+      result = std::bit_cast<float>(static_cast<uint32_t>(got));
+      wanted = bits_of(static_cast<float>(exact));
+    } else {
+      result = std::bit_cast<double>(got);
+      wanted = bits_of(exact);
+    }
+    if (std::isnan(exact)) return std::isnan(result);
+    if (is_same<R>(got, wanted)) return true;
+    if (std::isinf(result) || std::isinf(exact)) return result == exact;
+    if (exact == 0) return false;  // also a zero of the other sign
+    double allowed = std::apply([&](auto... v) { return allowance(exact, v...); }, operands);
+    return std::fabs(result - exact) <= allowed;
+  });
 }
 
 /// |got - wanted| <= relative * |wanted| + absolute.

@@ -12,8 +12,7 @@ std::string type_name() {
   if constexpr (std::is_same_v<T, double>) return ".f64";
   if constexpr (std::is_same_v<T, Half>) return ".f16";
   if constexpr (std::is_same_v<T, Bfloat>) return ".bf16";
-  if constexpr (std::is_integral_v<T>)
-    return (std::is_signed_v<T> ? ".s" : ".u") + std::to_string(8 * sizeof(T));
+  if constexpr (std::is_integral_v<T>) return (std::is_signed_v<T> ? ".s" : ".u") + std::to_string(8 * sizeof(T));
 }
 
 template <class T>
@@ -26,11 +25,10 @@ struct IntegerRound {
   const char* name;
   double (*round)(double);
 };
-constexpr IntegerRound integer_rounds[] = {
-    {".rni", [](double v) { return std::nearbyint(v); }},
-    {".rzi", [](double v) { return std::trunc(v); }},
-    {".rmi", [](double v) { return std::floor(v); }},
-    {".rpi", [](double v) { return std::ceil(v); }}};
+constexpr IntegerRound integer_rounds[] = {{".rni", [](double v) { return std::nearbyint(v); }},
+                                           {".rzi", [](double v) { return std::trunc(v); }},
+                                           {".rmi", [](double v) { return std::floor(v); }},
+                                           {".rpi", [](double v) { return std::ceil(v); }}};
 
 /// Clamped. A NaN becomes zero, but counts as 2^63 or 2^31 where the hardware converts by way of
 /// such integers: from double precision, and to 64 bits.
@@ -71,18 +69,19 @@ struct NamedRound {
   const char* name;
   Round mode;
 };
-constexpr NamedRound rounds[] = {{".rn", Round::nearest}, {".rz", Round::zero},
-                                 {".rm", Round::down},    {".rp", Round::up}};
+constexpr NamedRound rounds[] = {{".rn", Round::nearest}, {".rz", Round::zero}, {".rm", Round::down}, {".rp", Round::up}};
 
 template <class T>
 void check_from_integer() {
   for (const NamedRound& round : rounds) {
     std::string end = type_name<T>();
     check<float(T)>("cvt" + std::string(round.name) + ".f32" + end, [&](T value) {
-      return under(round.mode, [](T from) { return static_cast<float>(from); }, value);
+      return under(
+          round.mode, [](T from) { return static_cast<float>(from); }, value);
     });
     check<double(T)>("cvt" + std::string(round.name) + ".f64" + end, [&](T value) {
-      return under(round.mode, [](T from) { return static_cast<double>(from); }, value);
+      return under(
+          round.mode, [](T from) { return static_cast<double>(from); }, value);
     });
     check<Half(T)>("cvt" + std::string(round.name) + ".f16" + end, [&](T value) {
       // Numbers that double does not hold are far beyond the largest half.
@@ -94,8 +93,7 @@ void check_from_integer() {
 
 template <class To, class From>
 void check_between_integers() {
-  check<To(From)>("cvt" + type_name<To>() + type_name<From>(),
-                  [](From value) { return static_cast<To>(value); });
+  check<To(From)>("cvt" + type_name<To>() + type_name<From>(), [](From value) { return static_cast<To>(value); });
   check<To(From)>("cvt.sat" + type_name<To>() + type_name<From>(), [](From value) {
     using L = std::numeric_limits<To>;
     __int128 wide = value;
@@ -150,10 +148,8 @@ TEST_CASE("to integers") {
   check_to_integers<double>();
   check_to_integers<Half>();
   check_to_integers<Bfloat>();
-  check<int32_t(float)>("cvt.rzi.ftz.s32.f32",
-                        [](float a) { return to_integer<int32_t>(flushed(a), integer_rounds[1]); });
-  check<int32_t(float)>("cvt.rpi.ftz.s32.f32",
-                        [](float a) { return to_integer<int32_t>(flushed(a), integer_rounds[3]); });
+  check<int32_t(float)>("cvt.rzi.ftz.s32.f32", [](float a) { return to_integer<int32_t>(flushed(a), integer_rounds[1]); });
+  check<int32_t(float)>("cvt.rpi.ftz.s32.f32", [](float a) { return to_integer<int32_t>(flushed(a), integer_rounds[3]); });
 }
 
 TEST_CASE("from integers") {
@@ -196,18 +192,15 @@ TEST_CASE("between floating-point types") {
   for (Round mode : {Round::nearest, Round::zero}) {
     std::string name = mode == Round::nearest ? "cvt.rn" : "cvt.rz";
     check<Bfloat(float)>(name + ".bf16.f32", [&](float a) { return rounded<Bfloat>(a, mode); });
-    check<Bfloat(float)>(name + ".relu.bf16.f32",
-                         [&](float a) { return rounded<Bfloat>(a <= 0 ? 0.0 : a, mode); });
-    check<Half(float)>(name + ".relu.f16.f32",
-                       [&](float a) { return rounded<Half>(a <= 0 ? 0.0 : a, mode); });
+    check<Bfloat(float)>(name + ".relu.bf16.f32", [&](float a) { return rounded<Bfloat>(a <= 0 ? 0.0 : a, mode); });
+    check<Half(float)>(name + ".relu.f16.f32", [&](float a) { return rounded<Half>(a <= 0 ? 0.0 : a, mode); });
     check_pair<Half, float>(name + ".f16x2.f32", mode, false, false);
     check_pair<Half, float>(name + ".relu.f16x2.f32", mode, false, true);
     check_pair<Bfloat, float>(name + ".bf16x2.f32", mode, false, false);
     check_pair<Bfloat, float>(name + ".relu.bf16x2.f32", mode, false, true);
   }
   check<float(float)>("cvt.sat.f32.f32", [](float a) { return a > 0 ? std::min(a, 1.0f) : 0.0f; });
-  check<Half(float)>("cvt.rn.sat.f16.f32",
-                     [](float a) { return rounded<Half>(a > 0 ? std::min(a, 1.0f) : 0.0f); });
+  check<Half(float)>("cvt.rn.sat.f16.f32", [](float a) { return rounded<Half>(a > 0 ? std::min(a, 1.0f) : 0.0f); });
 }
 
 TEST_CASE("to tf32") {
@@ -233,17 +226,14 @@ TEST_CASE("numbers of 8 bits") {
   auto from_half = [](auto tag, const char* text) {
     using F = decltype(tag);
     check<Pair<F>(Pair<Half>)>(text, [](Pair<Half> a) {
-      return Pair<F>{rounded<F>(value_of(a.low), Round::nearest, true),
-                     rounded<F>(value_of(a.high), Round::nearest, true)};
+      return Pair<F>{rounded<F>(value_of(a.low), Round::nearest, true), rounded<F>(value_of(a.high), Round::nearest, true)};
     });
   };
   from_half(E4m3{}, "cvt.rn.satfinite.e4m3x2.f16x2");
   from_half(E5m2{}, "cvt.rn.satfinite.e5m2x2.f16x2");
   auto to_half = [](auto tag, const char* text) {
     using F = decltype(tag);
-    check<Pair<Half>(Pair<F>)>(text, [](Pair<F> a) {
-      return Pair<Half>{rounded<Half>(value_of(a.low)), rounded<Half>(value_of(a.high))};
-    });
+    check<Pair<Half>(Pair<F>)>(text, [](Pair<F> a) { return Pair<Half>{rounded<Half>(value_of(a.low)), rounded<Half>(value_of(a.high))}; });
   };
   to_half(E4m3{}, "cvt.rn.f16x2.e4m3x2");
   to_half(E5m2{}, "cvt.rn.f16x2.e5m2x2");

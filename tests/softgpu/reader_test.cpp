@@ -70,8 +70,7 @@ Outcome outcome_of_image(std::string_view image) {
 Outcome outcome_of_unsized_image(std::string_view image) {
   constexpr size_t page = 4096;
   size_t bytes = (image.size() + page - 1) / page * page;
-  auto* memory = static_cast<char*>(
-      mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* memory = static_cast<char*>(mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   REQUIRE(memory != MAP_FAILED);
   char* start = memory + bytes - image.size();
   std::memcpy(start, image.data(), image.size());
@@ -214,8 +213,7 @@ std::string fatbin(const std::vector<Part>& parts) {
 
 std::string lz4_of(const std::string& text) {
   std::string result(LZ4_compressBound(static_cast<int>(text.size())), '\0');
-  int bytes = LZ4_compress_default(text.data(), result.data(), static_cast<int>(text.size()),
-                                   static_cast<int>(result.size()));
+  int bytes = LZ4_compress_default(text.data(), result.data(), static_cast<int>(text.size()), static_cast<int>(result.size()));
   REQUIRE(bytes > 0);
   return result.substr(0, bytes);
 }
@@ -255,23 +253,16 @@ class Mutator {
     for (int left = 1 + pick(4); left > 0 && !input.empty(); --left) {
       size_t at = pick(input.size());
       switch (pick(5)) {
-        case 0:
-          input[at] ^= static_cast<char>(1 << pick(8));
-          break;
-        case 1:
-          input[at] = static_cast<char>(pick(256));
-          break;
+        case 0: input[at] ^= static_cast<char>(1 << pick(8)); break;
+        case 1: input[at] = static_cast<char>(pick(256)); break;
         case 2: {
           static constexpr uint64_t numbers[] = {0, 1, 0x7f, 0x7fff, 0x7fffffff, 0xffffffff, ~0ull, 1ull << 40, 1ull << 63};
           uint64_t number = numbers[pick(std::size(numbers))];
           std::memcpy(input.data() + at, &number, std::min<size_t>(size_t{1} << pick(4), input.size() - at));
           break;
         }
-        case 3:
-          input.erase(at, 1 + pick(16));
-          break;
-        default:
-          input.insert(at, input.substr(pick(input.size()), 1 + pick(16)));
+        case 3: input.erase(at, 1 + pick(16)); break;
+        default: input.insert(at, input.substr(pick(input.size()), 1 + pick(16)));
       }
     }
     return input;
@@ -287,23 +278,72 @@ class Mutator {
     for (int left = 1 + pick(3); left > 0; --left) {
       std::string& word = kept[pick(kept.size())];
       switch (pick(5)) {
-        case 0:
-          word = kept[pick(kept.size())];
-          break;
-        case 1:
-          word.clear();
-          break;
-        case 2:
-          word += " " + kept[pick(kept.size())];
-          break;
+        case 0: word = kept[pick(kept.size())]; break;
+        case 1: word.clear(); break;
+        case 2: word += " " + kept[pick(kept.size())]; break;
         default: {
-          static const char* const list[] = {
-              "{", "}", "[", "]", "(", ")", "<", ">", ";", ",", ":", "|", "!", "-", "@", "=", "_", "%r1", "%rd1", "%p1", "%f1",
-              "%tid.x", "0", "1", "-1", "64", "4294967295", "18446744073709551615", "0f7F800000", "1e400", ".reg", ".shared",
-              ".global", ".param", ".v4", ".b128", ".pred", ".f16x2", ".align", "ret", "bra", "call", "mov.b64", "ld.global.v8.b32",
-              "cvt.rn.f32.s64", "wmma.load.a.sync.aligned.row.m16n16k16.global.f16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
-              "tex.2d.v4.f32.f32", "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", "atom.global.cas.b128", "\"", "/*",
-              "prmt.b32", "lop3.b32", "bfe.s64", ".branchtargets", ".entry", ".func", "// ", "%", "WARP_SZ", "\xff"};
+          static const char* const list[] = {"{",
+                                             "}",
+                                             "[",
+                                             "]",
+                                             "(",
+                                             ")",
+                                             "<",
+                                             ">",
+                                             ";",
+                                             ",",
+                                             ":",
+                                             "|",
+                                             "!",
+                                             "-",
+                                             "@",
+                                             "=",
+                                             "_",
+                                             "%r1",
+                                             "%rd1",
+                                             "%p1",
+                                             "%f1",
+                                             "%tid.x",
+                                             "0",
+                                             "1",
+                                             "-1",
+                                             "64",
+                                             "4294967295",
+                                             "18446744073709551615",
+                                             "0f7F800000",
+                                             "1e400",
+                                             ".reg",
+                                             ".shared",
+                                             ".global",
+                                             ".param",
+                                             ".v4",
+                                             ".b128",
+                                             ".pred",
+                                             ".f16x2",
+                                             ".align",
+                                             "ret",
+                                             "bra",
+                                             "call",
+                                             "mov.b64",
+                                             "ld.global.v8.b32",
+                                             "cvt.rn.f32.s64",
+                                             "wmma.load.a.sync.aligned.row.m16n16k16.global.f16",
+                                             "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+                                             "tex.2d.v4.f32.f32",
+                                             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",
+                                             "atom.global.cas.b128",
+                                             "\"",
+                                             "/*",
+                                             "prmt.b32",
+                                             "lop3.b32",
+                                             "bfe.s64",
+                                             ".branchtargets",
+                                             ".entry",
+                                             ".func",
+                                             "// ",
+                                             "%",
+                                             "WARP_SZ",
+                                             "\xff"};
           word = list[pick(std::size(list))];
         }
       }
@@ -347,7 +387,8 @@ std::string repeated(std::string_view text, size_t count) {
 
 std::string with_body(const std::string& body) {
   return ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry kernel() {\n.reg .b32 %r<4>; .reg .pred %p<4>; "
-         ".reg .b64 %rd<4>;\n" + body + "\nret;\n}\n";
+         ".reg .b64 %rd<4>;\n" +
+         body + "\nret;\n}\n";
 }
 std::string with_module_scope(const std::string& text) { return ".version 8.0\n.target sm_90\n.address_size 64\n" + text + "\n"; }
 
@@ -372,7 +413,10 @@ TEST_CASE("the errors of images name what is wrong") {
   CHECK(outcome_of_image("") == Outcome::invalid_image);
   CHECK(outcome_of_ptx(".version 99.0\n.target sm_90\n") == Outcome::version);
   CHECK(outcome_of_ptx(".version 8.0\n.target sm_100\n.address_size 64\n") == Outcome::link);
-  std::string elf("\x7f" "ELF\2\1\1", 7);
+  std::string elf(
+      "\x7f"
+      "ELF\2\1\1",
+      7);
   elf.resize(64);
   CHECK(outcome_of_image(elf) == Outcome::invalid_image);
   elf[18] = static_cast<char>(190);
@@ -383,8 +427,8 @@ TEST_CASE("sizes that are not true cost nothing") {
   limit_memory();
   // Said to be larger when unpacked than it is, than fits, or than any text could be.
   std::string packed = lz4_of(small_text), packed_zstd = zstd_of(small_text);
-  for (uint64_t size : {uint64_t{0}, uint64_t{1}, small_text.size() - 1, small_text.size() + 1, uint64_t{1} << 30, uint64_t{1} << 40,
-                        UINT64_MAX}) {
+  for (uint64_t size :
+       {uint64_t{0}, uint64_t{1}, small_text.size() - 1, small_text.size() + 1, uint64_t{1} << 30, uint64_t{1} << 40, UINT64_MAX}) {
     CHECK(outcome_of_image(fatbin({{flag_lz4, 90, packed, size}})) == Outcome::invalid_image);
     CHECK(outcome_of_image(fatbin({{flag_zstd, 90, packed_zstd, size}})) == Outcome::invalid_image);
   }
@@ -426,10 +470,10 @@ TEST_CASE("sizes that are not true cost nothing") {
 TEST_CASE("texts that nest without end") {
   limit_memory();
   constexpr size_t deep = 1 << 20;
-  for (const std::string& body :
-       {"mov.u32 %r0, " + repeated("(", deep), "mov.u32 %r0, " + repeated("-", deep) + "1;", "mov.u32 %r0, " + repeated("1 ? ", deep),
-        "mov.u32 %r0, " + repeated("{", deep), "ld.global.u32 %r0, " + repeated("[", deep), "and.pred %p0, %p1, " + repeated("!", deep) + "%p2;",
-        "setp.eq.u32 " + repeated("%p0|", deep) + "%p0, %r0, %r1;", "call " + repeated("(", deep)})
+  for (const std::string& body : {"mov.u32 %r0, " + repeated("(", deep), "mov.u32 %r0, " + repeated("-", deep) + "1;",
+                                  "mov.u32 %r0, " + repeated("1 ? ", deep), "mov.u32 %r0, " + repeated("{", deep),
+                                  "ld.global.u32 %r0, " + repeated("[", deep), "and.pred %p0, %p1, " + repeated("!", deep) + "%p2;",
+                                  "setp.eq.u32 " + repeated("%p0|", deep) + "%p0, %r0, %r1;", "call " + repeated("(", deep)})
     CHECK(outcome_of_ptx(with_body(body)) == Outcome::syntax);
   CHECK(outcome_of_ptx(with_body(repeated("{", deep))) == Outcome::syntax);
   CHECK(outcome_of_ptx(with_body(repeated("{", 10000) + repeated("}", 10000))) == Outcome::program);
@@ -439,18 +483,16 @@ TEST_CASE("texts that nest without end") {
 
 TEST_CASE("declarations that ask for more than there is") {
   limit_memory();
-  for (const char* text :
-       {".global .b8 a[18446744073709551615];", ".global .b8 a[-1];", ".global .b8 a[1099511627776][1099511627776];",
-        ".global .b8 a[1099511627776][16777217];", ".global .b32 a[2][1000000000] = {{1}, {2}};",
-        ".global .b32 a[1] = {1, 2};", ".global .b8 a[4], a[4];", ".shared .b8 a[4294967296];", ".global .align 3 .b8 a[4];",
-        ".global .u64 a = b;", ".global .b32 a = 1 / 0;", ".global .b32 a = 1 % 0;"})
+  for (const char* text : {".global .b8 a[18446744073709551615];", ".global .b8 a[-1];", ".global .b8 a[1099511627776][1099511627776];",
+                           ".global .b8 a[1099511627776][16777217];", ".global .b32 a[2][1000000000] = {{1}, {2}};",
+                           ".global .b32 a[1] = {1, 2};", ".global .b8 a[4], a[4];", ".shared .b8 a[4294967296];",
+                           ".global .align 3 .b8 a[4];", ".global .u64 a = b;", ".global .b32 a = 1 / 0;", ".global .b32 a = 1 % 0;"})
     CHECK(outcome_of_ptx(with_module_scope(text)) == Outcome::syntax);
   CHECK(outcome_of_ptx(with_module_scope(".alias a, b;")) == Outcome::link);
-  for (const char* body :
-       {".reg .b32 %x<1048577>;", ".reg .b32 %x<4294967296>;", ".reg .b32 %x<1048000>; .reg .b32 %y<1048000>;",
-        ".local .b8 a[1099511627776];", ".shared .b8 a[1073741824];", "bra NOWHERE;", "HERE: HERE: ret;", "@%r0 ret;", "@ghost ret;",
-        "add.u32 %r0, %r1;", "add.u32 %r0, %r1, %r2, %r3;", "add.u32 {%r0, %r1}, %r2, %r3;", "add.u32 0, %r1, %r2;",
-        "ld.global.u32 %r0, [];", "call ghost;", "mov.u32 %r0, ghost;"})
+  for (const char* body : {".reg .b32 %x<1048577>;", ".reg .b32 %x<4294967296>;", ".reg .b32 %x<1048000>; .reg .b32 %y<1048000>;",
+                           ".local .b8 a[1099511627776];", ".shared .b8 a[1073741824];", "bra NOWHERE;", "HERE: HERE: ret;", "@%r0 ret;",
+                           "@ghost ret;", "add.u32 %r0, %r1;", "add.u32 %r0, %r1, %r2, %r3;", "add.u32 {%r0, %r1}, %r2, %r3;",
+                           "add.u32 0, %r1, %r2;", "ld.global.u32 %r0, [];", "call ghost;", "mov.u32 %r0, ghost;"})
     CHECK(outcome_of_ptx(with_body(body)) == Outcome::syntax);
   // Registers times jumps.
   std::string jumps = ".reg .b32 %x<1000000>;\n";

@@ -44,6 +44,5 @@ STORE:
   REQUIRE_OK(kernel.launch(1, 32, nullptr, out.address()));
   std::vector<uint32_t> values(32);
   REQUIRE_OK(CU(cuMemcpyDtoH)(values.data(), out.address(), 32 * 4));
-  for (uint32_t lane = 0; lane < 32; ++lane)
-    CHECK(values[lane] == (lane % 2 == 0 ? 0xffff ^ lane : lane / 2 % 2));
+  for (uint32_t lane = 0; lane < 32; ++lane) CHECK(values[lane] == (lane % 2 == 0 ? 0xffff ^ lane : lane / 2 % 2));
 }

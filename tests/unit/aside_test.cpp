@@ -13,7 +13,7 @@ using server::Aside;
 TEST_CASE("whoever takes away what work aside may use waits for all of it, and its ends are still to be collected") {
   Waker waker;
   Aside aside(waker, [] {});
-  aside.wait_for_all();  // for nothing
+  aside.wait_for_all();       // for nothing
   constexpr int pieces = 20;  // more than there are threads
   std::atomic<int> worked{0};
   int done = 0;

@@ -32,7 +32,7 @@ TEST_CASE("bandwidth: what is taken in a time is the rate and what was saved up,
   const Time begin = 1h;
   std::uint64_t moved = 0;
   for (Time now = begin; now < begin + 1s; now += 100us) moved += one.take(1u << 20, Time(0), now) + two.take(50'000, Time(0), now);
-  CHECK(moved <= rate + rate / 20);       // 50 ms are saved up
+  CHECK(moved <= rate + rate / 20);  // 50 ms are saved up
   CHECK(moved >= rate + rate / 20 - rate / 500 - 50'000);
 }
 
@@ -69,7 +69,8 @@ TEST_CASE("bandwidth: what was not moved is given back, and without a limit ther
 TEST_CASE("bandwidth: a time that a hostile worker wrote makes its lease wait, and nobody wait for ever at once") {
   Lease lease;
   Bandwidth one = lease.session();
-  for (const std::int64_t nonsense : {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}}) {
+  for (const std::int64_t nonsense :
+       {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}}) {
     lease.account->paid(0) = nonsense;
     CHECK(one.take(1000, 50ms, 1h) <= 1000);
     CHECK(one.wait(50ms, 1h) <= 1s);

@@ -185,8 +185,7 @@ TEST_CASE("the end of the socket is the end of the channel") {
   shared.left_socket->close();
   REQUIRE(shared.right->wait({.readable = true}, Channel::forever).readable);
   CHECK(take(*shared.right, 20) == pattern(10));
-  while (!shared.right->wait({.readable = true}, Channel::forever).readable) {
-  }
+  while (!shared.right->wait({.readable = true}, Channel::forever).readable) {}
   CHECK_THROWS_AS(take(*shared.right, 1), ChannelClosed);
   CHECK_THROWS_AS(put(*shared.right, pattern(1)), ChannelClosed);
 }
@@ -196,8 +195,8 @@ TEST_CASE("memory that is no channel is refused") {
   const auto refused = [&](int memory, std::size_t bytes) {
     CHECK_THROWS_AS(make_shared_channel(shared.left_socket, memory, bytes, true), ProtocolError);
   };
-  refused(shared.memory, 2 * ring_bytes);              // longer than it is
-  refused(shared.memory, 3000);                        // no power of two
+  refused(shared.memory, 2 * ring_bytes);  // longer than it is
+  refused(shared.memory, 3000);            // no power of two
   refused(shared.memory, 0);
   refused(shared.memory, 2 * limits::ring_bytes_max);
   refused(::fileno(stderr), ring_bytes);
@@ -223,7 +222,8 @@ TEST_CASE("descriptors are passed beside the bytes, and nothing is kept of those
     Shared shared;
     REQUIRE(shared.left->passes_descriptors());
     const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    struct stat sent {}, got {};
+    struct stat sent {
+    }, got{};
     REQUIRE(::fstat(file, &sent) == 0);
     CHECK(shared.right->receive_descriptor() == -1);
     REQUIRE(put(*shared.left, pattern(5)) == 5);

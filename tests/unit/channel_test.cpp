@@ -48,7 +48,8 @@ Ends tcp_channel() {
 Ends shared_channel(std::size_t ring_bytes) {
   auto [left, right] = unix_channel();
   const int memory = make_ring_memory(ring_bytes);
-  Ends ends{make_shared_channel(std::move(left), memory, ring_bytes, true), make_shared_channel(std::move(right), memory, ring_bytes, false)};
+  Ends ends{make_shared_channel(std::move(left), memory, ring_bytes, true),
+            make_shared_channel(std::move(right), memory, ring_bytes, false)};
   ::close(memory);
   return ends;
 }

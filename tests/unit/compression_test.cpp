@@ -206,8 +206,7 @@ TEST_CASE("handlers see compressed frames as if they were not") {
       send(*near, frame(header, message, small));
     }
     taker.refusals = number - 1;
-    while (reader.pump() || reader.blocked()) {
-    }
+    while (reader.pump() || reader.blocked()) {}
     REQUIRE(taker.frames == number);
     CHECK(taker.header.kind == FrameKind::data);
     CHECK(taker.header.subject == 5);

@@ -77,8 +77,14 @@ TEST_CASE("JSON lines hold the same, numbers as numbers") {
 }
 
 TEST_CASE("of values in JSON lines the types are kept") {
-  const auto made = object("e", {{"large", ~std::uint64_t{0}}, {"negative", std::int64_t{-5}}, {"small", static_cast<std::uint8_t>(65)},
-                                 {"half", 0.5}, {"warm", true}, {"letter", 'x'}, {"digits", "12"}, {"text", std::string("34")}});
+  const auto made = object("e", {{"large", ~std::uint64_t{0}},
+                                 {"negative", std::int64_t{-5}},
+                                 {"small", static_cast<std::uint8_t>(65)},
+                                 {"half", 0.5},
+                                 {"warm", true},
+                                 {"letter", 'x'},
+                                 {"digits", "12"},
+                                 {"text", std::string("34")}});
   CHECK(made["large"].dump() == "18446744073709551615");
   CHECK(made["negative"].dump() == "-5");
   CHECK(made["small"].dump() == "65");

@@ -21,8 +21,8 @@ struct Collector final : FrameHandler {
     Bytes bulk;
   };
   std::vector<Taken> taken;
-  unsigned placed = 0;      // calls of place()
-  unsigned refusals = 0;    // how many of the next calls find no room
+  unsigned placed = 0;    // calls of place()
+  unsigned refusals = 0;  // how many of the next calls find no room
   bool aligned = true;
   Bytes place_bytes;
 
@@ -48,8 +48,7 @@ struct Fixture {
 
   Channel& sender() { return *ends.first; }
   void pump_all() {
-    while (reader.pump()) {
-    }
+    while (reader.pump()) {}
   }
 
   std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> ends;

@@ -30,8 +30,8 @@ TEST_CASE("values look like pointers of user space and never like a special valu
   for (unsigned k = 1; k <= handle_kind_max; ++k) {
     for (const std::uint32_t id : {0u, 1u, 0x80000000u, 0xFFFFFFFFu}) {
       const std::uint64_t value = Handle::from_id(static_cast<HandleKind>(k), id).value();
-      CHECK(value % 16 == 0);            // programs keep tags in the low bits
-      CHECK(value > 0xFFFF'FFFF);        // neither 0, 1, 2 nor any 32-bit number
+      CHECK(value % 16 == 0);      // programs keep tags in the low bits
+      CHECK(value > 0xFFFF'FFFF);  // neither 0, 1, 2 nor any 32-bit number
       CHECK(value < std::uint64_t{1} << 47);
     }
   }
@@ -49,7 +49,8 @@ TEST_CASE("values of different kinds, indices or generations differ") {
 
 TEST_CASE("a handle of another kind, or no handle at all, is not well-formed") {
   const Handle stream(HandleKind::stream, 12, 3);
-  for (unsigned k = 0; k <= 63; ++k) CHECK(stream.well_formed(static_cast<HandleKind>(k)) == (k == static_cast<unsigned>(HandleKind::stream)));
+  for (unsigned k = 0; k <= 63; ++k)
+    CHECK(stream.well_formed(static_cast<HandleKind>(k)) == (k == static_cast<unsigned>(HandleKind::stream)));
   for (const std::uint64_t value : {0ull, 1ull, 2ull, ~0ull, 0x7f12'3456'7890ull, 0x1000'0000'0000ull})
     for (unsigned k = 1; k <= handle_kind_max; ++k) CHECK_FALSE(Handle(value).well_formed(static_cast<HandleKind>(k)));
 }

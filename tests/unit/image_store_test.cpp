@@ -42,7 +42,9 @@ bool taken(ImageStore& store, const ImageHash& hash, std::size_t bytes, std::siz
   return store.receive(hash, bytes, offset, part) == ImageStore::Received::taken;
 }
 bool receive(ImageStore& store, const Bytes& image) { return taken(store, hash_of(image), image.size(), 0, image); }
-std::span<const std::byte> part(const Bytes& image, std::size_t offset, std::size_t bytes) { return std::span(image).subspan(offset, bytes); }
+std::span<const std::byte> part(const Bytes& image, std::size_t offset, std::size_t bytes) {
+  return std::span(image).subspan(offset, bytes);
+}
 
 }  // namespace
 
@@ -184,7 +186,7 @@ TEST_CASE("a file that was changed, cut or lengthened is not believed") {
   REQUIRE(folder.files() == 1);
   const fs::path file = folder.only_file();
   CHECK(file.filename().string().size() == 64);
-  struct stat status{};
+  struct stat status {};
   REQUIRE(::stat(file.c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0600);
   SECTION("changed") {
@@ -302,7 +304,8 @@ TEST_CASE("only images are evicted") {
   ImageStore store(folder.path, 5000, unbounded);
   CHECK(receive(store, pattern(900)));
   CHECK(folder.files() == 5);
-  for (const std::string& name : {std::string("thesis.tex"), std::string("0123456789abcdef"), std::string(64, 'g'), std::string(64, 'a') + ".tex"})
+  for (const std::string& name :
+       {std::string("thesis.tex"), std::string("0123456789abcdef"), std::string(64, 'g'), std::string(64, 'a') + ".tex"})
     CHECK(fs::exists(folder.path / name));
 }
 

@@ -319,14 +319,18 @@ TEST_CASE("PTX is a text that begins with its version") {
 }
 
 TEST_CASE("a text that is not PTX is none") {
-  for (const std::string_view other : {"", " ", "\n", "version", ".versio", ".target sm_90", "/", "/x", "//", "// .version", "/*", "/* .version", "/* *", "int main() {}"}) {
+  for (const std::string_view other : {"", " ", "\n", "version", ".versio", ".target sm_90", "/", "/x", "//", "// .version", "/*",
+                                       "/* .version", "/* *", "int main() {}"}) {
     INFO(other);
     CHECK(length(text(other)) == 0);
   }
 }
 
 TEST_CASE("nothing behind the end of a text is read") {
-  for (const std::string_view some : {".version 8.0", "", ".", ".version", "/", "//", "/*", "/* *", "\x7f", "\x7f" "EL", "P", "\xb1"}) {
+  for (const std::string_view some : {".version 8.0", "", ".", ".version", "/", "//", "/*", "/* *", "\x7f",
+                                      "\x7f"
+                                      "EL",
+                                      "P", "\xb1"}) {
     const Guarded guarded(text(some));
     const auto image = find_image(guarded.data());
     CHECK(image.has_value() == some.starts_with(".version"));
@@ -335,7 +339,9 @@ TEST_CASE("nothing behind the end of a text is read") {
 
 TEST_CASE("other bytes are no image") {
   CHECK(length(pattern(64)) == 0);
-  Bytes almost = text("\x7f" "ELG");
+  Bytes almost = text(
+      "\x7f"
+      "ELG");
   almost.resize(64);
   CHECK(length(almost) == 0);
 }
@@ -349,7 +355,9 @@ TEST_CASE("an image keeps within its bytes, unless a length in it leads out") {
   CHECK(keeps_within(container));
   put(8, std::uint64_t{17});
   CHECK_FALSE(keeps_within(container));
-  CHECK_FALSE(keeps_within(std::as_bytes(std::span("\x7f" "ELF but no more"))));
+  CHECK_FALSE(
+      keeps_within(std::as_bytes(std::span("\x7f"
+                                           "ELF but no more"))));
   CHECK(keeps_within(std::as_bytes(std::span(".version 8.0"))));
   CHECK(keeps_within(std::as_bytes(std::span("neither"))));  // text to whoever reads it
   CHECK(keeps_within({}));

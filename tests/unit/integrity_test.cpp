@@ -21,9 +21,7 @@ std::string hex(const std::array<std::uint8_t, n>& bytes) {
   return text;
 }
 
-std::span<const std::uint8_t> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
+std::span<const std::uint8_t> bytes_of(std::string_view text) { return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}; }
 std::string md2_of(std::string_view text) { return hex(md2(bytes_of(text))); }
 
 std::string answer_text(const IntegrityQuestion& question) {
@@ -54,8 +52,7 @@ TEST_CASE("MD2 gives the digests of RFC 1319") {
   CHECK(md2_of("message digest") == "ab4f496bfb2a530b219ff33031fe06b0");
   CHECK(md2_of("abcdefghijklmnopqrstuvwxyz") == "4e8ddff3650292ab5a4108c3aa47940b");
   CHECK(md2_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789") == "da33def2a42df13975352846c30338cd");
-  CHECK(md2_of("12345678901234567890123456789012345678901234567890123456789012345678901234567890") ==
-        "d5976f79d83d3a0dc9806c3c66f3efd8");
+  CHECK(md2_of("12345678901234567890123456789012345678901234567890123456789012345678901234567890") == "d5976f79d83d3a0dc9806c3c66f3efd8");
 }
 
 TEST_CASE("HMAC is two digests over padded keys") {

@@ -74,7 +74,9 @@ TEST_CASE("chunks arrive wherever a lane is free, and nobody's are thrown away")
   for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 1000);
   std::atomic<int> sent{0};
   for (std::uint32_t n = 0; n < chunks_of(size); ++n) {
-    const auto part = std::span<const std::byte>(bytes).subspan(n * limits::lane_chunk_bytes).first(std::min(limits::lane_chunk_bytes, size - n * limits::lane_chunk_bytes));
+    const auto part = std::span<const std::byte>(bytes)
+                          .subspan(n * limits::lane_chunk_bytes)
+                          .first(std::min(limits::lane_chunk_bytes, size - n * limits::lane_chunk_bytes));
     from.send({2, n}, part, [](bool) {});
     from.send({1, n}, part, [&](bool readable) { sent += readable; });
   }
@@ -153,8 +155,7 @@ TEST_CASE("what does not belong on a lane ends it") {
   const Channel::Bytes piece(frame);
   try {
     send_all(*left, std::span(&piece, 1));
-  } catch (const ChannelClosed&) {
-  }
+  } catch (const ChannelClosed&) {}
   CHECK_FALSE(kept.wait_lost().empty());
 }
 

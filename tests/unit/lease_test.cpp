@@ -137,8 +137,10 @@ TEST_CASE("leases: compute is divided too") {
 }
 
 TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its own") {
-  Host host("[tenant.lab]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n[tenant.same]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n"
-            "[tenant.other]\nmps = \"/run/mps-other\"\nsm_partitions = true\n[tenant.mps]\nmps = \"/run/mps-lab\"\n", {15, 4});
+  Host host(
+      "[tenant.lab]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n[tenant.same]\nmps = \"/run/mps-lab\"\nsm_partitions = true\n"
+      "[tenant.other]\nmps = \"/run/mps-other\"\nsm_partitions = true\n[tenant.mps]\nmps = \"/run/mps-lab\"\n",
+      {15, 4});
   using Groups = std::vector<unsigned>;
   auto one = host.get({.gpus = 2, .compute_percent = 25}, "lab");
   CHECK(one->sm_groups == SmGroups{Groups{0, 1, 2}, Groups{0}});  // whole groups of each
@@ -162,7 +164,8 @@ TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its
     const LeaseRefusal refused = host.refusal({.gpus = 2, .compute_percent = 1}, "lab");
     CHECK(refused.may_change);
     CHECK(refused.lack == Lack::devices);
-    CHECK(mentions(refused.text, "GPU 0: 79.0 GiB and 32% and 3 of 15 groups of 8 multiprocessors, GPU 1: 80.0 GiB and 72% and 0 of 4 groups of 8"));
+    CHECK(mentions(refused.text,
+                   "GPU 0: 79.0 GiB and 32% and 3 of 15 groups of 8 multiprocessors, GPU 1: 80.0 GiB and 72% and 0 of 4 groups of 8"));
     CHECK(host.get({.gpus = 1, .compute_percent = 1}, "lab")->devices == Groups{0});
     small.pop_back();
     CHECK(host.get({.gpus = 2, .compute_percent = 1}, "lab")->sm_groups == SmGroups{Groups{11}, Groups{3}});
@@ -181,9 +184,11 @@ TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its
 }
 
 TEST_CASE("leases: of a tenant's compute a lease takes what its groups of multiprocessors are") {
-  Host host("[tenant.lab]\nmps = \"/run/mps\"\nsm_partitions = true\ncompute = \"20%\"\ndevices = [0]\n"
-            "[tenant.other]\nmps = \"/run//mps/\"\nsm_partitions = true\ndevices = [0]\n"
-            "[tenant.few]\nmps = \"/run/mps-few\"\nsm_partitions = true\ncompute = \"6%\"\ndevices = [0]\n", {15, 15});
+  Host host(
+      "[tenant.lab]\nmps = \"/run/mps\"\nsm_partitions = true\ncompute = \"20%\"\ndevices = [0]\n"
+      "[tenant.other]\nmps = \"/run//mps/\"\nsm_partitions = true\ndevices = [0]\n"
+      "[tenant.few]\nmps = \"/run/mps-few\"\nsm_partitions = true\ncompute = \"6%\"\ndevices = [0]\n",
+      {15, 15});
   std::vector<std::shared_ptr<Lease>> small;
   for (int i = 0; i < 3; ++i) small.push_back(host.get({.gpus = 1, .compute_percent = 1}, "lab"));
   const LeaseRefusal refused = host.refusal({.gpus = 1, .compute_percent = 1}, "lab");
@@ -201,8 +206,9 @@ TEST_CASE("leases: of a tenant's compute a lease takes what its groups of multip
 
 TEST_CASE("leases: what can never be is refused for good") {
   Host host;
-  for (const LeaseWish& wish : {LeaseWish{.gpus = 3}, LeaseWish{.gpus = 1, .memory_bytes = 81 * gib}, LeaseWish{.memory_bytes = ~std::uint64_t{0}},
-                                LeaseWish{.gpus = ~0u, .memory_bytes = ~std::uint64_t{0}, .compute_percent = 100}})
+  for (const LeaseWish& wish :
+       {LeaseWish{.gpus = 3}, LeaseWish{.gpus = 1, .memory_bytes = 81 * gib}, LeaseWish{.memory_bytes = ~std::uint64_t{0}},
+        LeaseWish{.gpus = ~0u, .memory_bytes = ~std::uint64_t{0}, .compute_percent = 100}})
     CHECK_FALSE(host.refusal(wish).may_change);
 }
 
@@ -328,21 +334,26 @@ TEST_CASE("tenants: what is wrong is named") {
   CHECK(mentions(complaint("[tenant.lab]\nmemory = \"lots\"\n"), "(line 2): memory of tenant 'lab' is the text \"lots\"; give an amount"));
   CHECK(mentions(complaint("[tenant.lab]\nmemroy = \"1GiB\"\n"), "tenant 'lab' has no setting 'memroy'"));
   CHECK(mentions(complaint("[tenant.lab]\nweight = 0\n"), "from 1 to 10000"));
-  CHECK(mentions(complaint("[tenant.lab]\nsessions = \"two\"\n"), "sessions of tenant 'lab' is the text \"two\"; give a whole number from 1 to"));
-  CHECK(mentions(complaint("[tenant.lab]\ndevices = [64]\n"), "devices of tenant 'lab' holds the number 64; give a list of whole numbers from 0 to 63"));
+  CHECK(mentions(complaint("[tenant.lab]\nsessions = \"two\"\n"),
+                 "sessions of tenant 'lab' is the text \"two\"; give a whole number from 1 to"));
+  CHECK(mentions(complaint("[tenant.lab]\ndevices = [64]\n"),
+                 "devices of tenant 'lab' holds the number 64; give a list of whole numbers from 0 to 63"));
   CHECK(mentions(complaint("[tenant.lab]\ndevices = []\n"), "devices of tenant 'lab' is a list; give at least one device"));
   CHECK(mentions(complaint("[tenant.lab]\ndevices = 0\n"), "devices of tenant 'lab' is the number 0; give a list"));
-  CHECK(mentions(complaint("[tenant.lab]\nusers = [\"root\"]\n"), "users of tenant 'lab' holds the text \"root\"; give a list of whole numbers"));
+  CHECK(mentions(complaint("[tenant.lab]\nusers = [\"root\"]\n"),
+                 "users of tenant 'lab' holds the text \"root\"; give a list of whole numbers"));
   CHECK(mentions(complaint("[tenant.lab]\ncertificates = [1]\n"), "certificates of tenant 'lab' holds the number 1; give a list of texts"));
   CHECK(mentions(complaint("[tenant.lab]\nmemory = 1.5\n"), "memory of tenant 'lab' is the number 1.5, with a fraction; give an amount"));
   CHECK(mentions(complaint("[tenant]\nlab = 7\n"), "(line 2): tenant.lab is the number 7; write tables"));
   CHECK(mentions(complaint("[tenant.lab]\npriority = \"high\"\n"), "best-effort, normal or latency-critical"));
   CHECK(mentions(complaint("[tenant.\"../x\"]\n"), "cannot be a tenant's name"));
   CHECK(mentions(complaint("tenant = 5\n"), "(line 1): tenant is the number 5; write tables [tenant.NAME]"));
-  CHECK(mentions(complaint("[tenant.a]\ncertificates = [\"x\"]\n[tenant.b]\ncertificates = [\"x\"]\n"), "certificate 'x' is of two tenants"));
+  CHECK(
+      mentions(complaint("[tenant.a]\ncertificates = [\"x\"]\n[tenant.b]\ncertificates = [\"x\"]\n"), "certificate 'x' is of two tenants"));
   CHECK(mentions(complaint("[tenant.lab\n"), "line 1"));
   CHECK(mentions(complaint("[tenant.lab]\nsm_partitions = true\n"), "(line 2): sm_partitions of tenant 'lab' is true; give its `mps` too"));
-  CHECK(mentions(complaint("[tenant.lab]\nmps = \"/run/mps\"\nsm_partitions = 1\n"), "sm_partitions of tenant 'lab' is the number 1; give true or false"));
+  CHECK(mentions(complaint("[tenant.lab]\nmps = \"/run/mps\"\nsm_partitions = 1\n"),
+                 "sm_partitions of tenant 'lab' is the number 1; give true or false"));
 }
 
 // --- the queue -----------------------------------------------------------------------------------------------------------------------
@@ -474,7 +485,8 @@ TEST_CASE("leases: sessions of a tenant go to who has waited for one") {
 }
 
 TEST_CASE("tenants: memory of the host, kernels, administrators and users") {
-  const Tenants tenants = tenants_of("[tenant.a]\nhost_memory = \"2GiB\"\nkernel_seconds_max = 7\nadministrator = true\nusers = [1000]\n[tenant.b]\n");
+  const Tenants tenants =
+      tenants_of("[tenant.a]\nhost_memory = \"2GiB\"\nkernel_seconds_max = 7\nadministrator = true\nusers = [1000]\n[tenant.b]\n");
   CHECK(tenants.find("a")->host_bytes == 2 * gib);
   CHECK(tenants.find("a")->kernel_seconds_max == 7u);
   CHECK(tenants.find("a")->administrator);

@@ -200,10 +200,12 @@ TEST_CASE("the same bytes can be read a few times, not for ever") {
 
 TEST_CASE("a short message cannot claim a long list of empty elements") {
   // A list of structs of no size: a few bytes that would keep a reader busy for two thousand million rounds.
-  const std::uint64_t composite = 1u | std::uint64_t{7} << 32;                       // zero words
-  const std::uint64_t tag = std::uint64_t{0x1FFFFFFF} << 2;                          // that many elements, of no words
+  const std::uint64_t composite = 1u | std::uint64_t{7} << 32;  // zero words
+  const std::uint64_t tag = std::uint64_t{0x1FFFFFFF} << 2;     // that many elements, of no words
   const Words words{struct_pointer(0, 0, 1), composite, tag};
   MessageReader reader(bytes_of(words));
-  const auto follow = [&] { return reader.root<capnp::AnyPointer>().getAs<capnp::AnyStruct>().getPointerSection()[0].getAs<capnp::List<wire::Side>>().size(); };
+  const auto follow = [&] {
+    return reader.root<capnp::AnyPointer>().getAs<capnp::AnyStruct>().getPointerSection()[0].getAs<capnp::List<wire::Side>>().size();
+  };
   CHECK_THROWS_AS(follow(), kj::Exception);
 }

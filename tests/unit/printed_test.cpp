@@ -22,9 +22,7 @@ std::string collected(Printed& printed) {
 struct Descriptor {
   Descriptor() : number(::open("/dev/null", O_WRONLY)) { REQUIRE(number >= 0); }
   ~Descriptor() { ::close(number); }
-  void write(const std::string& text) const {
-    CHECK(::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
-  }
+  void write(const std::string& text) const { CHECK(::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size())); }
   const int number;
 };
 

@@ -116,7 +116,8 @@ TEST_CASE("names that there are not are missing, without an error") {
 }
 
 TEST_CASE("questions that make no sense are errors and change nothing") {
-  for (const Answer& answer : {ask("cuInit", 14000), ask("cuInit", 13001), ask("cuInit", 13000, 4), ask("cuInit", 13000, ~0ull), ask(nullptr, 13000)}) {
+  for (const Answer& answer :
+       {ask("cuInit", 14000), ask("cuInit", 13001), ask("cuInit", 13000, 4), ask("cuInit", 13000, ~0ull), ask(nullptr, 13000)}) {
     CHECK(answer.result == CUDA_ERROR_INVALID_VALUE);
     CHECK(answer.function == untouched);
     CHECK(answer.status == untouched_status);

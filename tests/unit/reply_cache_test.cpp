@@ -38,7 +38,8 @@ TEST_CASE("an answer without contents is an answer") {
 TEST_CASE("answers to one call are forgotten without the others") {
   ReplyCache cache;
   Bytes found;
-  const auto limit = ReplyCache::key(Opcode::cuCtxGetLimit, 1, pattern(8)), other_limit = ReplyCache::key(Opcode::cuCtxGetLimit, 2, pattern(8));
+  const auto limit = ReplyCache::key(Opcode::cuCtxGetLimit, 1, pattern(8)),
+             other_limit = ReplyCache::key(Opcode::cuCtxGetLimit, 2, pattern(8));
   const auto config = ReplyCache::key(Opcode::cuCtxGetCacheConfig, 1, {});
   cache.keep(limit, pattern(8), cache.changes());
   cache.keep(other_limit, pattern(8), cache.changes());

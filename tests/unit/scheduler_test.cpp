@@ -14,17 +14,17 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr Time linger = 500us;
-constexpr Time message = 30us;      // between broker and worker
-constexpr Time start = 10us;        // from giving work to an idle GPU until that works
-constexpr Time notice = 40us;       // from the end of work until the worker has seen it
-constexpr Time lead = 200us;        // before the end of what runs, for work that is longer than may be given ahead
+constexpr Time message = 30us;  // between broker and worker
+constexpr Time start = 10us;    // from giving work to an idle GPU until that works
+constexpr Time notice = 40us;   // from the end of work until the worker has seen it
+constexpr Time lead = 200us;    // before the end of what runs, for work that is longer than may be given ahead
 
 struct Tenant {
   LeaseId lease = 0;
   SessionId session = 0;
   Time kernel_least{1ms}, kernel_most{1ms};
-  std::size_t batch = 0;      // kernels of one request; 0: there is always more
-  Time pause{0};              // from the end of a request to the next
+  std::size_t batch = 0;  // kernels of one request; 0: there is always more
+  Time pause{0};          // from the end of a request to the next
   Time begins{0}, stops = never;
   std::vector<int> devices{0};
 
@@ -208,7 +208,8 @@ class World {
     tenant.must_tell = false;
     tenant.told = is;
     ++tenant.messages;
-    reports.push_back({now + message, &tenant, is, tenant.turn.number, is.busy ? now : std::max(tenant.idle_since, nothing ? Time(0) : now)});
+    reports.push_back(
+        {now + message, &tenant, is, tenant.turn.number, is.busy ? now : std::max(tenant.idle_since, nothing ? Time(0) : now)});
     // Having nothing to do is the end of a turn that has an end.
     if (nothing && tenant.turn.until != never) tenant.turn.granted = false;
   }
@@ -268,8 +269,8 @@ TEST_CASE("scheduler: fixed charges work, not what its turns take to begin, and 
   scheduler.add_session(1, 11, 0ms);
   scheduler.report(1, 11, {.wants = true}, 99, 100ms, 100ms);
   REQUIRE(scheduler.view(1)->turn.granted);
-  scheduler.report(1, 11, {.busy = true}, 99, 101ms, 102ms);              // it says late when it began
-  scheduler.report(1, 11, {.wants = true}, 99, 121ms, 125ms);             // and when it was done
+  scheduler.report(1, 11, {.busy = true}, 99, 101ms, 102ms);   // it says late when it began
+  scheduler.report(1, 11, {.wants = true}, 99, 121ms, 125ms);  // and when it was done
   CHECK(scheduler.view(1)->charged == 20ms);
   CHECK_FALSE(scheduler.view(1)->turn.granted);
   // It began with no more than one turn's 10 ms, though it had done nothing for long, and has used 20 in 25: it has 2.5, and waits for 10.
@@ -320,7 +321,8 @@ TEST_CASE("scheduler: nobody starves, whatever the policy") {
   const auto policy = GENERATE("fair", "fixed", "exclusive", "free");
   World world{std::string(policy)};
   for (int i = 0; i < 6; ++i)
-    world.add({.kernel_least = 1ms, .kernel_most = 20ms, .batch = 3, .pause = 1ms}, {.percent = i % 2 ? 20u : 100u, .weight = i == 0 ? 100u : 1u});
+    world.add({.kernel_least = 1ms, .kernel_most = 20ms, .batch = 3, .pause = 1ms},
+              {.percent = i % 2 ? 20u : 100u, .weight = i == 0 ? 100u : 1u});
   world.run(20s);
   for (const auto& tenant : world.tenants) {
     REQUIRE(!tenant->latencies.empty());
@@ -411,7 +413,8 @@ TEST_CASE("scheduler: the latency-critical wait for no more than what runs") {
   const auto policy = GENERATE("fair", "exclusive", "free");
   const auto neighbours = GENERATE(0, 1, 3);
   World world{std::string(policy)};
-  const Tenant& critical = world.add({.kernel_least = 1ms, .kernel_most = 1ms, .batch = 10, .pause = 20ms}, {.priority = Priority::critical});
+  const Tenant& critical =
+      world.add({.kernel_least = 1ms, .kernel_most = 1ms, .batch = 10, .pause = 20ms}, {.priority = Priority::critical});
   for (int i = 0; i < neighbours; ++i) world.add({.kernel_least = 250us, .kernel_most = 500us});
   world.run(10s);
   REQUIRE(critical.latencies.size() > 100);
@@ -517,7 +520,8 @@ TEST_CASE("scheduler: whatever sessions say, in whatever order, one lease has a 
         }
         break;
       default:
-        scheduler.report(lease, lease, {.wants = random() % 2 == 0, .busy = random() % 2 == 0}, random() % 1000, now - Time(random() % 1'000'000), now);
+        scheduler.report(lease, lease, {.wants = random() % 2 == 0, .busy = random() % 2 == 0}, random() % 1000,
+                         now - Time(random() % 1'000'000), now);
     }
     const Time next = scheduler.tick(now);
     CHECK(next > now);
@@ -548,7 +552,8 @@ TEST_CASE("scheduler: an owner gets its weight, however many leases it has, and 
   CHECK(static_cast<double>(many[0]->used.count()) / static_cast<double>(many[1]->used.count()) == Approx(1).epsilon(0.03));
   const Time alone_before = alone.used, many_before = used_by_many();
   world.run(20s);  // one beside four
-  CHECK(static_cast<double>((alone.used - alone_before).count()) / static_cast<double>((used_by_many() - many_before).count()) == Approx(1).epsilon(0.03));
+  CHECK(static_cast<double>((alone.used - alone_before).count()) / static_cast<double>((used_by_many() - many_before).count()) ==
+        Approx(1).epsilon(0.03));
 }
 
 TEST_CASE("scheduler: leases without an owner have their weights for themselves") {

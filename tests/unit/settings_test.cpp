@@ -126,9 +126,11 @@ TEST_CASE("bytes may have a unit, wherever they are said") {
   CHECK(Told().in_environment("FARGPUD_HOST_BYTES_MAX", "1.5 MiB").read().host_bytes_max == 3u << 19);
   CHECK(Told().in_file("image_bytes_max = \"4g\"").read().image_bytes_max == std::uint64_t{4} << 30);
   CHECK(Told().read({"--driver-bytes-max=0"}).driver_bytes_max == 0);
-  CHECK(Told().complaint({"--driver-bytes-max=lots"}) == "driver_bytes_max is 'lots' (flag --driver-bytes-max); an amount is wanted, for example 4GiB");
+  CHECK(Told().complaint({"--driver-bytes-max=lots"}) ==
+        "driver_bytes_max is 'lots' (flag --driver-bytes-max); an amount is wanted, for example 4GiB");
   for (const std::string wrong : {"\"lots\"", "-1", "true"})
-    CHECK_THAT(Told().in_file("driver_bytes_max = " + wrong).complaint(), Catch::EndsWith("; an amount is wanted, for example driver_bytes_max = \"4GiB\""));
+    CHECK_THAT(Told().in_file("driver_bytes_max = " + wrong).complaint(),
+               Catch::EndsWith("; an amount is wanted, for example driver_bytes_max = \"4GiB\""));
   CHECK(Told().complaint({"--sessions-max=4GiB"}) == "sessions_max is '4GiB' (flag --sessions-max); a whole number is wanted");
 }
 
@@ -150,7 +152,8 @@ TEST_CASE("a value that cannot be is named, with where it came from and what wou
         "sessions_max is 'many' (environment variable FARGPUD_SESSIONS_MAX); a whole number is wanted");
   CHECK(Told().complaint({"--spin-us=-1"}) == "spin_us is '-1' (flag --spin-us); a whole number is wanted");
   CHECK(Told().complaint({"--spin-us=1x"}) == "spin_us is '1x' (flag --spin-us); a whole number is wanted");
-  CHECK(Told().complaint({"--spin-us=99999999999999999999"}) == "spin_us is '99999999999999999999' (flag --spin-us); a whole number is wanted");
+  CHECK(Told().complaint({"--spin-us=99999999999999999999"}) ==
+        "spin_us is '99999999999999999999' (flag --spin-us); a whole number is wanted");
   CHECK(Told().in_environment("FARGPUD_INSECURE", "maybe").complaint() ==
         "insecure is 'maybe' (environment variable FARGPUD_INSECURE); true or false is wanted");
   CHECK(Told().complaint({"--log-level=loud"}) == "log_level is 'loud'; use error, warn, info or debug");
@@ -166,7 +169,8 @@ TEST_CASE("a value that cannot be is named, with where it came from and what wou
 
 TEST_CASE("a file that is wrong is named, with the place") {
   Told told;
-  CHECK(told.in_file("lisen = 'x'").complaint() == told.file.string() + " (line 1): there is no setting 'lisen'; perhaps 'listen' is meant; `fargpud --help` lists them all");
+  CHECK(told.in_file("lisen = 'x'").complaint() ==
+        told.file.string() + " (line 1): there is no setting 'lisen'; perhaps 'listen' is meant; `fargpud --help` lists them all");
   CHECK_THAT(told.in_file("listen = \n").complaint(), Catch::StartsWith(told.file.string() + ": ") && Catch::Contains("line 1"));
   fs::remove(told.file);
   CHECK_THAT(told.complaint(), Catch::StartsWith(told.file.string() + ": "));
@@ -190,8 +194,10 @@ TEST_CASE("names that there are not are told with the line, and with what may be
 TEST_CASE("text without quotes is told as that, with the line") {
   Told told;
   const std::string place = told.file.string();
-  CHECK(told.in_file("spin_us = 1\npolicy = fair  # in turns\n").complaint() == place + " (line 2): text goes in quotes: policy = \"fair\"");
-  CHECK(told.in_file("token_file = /etc/fargpu/tokens\n").complaint() == place + " (line 1): text goes in quotes: token_file = \"/etc/fargpu/tokens\"");
+  CHECK(told.in_file("spin_us = 1\npolicy = fair  # in turns\n").complaint() ==
+        place + " (line 2): text goes in quotes: policy = \"fair\"");
+  CHECK(told.in_file("token_file = /etc/fargpu/tokens\n").complaint() ==
+        place + " (line 1): text goes in quotes: token_file = \"/etc/fargpu/tokens\"");
   CHECK(told.in_file("driver = libcuda.so.1").complaint() == place + " (line 1): text goes in quotes: driver = \"libcuda.so.1\"");
   CHECK_THAT(told.in_file("policy = \"fair\nspin_us = 1\n").complaint(), Catch::Contains("line 1") && !Catch::Contains("quotes:"));
 }
@@ -199,12 +205,14 @@ TEST_CASE("text without quotes is told as that, with the line") {
 TEST_CASE("a value of the wrong type in the file is named, with what belongs there") {
   const auto complaint = [](const std::string& text) {
     Told told;
-    const std::string said = told.in_file("# what this host offers\n" + text + "\n").complaint(), place = told.file.string() + " (line 2): ";
+    const std::string said = told.in_file("# what this host offers\n" + text + "\n").complaint(),
+                      place = told.file.string() + " (line 2): ";
     INFO(said);
     CHECK(said.starts_with(place));
     return said.substr(std::min(place.size(), said.size()));
   };
-  CHECK(complaint("sessions_max = \"many\"") == "sessions_max is the text \"many\"; a whole number is wanted, for example sessions_max = 256");
+  CHECK(complaint("sessions_max = \"many\"") ==
+        "sessions_max is the text \"many\"; a whole number is wanted, for example sessions_max = 256");
   CHECK(complaint("sessions_max = \"12\"") == "sessions_max is the text \"12\"; a whole number is wanted, for example sessions_max = 256");
   CHECK(complaint("spin_us = 1.5") == "spin_us is the number 1.5, with a fraction; a whole number is wanted, for example spin_us = 200");
   CHECK(complaint("spin_us = -1") == "spin_us is the number -1; a whole number is wanted, for example spin_us = 200");

@@ -26,10 +26,10 @@ ShareKey key_of(int number) {
 struct Host {
   std::map<pid_t, std::uint64_t> pays;
   Shares shares{100, [this](pid_t worker, int device, std::uint64_t bytes, bool more) {
-    CHECK(device == 2);
-    if (more) pays[worker] += bytes;
-    else pays[worker] -= bytes;
-  }};
+                  CHECK(device == 2);
+                  if (more) pays[worker] += bytes;
+                  else pays[worker] -= bytes;
+                }};
   bool share(pid_t worker, int number, int came_by = 0, int device = 2) {
     MessageWriter writer;
     auto share = writer.root<wire::Share>();

@@ -248,7 +248,8 @@ TEST_CASE("what changes an executable graph comes behind its launches that are h
   CHECK(f.order.launch_of(7) == 0);
   const std::uint64_t hold = f.order.hold(f.a);
   const auto launch = [&](std::uint64_t exec, const char* name) {
-    f.order.enqueue(f.order.before(f.a, 0), &f.a, {}, [&f, name] { f.log += name; }, exec);
+    f.order.enqueue(
+        f.order.before(f.a, 0), &f.a, {}, [&f, name] { f.log += name; }, exec);
   };
   launch(7, "first ");
   const std::uint64_t first = f.order.launch_of(7);

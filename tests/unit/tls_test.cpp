@@ -46,7 +46,8 @@ struct Met {
   std::string client_error, server_error;
 };
 
-Met meet(const TlsContext& client, const TlsContext& server, const std::string& server_name = "", std::chrono::milliseconds timeout = patience) {
+Met meet(const TlsContext& client, const TlsContext& server, const std::string& server_name = "",
+         std::chrono::milliseconds timeout = patience) {
   const auto [near, far] = sockets();
   Met met;
   std::thread other([&, descriptor = far] {
@@ -205,7 +206,8 @@ TEST_CASE("tls: a server is believed by the authority and its name") {
   const std::string ca = site.file("ca.crt");
   CHECK(meet(make_client_context({.ca_file = ca}), site.server(), "gpuhost.example").client_error.empty());
   CHECK(meet(make_client_context({.ca_file = ca}), site.server(), "10.1.2.3").client_error.empty());
-  CHECK(meet(make_client_context({.ca_file = ca}), site.server(), "elsewhere.example").client_error.find("for other names") != std::string::npos);
+  CHECK(meet(make_client_context({.ca_file = ca}), site.server(), "elsewhere.example").client_error.find("for other names") !=
+        std::string::npos);
   CHECK(meet(make_client_context({.ca_file = ca}), site.server(), "10.1.2.4").client_error.find("for other names") != std::string::npos);
   CHECK(meet(make_client_context({.ca_file = other.file("ca.crt")}), site.server(), "gpuhost.example").client_error.find("not believed") !=
         std::string::npos);
@@ -223,7 +225,8 @@ TEST_CASE("tls: or by its fingerprint") {
 TEST_CASE("tls: a client's certificate must come from the authority that the server believes") {
   Site site, other;
   const auto client = [&](const Site& from) {
-    return make_client_context({.ca_file = site.file("ca.crt"), .certificate_file = from.file("lab.crt"), .key_file = from.file("lab.key")});
+    return make_client_context(
+        {.ca_file = site.file("ca.crt"), .certificate_file = from.file("lab.crt"), .key_file = from.file("lab.key")});
   };
   const TlsContext server = site.server(site.file("ca.crt"));
   CHECK(meet(client(site), server, "gpuhost.example").server_error.empty());
@@ -300,7 +303,8 @@ TEST_CASE("tls: a handshake that is cut or changed at any byte fails on both end
             }
             passed += bytes;
           }
-          if (bytes > 0) [[maybe_unused]] const ssize_t sent = ::send(out, buffer, bytes, MSG_NOSIGNAL);
+          if (bytes > 0) [[maybe_unused]]
+            const ssize_t sent = ::send(out, buffer, bytes, MSG_NOSIGNAL);
         }
         std::this_thread::yield();
       }
@@ -319,8 +323,7 @@ TEST_CASE("tls: a handshake that is cut or changed at any byte fails on both end
     try {
       auto channel = connect_tls(near, "the server", client, "", 300ms);
       send(*channel, noise(1, 1));
-    } catch (const std::exception&) {
-    }
+    } catch (const std::exception&) {}
     over = cut;
     other.join();
     over = true;

@@ -18,9 +18,9 @@ namespace {
 
 struct Watched {
   explicit Watched(std::chrono::milliseconds silence)
-      : vigil(*new Vigil(silence, {.heard = [this] { return heard.load(); },
-                                   .beat = [this] { return ++beats > 0; },
-                                   .silent = [this] { silent.set_value(); }})) {
+      : vigil(*new Vigil(
+            silence,
+            {.heard = [this] { return heard.load(); }, .beat = [this] { return ++beats > 0; }, .silent = [this] { silent.set_value(); }})) {
     vigil.start();
   }
   std::atomic<std::uint32_t> heard{0};

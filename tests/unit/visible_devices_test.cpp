@@ -67,7 +67,7 @@ TEST_CASE("uuids choose devices, whole or by a beginning that is one device's al
   CHECK(chosen("GPU-a2") == List{2});
   CHECK(chosen("GPU-b") == List{3});
   CHECK(chosen("GPU-b3,0,GPU-a1") == List{3, 0, 1});
-  CHECK(chosen("GPU-a").empty());   // of several
+  CHECK(chosen("GPU-a").empty());  // of several
   CHECK(chosen("GPU-").empty());
   CHECK(chosen("GPU-c").empty());
   CHECK(chosen("0,GPU-a,1") == List{0});

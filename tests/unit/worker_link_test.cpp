@@ -21,7 +21,8 @@ struct Link {
 };
 
 bool say(int link, const std::string& text, int descriptor = -1) {
-  return send_link(link, [&](wire::WorkerMessage::Builder message) { message.setEnded(text); }, descriptor);
+  return send_link(
+      link, [&](wire::WorkerMessage::Builder message) { message.setEnded(text); }, descriptor);
 }
 
 std::string text_of(const LinkPacket& packet) {

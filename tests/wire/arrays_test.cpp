@@ -417,7 +417,7 @@ TEST_CASE("arrays are charged before they are made, and credited when they go") 
   const std::size_t asked = remote.driver->calls("cuArray3DCreate_v2");
   CHECK(cuArray3DCreate_v2(&other, &too_much) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(remote.driver->calls("cuArray3DCreate_v2") == asked + 1);  // for its needs only
-  REQUIRE(cuArray3DCreate_v2(&other, &rest) == CUDA_SUCCESS);       // to the byte
+  REQUIRE(cuArray3DCreate_v2(&other, &rest) == CUDA_SUCCESS);      // to the byte
   CUdeviceptr memory = 0;
   CHECK(cuMemAlloc_v2(&memory, 100) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(cuArrayDestroy(other) == CUDA_SUCCESS);
@@ -516,7 +516,8 @@ TEST_CASE("a worker believes nothing of what a client says of arrays") {
   CHECK(copy(array, 0, 0, 0, 64, 16, 2, 2048) == CUDA_ERROR_INVALID_VALUE);
   CHECK(copy(array, 0, 0, 0, std::uint64_t{1} << 33, std::uint64_t{1} << 31, 1, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(copy(array, 0, 0, 0, 0, 32, 1, 0) == CUDA_ERROR_INVALID_VALUE);
-  for (const std::uint64_t handle : {std::uint64_t{0}, huge, array + 16, array - 16, Handle(HandleKind::mipmap, Handle::worker_index_first, 1).value()})
+  for (const std::uint64_t handle :
+       {std::uint64_t{0}, huge, array + 16, array - 16, Handle(HandleKind::mipmap, Handle::worker_index_first, 1).value()})
     CHECK(copy(handle, 0, 0, 0, 64, 32, 1, 2048) == CUDA_ERROR_INVALID_HANDLE);
   // Sizes whose product is none.
   for (const std::uint64_t side : {huge, std::uint64_t{1} << 32}) {

@@ -94,9 +94,7 @@ TEST_CASE("what a batch is to read during the call is read then, whoever else ha
     REQUIRE(cuMemAllocManaged(&source, bytes, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
     seen = source;
   }
-  SECTION("pinned") {
-    source = c.at(c.pinned);
-  }
+  SECTION("pinned") { source = c.at(c.pinned); }
   SECTION("registered") {
     source = (c.at(registered.data()) + 4095) / 4096 * 4096;
     REQUIRE(cuMemHostRegister_v2(reinterpret_cast<void*>(source), bytes, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
@@ -114,7 +112,8 @@ TEST_CASE("what a batch is to read during the call is read then, whoever else ha
   REQUIRE(cuLaunchHostFunc(c.stream, Gate::pass, &gate) == CUDA_SUCCESS);
   gate.wait_entered();
   const CUdeviceptr last = 4 * (count - 1), middle = 4 * (count / 2);
-  CUdeviceptr targets[] = {c.memory, c.memory + 4, c.memory + 8, c.memory + 12, c.memory + 16}, sources[] = {source, source + middle, seen + last, source, seen};
+  CUdeviceptr targets[] = {c.memory, c.memory + 4, c.memory + 8, c.memory + 12, c.memory + 16},
+              sources[] = {source, source + middle, seen + last, source, seen};
   std::size_t sizes[] = {4, 4, 4, 4, 4}, first[] = {0, 3};
   CUmemcpyAttributes attributes[] = {c.order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL), c.order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)};
   REQUIRE(cuMemcpyBatchAsync_v2(targets, sources, sizes, 5, attributes, first, 2, c.stream) == CUDA_SUCCESS);

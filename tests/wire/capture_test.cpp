@@ -31,8 +31,8 @@ TEST_CASE("what a capture forbids, and what breaks it") {
   CUdeviceptr memory = 0;
   REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
   unsigned char bytes[64] = {};
-  constexpr CUresult ok = CUDA_SUCCESS, unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                     implicit = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, isolation = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  constexpr CUresult ok = CUDA_SUCCESS, unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, implicit = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                     isolation = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   CUdeviceptr made = 0;
   CUmodule module = nullptr;
   CUstream another = nullptr;

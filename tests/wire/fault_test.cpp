@@ -66,7 +66,8 @@ Outcome run_program() {
     pinned[0] = 1, pinned[1] = 2;
     int called = 0;
     const bool copied = ok(cuMemcpyHtoDAsync_v2(memory, pinned, 4, stream));
-    const bool function = ok(cuLaunchHostFunc(stream, [](void* number) { *static_cast<int*>(number) = 1; }, &called));
+    const bool function = ok(cuLaunchHostFunc(
+        stream, [](void* number) { *static_cast<int*>(number) = 1; }, &called));
     const bool back = ok(cuMemcpyDtoHAsync_v2(pinned + 1, memory, 4, stream));
     const bool recorded = has_event && ok(cuEventRecord(event, stream));
     if (ok(cuStreamSynchronize(stream)) && copied && function && back && recorded) outcome.wrong_data |= pinned[1] != 1 || called != 1;

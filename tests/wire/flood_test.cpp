@@ -26,7 +26,8 @@ std::uint64_t resident() {
 
 /// Waits until the driver has been called so often.
 void wait_for_calls(const char* name, std::size_t times) {
-  for (int i = 0; i < 20'000 && fake::FakeDriver::instance()->calls(name) < times; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 20'000 && fake::FakeDriver::instance()->calls(name) < times; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   REQUIRE(fake::FakeDriver::instance()->calls(name) >= times);
 }
 
@@ -153,6 +154,7 @@ TEST_CASE("a session that has too much waiting ends") {
     in.setCallback(1);
   });
   REQUIRE(client.reply() == CUDA_SUCCESS);
-  for (int i = 0; i < 1'100'000; ++i) client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
+  for (int i = 0; i < 1'100'000; ++i)
+    client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
   CHECK(client.worker_end().find("more things wait") != std::string::npos);
 }

@@ -298,7 +298,9 @@ TEST_CASE("a graph's copies go where kernels see memory that they came to use la
   check(7);
   CUdeviceptr seen = 0;
   REQUIRE(cuMemHostGetDevicePointer_v2(&seen, pinned, 0) == CUDA_SUCCESS);
-  const auto fill = [&](std::size_t word, unsigned value) { REQUIRE(cuMemsetD32Async(seen + 4 * word, value, 1, g.stream) == CUDA_SUCCESS); };
+  const auto fill = [&](std::size_t word, unsigned value) {
+    REQUIRE(cuMemsetD32Async(seen + 4 * word, value, 1, g.stream) == CUDA_SUCCESS);
+  };
   for (unsigned value = 20; value < 23; ++value) {
     check(value);
     // What the GPU wrote there is what the next launch copies, without the program between; and what it copied, the GPU finds.

@@ -287,9 +287,8 @@ TEST_CASE("a worker makes green contexts only of its own resources, within an op
     in.setGroups(~0u);
   });
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
-  client.send_call<wire::DescribeResources>(Opcode::describeResources, [](wire::DescribeResources::Builder in) {
-    in.initResources(1).set(0, 99);
-  });
+  client.send_call<wire::DescribeResources>(Opcode::describeResources,
+                                            [](wire::DescribeResources::Builder in) { in.initResources(1).set(0, 99); });
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
   client.send_call<wire::DescribeResources>(Opcode::describeResources, [](auto) {});
   CHECK(client.reply() == CUDA_ERROR_INVALID_VALUE);
@@ -308,9 +307,8 @@ TEST_CASE("a worker makes green contexts only of its own resources, within an op
     in.getOf().setDevice(0);
   });
   CHECK(client.reply() == CUDA_SUCCESS);
-  client.send_call<wire::DescribeResources>(Opcode::describeResources, [](wire::DescribeResources::Builder in) {
-    in.initResources(1).set(0, 1);
-  });
+  client.send_call<wire::DescribeResources>(Opcode::describeResources,
+                                            [](wire::DescribeResources::Builder in) { in.initResources(1).set(0, 1); });
   CHECK(client.reply() == CUDA_SUCCESS);
   const auto open = [&](std::uint64_t resources) {
     client.send_call<wire::OpenContext>(Opcode::openContext, [&](wire::OpenContext::Builder in) {

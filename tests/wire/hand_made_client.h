@@ -24,8 +24,7 @@ namespace fargpu::test {
 inline void send_until_cut(Channel& channel, std::span<const Channel::Bytes> pieces) {
   try {
     send_all(channel, pieces);
-  } catch (const ChannelClosed&) {
-  }
+  } catch (const ChannelClosed&) {}
 }
 
 /// A worker in this process with a hand-made client before it.

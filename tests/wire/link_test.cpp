@@ -90,7 +90,8 @@ TEST_CASE("an input travels once, however often it is linked") {
   for (int i = 0; i < 2; ++i) {
     CUlinkState state = nullptr;
     REQUIRE(cuLinkCreate_v2(0, nullptr, nullptr, &state) == CUDA_SUCCESS);
-    REQUIRE(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(own.c_str()), own.size() + 1, nullptr, 0, nullptr, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(own.c_str()), own.size() + 1, nullptr, 0, nullptr, nullptr) ==
+            CUDA_SUCCESS);
     REQUIRE(cuLinkDestroy(state) == CUDA_SUCCESS);
   }
   CHECK(frames(Opcode::sendImage) == before + 1);

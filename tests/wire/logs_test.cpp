@@ -48,7 +48,8 @@ TEST_CASE("a failed call leaves a line with time, thread, source and what it ans
   CHECK(cuCtxSynchronize_v2(reinterpret_cast<CUcontext>(4)) == CUDA_ERROR_INVALID_CONTEXT);
   const auto lines = lines_of(dump(&at));
   REQUIRE(lines.size() == 2);
-  const std::regex form(R"(\[\d\d:\d\d:\d\d\.\d\d\d\]\[\d+\]\[CUDA\]\[E\]\[cuMemAlloc_v2\] Returning 1 \(CUDA_ERROR_INVALID_VALUE\) from cuMemAlloc_v2)");
+  const std::regex form(
+      R"(\[\d\d:\d\d:\d\d\.\d\d\d\]\[\d+\]\[CUDA\]\[E\]\[cuMemAlloc_v2\] Returning 1 \(CUDA_ERROR_INVALID_VALUE\) from cuMemAlloc_v2)");
   CHECK(std::regex_match(lines[0], form));
   CHECK(lines[1].find("Returning 201 (CUDA_ERROR_INVALID_CONTEXT) from cuCtxSynchronize_v2") != std::string::npos);
   CHECK(dump(&at).empty());  // the iterator went on

@@ -170,7 +170,8 @@ TEST_CASE("a host function may use managed memory") {
   unsigned* const data = m.allocate(64);
   data[0] = 1;
   m.fill(data, 1, 10, stream);
-  REQUIRE(cuLaunchHostFunc(stream, [](void* words) { *static_cast<unsigned*>(words) += 5; }, data) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(
+              stream, [](void* words) { *static_cast<unsigned*>(words) += 5; }, data) == CUDA_SUCCESS);
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(data[0] == 15);
   m.fill(data + 1, 1, 2, stream);
@@ -240,7 +241,8 @@ TEST_CASE("freed managed memory is gone, and its address holds nothing old") {
 }
 
 TEST_CASE("a fault that is not ours goes to the program's own handler") {
-  struct sigaction mine{}, old{};
+  struct sigaction mine {
+  }, old{};
   mine.sa_handler = [](int) { ::_exit(42); };
   const pid_t child = ::fork();
   if (child == 0) {

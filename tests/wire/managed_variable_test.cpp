@@ -177,7 +177,9 @@ TEST_CASE("a managed variable outside of the band of addresses that is kept for 
   RemoteContext remote;
   client::Thread& thread = client::Thread::current();
   client::Session& session = remote.session();
-  const auto adopt = [&](std::uint64_t address, std::uint64_t bytes) { return session.managed().adopt(thread, *thread.context(), address, bytes); };
+  const auto adopt = [&](std::uint64_t address, std::uint64_t bytes) {
+    return session.managed().adopt(thread, *thread.context(), address, bytes);
+  };
   CHECK_FALSE(adopt(fake::driver_band - 4, 4));
   CHECK_FALSE(adopt(fake::driver_band + fake::driver_band_bytes - 4, 8));
   CHECK_FALSE(adopt(fake::driver_band, ~std::uint64_t{0}));

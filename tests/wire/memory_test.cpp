@@ -148,8 +148,7 @@ TEST_CASE("two- and three-dimensional copies respect pitches") {
   REQUIRE(cuMemcpy3D_v2(&volume) == CUDA_SUCCESS);
   REQUIRE(cuMemcpyDtoH_v2(seen.data(), cube, seen.size()) == CUDA_SUCCESS);
   for (std::size_t z = 1; z < 4; ++z)
-    for (std::size_t y = 2; y < 6; ++y)
-      CHECK(std::memcmp(&seen[(z * 6 + y) * 8], &voxels[(z * 6 + y) * 8], 5) == 0);
+    for (std::size_t y = 2; y < 6; ++y) CHECK(std::memcmp(&seen[(z * 6 + y) * 8], &voxels[(z * 6 + y) * 8], 5) == 0);
 
   // A picture on the device, copied within it.
   CUdeviceptr other = 0;

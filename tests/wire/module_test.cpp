@@ -85,7 +85,10 @@ TEST_CASE("what is no image, or a bad one, is refused, and the compiler's words 
   CHECK(cuModuleLoadData(&module, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuModuleLoadData(&module, "\x01\x02\x03 neither ELF nor PTX") == CUDA_ERROR_INVALID_IMAGE);
   CUlibrary library = nullptr;
-  REQUIRE(cuLibraryLoadData(&library, "\x7f" "ELF but no more", nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryLoadData(&library,
+                            "\x7f"
+                            "ELF but no more",
+                            nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
   CUkernel kernel = nullptr;
   CHECK(cuLibraryGetKernel(&kernel, library, "scale") == CUDA_ERROR_INVALID_IMAGE);
   CHECK(cuLibraryUnload(library) == CUDA_SUCCESS);

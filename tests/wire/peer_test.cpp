@@ -61,7 +61,7 @@ TEST_CASE("access of one device to another's memory holds for present and later 
   REQUIRE(cuCtxSetCurrent(two.other) == CUDA_SUCCESS);
   CUdeviceptr later = 0;
   REQUIRE(cuMemAlloc_v2(&later, 2 * Two::bytes) == CUDA_SUCCESS);  // of another size: with one of the same a spare would come
-  CHECK(two.accesses_set() == 3);  // its own device and the peer
+  CHECK(two.accesses_set() == 3);                                  // its own device and the peer
   CHECK(cuCtxDisablePeerAccess(two.context) == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);  // it is the other's
   REQUIRE(cuCtxSetCurrent(two.context) == CUDA_SUCCESS);
   REQUIRE(cuCtxDisablePeerAccess(two.other) == CUDA_SUCCESS);
@@ -142,8 +142,7 @@ TEST_CASE("boxes are copied between devices") {
   std::size_t wrong = 0;
   for (std::size_t z = 0; z < 2; ++z)
     for (std::size_t y = 0; y < 4; ++y)
-      for (std::size_t x = 0; x < 16; ++x)
-        wrong += words[z * 512 + y * 128 + x] != two.sent[z * 2048 + y * 256 + x];
+      for (std::size_t x = 0; x < 16; ++x) wrong += words[z * 512 + y * 128 + x] != two.sent[z * 2048 + y * 256 + x];
   CHECK(wrong == 0);
   CHECK(words[16] == 0);
 }

@@ -129,8 +129,7 @@ TEST_CASE("what a kernel writes to shared pinned memory is there at once") {
   void* arguments[] = {&device, &count, &value};
   words[2] = 41;
   REQUIRE(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
-  while (__atomic_load_n(&words[7], __ATOMIC_ACQUIRE) != 77) {
-  }
+  while (__atomic_load_n(&words[7], __ATOMIC_ACQUIRE) != 77) {}
   CHECK(words[2] == 41);
   CHECK(words[8] == 0);
   unsigned flags = 0;

@@ -74,7 +74,8 @@ TEST_CASE("operations on memory of the GPU go to the driver in one call, without
 
 TEST_CASE("a stream waits for a value that the program writes later, and holds up nobody else") {
   Streams s;
-  const unsigned flags = GENERATE(unsigned{CU_STREAM_WAIT_VALUE_EQ}, unsigned{CU_STREAM_WAIT_VALUE_GEQ}, unsigned{CU_STREAM_WAIT_VALUE_AND});
+  const unsigned flags =
+      GENERATE(unsigned{CU_STREAM_WAIT_VALUE_EQ}, unsigned{CU_STREAM_WAIT_VALUE_GEQ}, unsigned{CU_STREAM_WAIT_VALUE_AND});
   REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 4, flags) == CUDA_SUCCESS);
   REQUIRE(cuMemsetD32Async(s.memory, 9, 1, s.stream) == CUDA_SUCCESS);
   CHECK(cuStreamQuery(s.stream) == CUDA_ERROR_NOT_READY);

@@ -344,7 +344,8 @@ TEST_CASE("a worker believes nothing of what a client says of resources") {
     return client.reply();
   };
   const std::uint64_t huge = ~std::uint64_t{0};
-  for (const std::uint64_t handle : {std::uint64_t{0}, huge, Handle(HandleKind::array, 5, 1).value(), Handle(HandleKind::array, Handle::worker_index_first, 1).value()}) {
+  for (const std::uint64_t handle : {std::uint64_t{0}, huge, Handle(HandleKind::array, 5, 1).value(),
+                                     Handle(HandleKind::array, Handle::worker_index_first, 1).value()}) {
     CHECK(create([&](auto resource) { resource.setResArrayHArray(handle); }) == CUDA_ERROR_INVALID_HANDLE);
     CHECK(create([&](auto resource) {
             resource.setResType(CU_RESOURCE_TYPE_MIPMAPPED_ARRAY);

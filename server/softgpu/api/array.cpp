@@ -14,8 +14,7 @@ CUresult create_array(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor
     require(result != nullptr);
     auto context = usable_context();
     refuse_while_capturing();
-    *result = ArrayTable::instance().add(
-        std::make_shared<Array>(context->device().ordinal(), context->id(), descriptor));
+    *result = ArrayTable::instance().add(std::make_shared<Array>(context->device().ordinal(), context->id(), descriptor));
   });
 }
 
@@ -68,27 +67,23 @@ CUresult cuArrayDestroy(CUarray handle) {
   });
 }
 
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, CUarray handle,
-                                      CUdevice device) {
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, CUarray handle, CUdevice device) {
   return entry([&] {
     require(requirements != nullptr);
     Driver::get().device(device);
     auto array = ArrayTable::instance().get(handle);
     *requirements = {};
-    requirements->size =
-        (array->total_bytes() + large_page_bytes - 1) / large_page_bytes * large_page_bytes;
+    requirements->size = (array->total_bytes() + large_page_bytes - 1) / large_page_bytes * large_page_bytes;
     requirements->alignment = large_page_bytes;
   });
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray* result, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
-                                unsigned int levels) {
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* result, const CUDA_ARRAY3D_DESCRIPTOR* descriptor, unsigned int levels) {
   return entry([&] {
     require(result != nullptr && descriptor != nullptr);
     auto context = usable_context();
     refuse_while_capturing();
-    auto array = std::make_shared<MipmappedArray>(context->device().ordinal(), context->id(),
-                                                  *descriptor, levels);
+    auto array = std::make_shared<MipmappedArray>(context->device().ordinal(), context->id(), *descriptor, levels);
     *result = MipmappedArrayTable::instance().add(array);
     for (const auto& level : array->levels()) ArrayTable::instance().add(level);
   });
@@ -114,8 +109,8 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
 
 // ---- texture objects ----
 
-CUresult cuTexObjectCreate(CUtexObject* texture, const CUDA_RESOURCE_DESC* resource,
-                           const CUDA_TEXTURE_DESC* sampling, const CUDA_RESOURCE_VIEW_DESC* view) {
+CUresult cuTexObjectCreate(CUtexObject* texture, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* sampling,
+                           const CUDA_RESOURCE_VIEW_DESC* view) {
   return entry([&] {
     require(texture != nullptr && resource != nullptr && sampling != nullptr);
     *texture = make_texture(*usable_context(), *resource, *sampling, view);

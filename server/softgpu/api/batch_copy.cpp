@@ -36,29 +36,24 @@ void run_batch(const std::shared_ptr<Stream>& stream, std::vector<BatchCopy> cop
                            ? operation.reads_what_host_writes()
                            : copy.order == CU_MEMCPY_SRC_ACCESS_ORDER_ANY && operation.reads_pageable();
     if (is_read_now && !is_captured && !must_wait) operation.stage();
-    if (must_wait)
-      submit_and_wait(stream, std::move(copy.operation));
-    else
-      submit(stream, std::move(copy.operation));
+    if (must_wait) submit_and_wait(stream, std::move(copy.operation));
+    else submit(stream, std::move(copy.operation));
   }
 }
 
-CUresult copy_batch(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
-                    CUmemcpyAttributes* attributes, size_t* first, size_t attribute_count,
-                    CUstream stream, bool per_thread) {
+CUresult copy_batch(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes, size_t* first,
+                    size_t attribute_count, CUstream stream, bool per_thread) {
   return entry([&] {
     require(to != nullptr && from != nullptr && sizes != nullptr && count != 0);
     require(attributes != nullptr && first != nullptr && first[0] == 0);
     require(attribute_count != 0 && attribute_count <= count);
-    for (size_t i = 1; i < attribute_count; ++i)
-      require(first[i] > first[i - 1] && first[i] < count);
+    for (size_t i = 1; i < attribute_count; ++i) require(first[i] > first[i - 1] && first[i] < count);
     std::vector<BatchCopy> copies;
     size_t attribute = 0;
     for (size_t i = 0; i < count; ++i) {
       if (attribute + 1 < attribute_count && first[attribute + 1] == i) ++attribute;
       check_order(attributes[attribute].srcAccessOrder, attributes[attribute].flags);
-      copies.push_back({CopyOperation::linear(to[i], from[i], sizes[i]),
-                        attributes[attribute].srcAccessOrder});
+      copies.push_back({CopyOperation::linear(to[i], from[i], sizes[i]), attributes[attribute].srcAccessOrder});
     }
     run_batch(find_stream(stream, per_thread), std::move(copies));
   });
@@ -70,8 +65,7 @@ size_t element_bytes(const CUDA_MEMCPY3D_BATCH_OP& op) {
   for (const CUmemcpy3DOperand* operand : {&op.src, &op.dst}) {
     if (operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER) continue;
     require(operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY);
-    auto array =
-        ArrayTable::instance().get(operand->op.array.array, CUDA_ERROR_INVALID_HANDLE);
+    auto array = ArrayTable::instance().get(operand->op.array.array, CUDA_ERROR_INVALID_HANDLE);
     size_t own = array->texel_bytes();
     require(bytes == 0 || own == bytes);
     bytes = own;
@@ -79,8 +73,7 @@ size_t element_bytes(const CUDA_MEMCPY3D_BATCH_OP& op) {
   return bytes == 0 ? 1 : bytes;
 }
 
-CUresult copy_shaped_batch(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags,
-                           CUstream stream, bool per_thread) {
+CUresult copy_shaped_batch(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags, CUstream stream, bool per_thread) {
   return entry([&] {
     require(count != 0 && ops != nullptr && flags == 0);
     std::vector<BatchCopy> copies;
@@ -125,21 +118,17 @@ CUresult copy_shaped_batch(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned l
 
 }  // namespace
 
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
-                               CUmemcpyAttributes* attributes, size_t* first,
-                               size_t attribute_count, CUstream stream) {
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
+                               size_t* first, size_t attribute_count, CUstream stream) {
   return copy_batch(to, from, sizes, count, attributes, first, attribute_count, stream, false);
 }
-CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes,
-                                    size_t count, CUmemcpyAttributes* attributes, size_t* first,
-                                    size_t attribute_count, CUstream stream) {
+CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
+                                    size_t* first, size_t attribute_count, CUstream stream) {
   return copy_batch(to, from, sizes, count, attributes, first, attribute_count, stream, true);
 }
-CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops,
-                                 unsigned long long flags, CUstream stream) {
+CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags, CUstream stream) {
   return copy_shaped_batch(count, ops, flags, stream, false);
 }
-CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops,
-                                      unsigned long long flags, CUstream stream) {
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP* ops, unsigned long long flags, CUstream stream) {
   return copy_shaped_batch(count, ops, flags, stream, true);
 }

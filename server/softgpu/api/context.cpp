@@ -8,8 +8,7 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-constexpr unsigned context_flags_known = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST |
-                                         CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_COREDUMP_ENABLE |
+constexpr unsigned context_flags_known = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_COREDUMP_ENABLE |
                                          CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
 
 void check_flags(unsigned flags) {
@@ -77,9 +76,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
   });
 }
 
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
-  return cuDevicePrimaryCtxSetFlags_v2(device, flags);
-}
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) { return cuDevicePrimaryCtxSetFlags_v2(device, flags); }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
   return entry([&] {
@@ -92,23 +89,17 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* a
 
 // ---- created contexts ----
 
-CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) {
+CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) { return create_context(result, flags, device); }
+
+CUresult cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam* affinities, int affinity_count, unsigned int flags, CUdevice device) {
+  if (affinities != nullptr || affinity_count != 0) return entry([] { throw Failure(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY); });
   return create_context(result, flags, device);
 }
 
-CUresult cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam* affinities, int affinity_count,
-                        unsigned int flags, CUdevice device) {
-  if (affinities != nullptr || affinity_count != 0)
-    return entry([] { throw Failure(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY); });
-  return create_context(result, flags, device);
-}
-
-CUresult cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* parameters, unsigned int flags,
-                        CUdevice device) {
+CUresult cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* parameters, unsigned int flags, CUdevice device) {
   if (parameters != nullptr && parameters->numExecAffinityParams != 0)
     return entry([] { throw Failure(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY); });
-  if (parameters != nullptr && parameters->cigParams != nullptr)
-    return entry([] { throw Failure(CUDA_ERROR_NOT_SUPPORTED); });
+  if (parameters != nullptr && parameters->cigParams != nullptr) return entry([] { throw Failure(CUDA_ERROR_NOT_SUPPORTED); });
   return create_context(result, flags, device);
 }
 
@@ -275,8 +266,7 @@ CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
 
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
   return entry([&] {
-    require(config >= CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE &&
-            config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE);
+    require(config >= CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE && config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE);
     usable_context();
   });
 }
@@ -312,8 +302,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
     require(peer != context, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     std::lock_guard lock(context->peers_mutex);
     require(!context->peers.contains(peer_handle), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-    if (&peer->device() != &context->device())
-      addresses().enable_peer(context->device().ordinal(), peer->device().ordinal());
+    if (&peer->device() != &context->device()) addresses().enable_peer(context->device().ordinal(), peer->device().ordinal());
     context->peers.insert(peer_handle);
   });
 }
@@ -324,8 +313,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
     auto peer = ContextTable::instance().get(peer_handle, CUDA_ERROR_INVALID_CONTEXT);
     std::lock_guard lock(context->peers_mutex);
     require(context->peers.erase(peer_handle) != 0, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-    if (&peer->device() != &context->device())
-      addresses().disable_peer(context->device().ordinal(), peer->device().ordinal());
+    if (&peer->device() != &context->device()) addresses().disable_peer(context->device().ordinal(), peer->device().ordinal());
   });
 }
 

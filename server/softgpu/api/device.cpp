@@ -67,8 +67,7 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   });
 }
 
-CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format format, unsigned channels,
-                                            CUdevice device) {
+CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format format, unsigned channels, CUdevice device) {
   return entry([&] {
     require(width != nullptr);
     Driver::get().device(device);
@@ -127,21 +126,18 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
   return entry([&] {
     require(device != nullptr && id != nullptr);
     std::string wanted = id;
-    std::transform(wanted.begin(), wanted.end(), wanted.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    std::transform(wanted.begin(), wanted.end(), wanted.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     for (int i = 0; i < Driver::get().device_count(); ++i) {
       // The domain and the function may be left out.
       std::string full = Driver::get().device(i).pci_bus_id();
       std::string without_function = full.substr(0, full.rfind('.'));
-      for (const std::string& form :
-           {full, without_function, full.substr(5), without_function.substr(5)})
+      for (const std::string& form : {full, without_function, full.substr(5), without_function.substr(5)})
         if (form == wanted) {
           *device = i;
           return;
         }
     }
-    require(wanted.find(':') != std::string::npos &&
-            wanted.find_first_not_of("0123456789ABCDEF:.") == std::string::npos);
+    require(wanted.find(':') != std::string::npos && wanted.find_first_not_of("0123456789ABCDEF:.") == std::string::npos);
     throw Failure(CUDA_ERROR_INVALID_DEVICE);
   });
 }
@@ -163,27 +159,19 @@ CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice device, CUdevice peer) 
   });
 }
 
-CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice source,
-                                 CUdevice target) {
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target) {
   return entry([&] {
     require(value != nullptr);
     Driver::get().device(source);
     Driver::get().device(target);
     require(source != target, CUDA_ERROR_INVALID_DEVICE);
     switch (attribute) {
-      case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
-        *value = 0;
-        return;
+      case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; return;
       case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-        *value = 1;
-        return;
+      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = 1; return;
       case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
-      case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
-        *value = 0;
-        return;
-      default:
-        throw Failure(CUDA_ERROR_INVALID_VALUE);
+      case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED: *value = 0; return;
+      default: throw Failure(CUDA_ERROR_INVALID_VALUE);
     }
   });
 }
@@ -195,15 +183,14 @@ void report_atomics(unsigned* capabilities, const CUatomicOperation* operations,
   require(capabilities != nullptr && operations != nullptr && count != 0);
   for (unsigned i = 0; i < count; ++i) {
     require(operations[i] >= 0 && operations[i] < CU_ATOMIC_OPERATION_MAX);
-    capabilities[i] = CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED |
-                      CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64;
+    capabilities[i] =
+        CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED | CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64;
   }
 }
 
 }  // namespace
 
-CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
-                                           const CUatomicOperation* operations, unsigned int count,
+CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
                                            CUdevice device) {
   return entry([&] {
     Driver::get().device(device);
@@ -211,8 +198,7 @@ CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
   });
 }
 
-CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
-                                          const CUatomicOperation* operations, unsigned int count,
+CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
                                           CUdevice source, CUdevice target) {
   return entry([&] {
     Driver::get().device(source);

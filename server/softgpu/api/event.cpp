@@ -44,8 +44,7 @@ std::shared_ptr<Event> usable_event(CUevent handle) {
 CUresult cuEventCreate(CUevent* result, unsigned int flags) {
   return entry([&] {
     require(result != nullptr);
-    constexpr unsigned known =
-        CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    constexpr unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     require((flags & ~known) == 0);
     // Processes share no time.
     require(!(flags & CU_EVENT_INTERPROCESS) || (flags & CU_EVENT_DISABLE_TIMING));
@@ -56,28 +55,16 @@ CUresult cuEventCreate(CUevent* result, unsigned int flags) {
 }
 
 CUresult cuEventDestroy_v2(CUevent handle) {
-  return entry([&] {
-    require(EventTable::instance().remove(handle) != nullptr, CUDA_ERROR_INVALID_HANDLE);
-  });
+  return entry([&] { require(EventTable::instance().remove(handle) != nullptr, CUDA_ERROR_INVALID_HANDLE); });
 }
 CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, 0, false); }
-CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
-  return record(event, stream, 0, true);
-}
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
-  return record(event, stream, flags, false);
-}
-CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags) {
-  return record(event, stream, flags, true);
-}
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-  return wait(stream, event, flags, false);
-}
-CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
-  return wait(stream, event, flags, true);
-}
+CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream, 0, true); }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) { return record(event, stream, flags, false); }
+CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags) { return record(event, stream, flags, true); }
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) { return wait(stream, event, flags, false); }
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) { return wait(stream, event, flags, true); }
 
 CUresult cuEventQuery(CUevent handle) {
   return entry([&] {
@@ -109,14 +96,11 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUeven
     auto first = start->last(), last = end->last();
     require(first != nullptr && last != nullptr, CUDA_ERROR_INVALID_HANDLE);
     if (!first->task->is_done() || !last->task->is_done()) return CUDA_ERROR_NOT_READY;
-    *milliseconds = static_cast<float>(
-        static_cast<double>(last->time_ns.load() - first->time_ns.load()) / ns_per_ms);
+    *milliseconds = static_cast<float>(static_cast<double>(last->time_ns.load() - first->time_ns.load()) / ns_per_ms);
     return CUDA_SUCCESS;
   });
 }
-CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
-  return cuEventElapsedTime_v2(milliseconds, start, end);
-}
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) { return cuEventElapsedTime_v2(milliseconds, start, end); }
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event_handle) {
   return entry([&] {
@@ -132,7 +116,6 @@ CUresult cuIpcOpenEventHandle(CUevent* result, CUipcEventHandle handle) {
     require(result != nullptr);
     auto context = usable_context();
     constexpr unsigned flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
-    *result = EventTable::instance().add(
-        std::make_shared<Event>(context, flags, SharedEvent::open(handle)));
+    *result = EventTable::instance().add(std::make_shared<Event>(context, flags, SharedEvent::open(handle)));
   });
 }

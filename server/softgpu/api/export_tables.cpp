@@ -32,14 +32,12 @@ Word slot(F* function) {
 }
 
 enum Table { cudart_table, tools_table, hooks_table, checks_table, relay_table };
-constexpr const char* table_names[] = {"cudart interface", "tools TLS", "runtime callback hooks",
-                                       "context checks", "relay"};
+constexpr const char* table_names[] = {"cudart interface", "tools TLS", "runtime callback hooks", "context checks", "relay"};
 
 template <Table table, size_t index>
 CUresult unknown_slot() noexcept {
   return guarded([] {
-    log_once("slot " + std::to_string(index) + " of the private table '" + table_names[table] +
-             "' is not supported by the software GPU");
+    log_once("slot " + std::to_string(index) + " of the private table '" + table_names[table] + "' is not supported by the software GPU");
     return CUDA_ERROR_NOT_SUPPORTED;
   });
 }
@@ -47,9 +45,7 @@ CUresult unknown_slot() noexcept {
 /// A table that begins with its size, every other slot unknown.
 template <Table table, size_t words>
 std::array<Word, words> make_table() {
-  auto made = []<size_t... i>(std::index_sequence<i...>) {
-    return std::array<Word, words>{slot(&unknown_slot<table, i>)...};
-  }
+  auto made = []<size_t... i>(std::index_sequence<i...>) { return std::array<Word, words>{slot(&unknown_slot<table, i>)...}; }
   (std::make_index_sequence<words>());
   made[0] = reinterpret_cast<Word>(words * sizeof(Word));
   return made;
@@ -95,18 +91,15 @@ CUresult nothing_to_tell() { return CUDA_SUCCESS; }
 
 /// Null and -1 mean the current context.
 std::shared_ptr<Context> storage_context(CUcontext handle) {
-  if (handle == nullptr || handle == reinterpret_cast<CUcontext>(~uintptr_t{0}))
-    return current_context();
+  if (handle == nullptr || handle == reinterpret_cast<CUcontext>(~uintptr_t{0})) return current_context();
   return ContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
 }
 
-CUresult storage_put(CUcontext context, void* key, void* value,
-                     LocalStorage::Destructor destructor) {
+CUresult storage_put(CUcontext context, void* key, void* value, LocalStorage::Destructor destructor) {
   return entry([&] { storage_context(context)->storage.put(key, value, destructor); });
 }
 CUresult storage_remove(CUcontext context, void* key) {
-  return entry(
-      [&] { require(storage_context(context)->storage.remove(key), CUDA_ERROR_INVALID_HANDLE); });
+  return entry([&] { require(storage_context(context)->storage.remove(key), CUDA_ERROR_INVALID_HANDLE); });
 }
 CUresult storage_get(void** value, CUcontext context, void* key) {
   return entry([&] {
@@ -137,11 +130,9 @@ struct Tables {
   std::array<Word, 13> cudart = make_table<cudart_table, 13>();
   std::array<Word, 3> tools = make_table<tools_table, 3>();
   std::array<Word, 7> hooks = make_table<hooks_table, 7>();
-  std::array<Word, 4> storage = {slot(storage_put), slot(storage_remove), slot(storage_get),
-                                 nullptr};
+  std::array<Word, 4> storage = {slot(storage_put), slot(storage_remove), slot(storage_get), nullptr};
   std::array<Word, 15> checks = make_table<checks_table, 15>();
-  std::array<Word, 3> integrity = {reinterpret_cast<Word>(3 * sizeof(Word)), slot(check_integrity),
-                                   slot(integrity_flag)};
+  std::array<Word, 3> integrity = {reinterpret_cast<Word>(3 * sizeof(Word)), slot(check_integrity), slot(integrity_flag)};
   std::array<Word, 4> relay = make_table<relay_table, 4>();
 
   Tables() {
@@ -210,27 +201,13 @@ CUresult cuGetExportTable(const void** table, const CUuuid* id) {
     *table = nullptr;
     require(id != nullptr);
     static const Known known[] = {
-        {{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d,
-          0xf9},
-         tables().cudart.data()},
-        {{0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47, 0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec,
-          0xdc},
-         tables().tools.data()},
-        {{0xa0, 0x94, 0x79, 0x8c, 0x2e, 0x74, 0x2e, 0x74, 0x93, 0xf2, 0x08, 0x00, 0x20, 0x0c, 0x0a,
-          0x66},
-         tables().hooks.data()},
-        {{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95,
-          0x93},
-         tables().storage.data()},
-        {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa,
-          0x7e},
-         tables().checks.data()},
-        {{0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1,
-          0xf2},
-         tables().integrity.data()},
-        {{0xf8, 0xcf, 0xf9, 0x51, 0x21, 0x46, 0x8b, 0x4e, 0xb9, 0xe2, 0xfb, 0x46, 0x9e, 0x7c, 0x0d,
-          0xd9},
-         tables().relay.data()},
+        {{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9}, tables().cudart.data()},
+        {{0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47, 0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec, 0xdc}, tables().tools.data()},
+        {{0xa0, 0x94, 0x79, 0x8c, 0x2e, 0x74, 0x2e, 0x74, 0x93, 0xf2, 0x08, 0x00, 0x20, 0x0c, 0x0a, 0x66}, tables().hooks.data()},
+        {{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93}, tables().storage.data()},
+        {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa, 0x7e}, tables().checks.data()},
+        {{0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2}, tables().integrity.data()},
+        {{0xf8, 0xcf, 0xf9, 0x51, 0x21, 0x46, 0x8b, 0x4e, 0xb9, 0xe2, 0xfb, 0x46, 0x9e, 0x7c, 0x0d, 0xd9}, tables().relay.data()},
     };
     for (const Known& one : known)
       if (std::memcmp(one.id.data(), id->bytes, one.id.size()) == 0) *table = one.table;

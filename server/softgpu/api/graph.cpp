@@ -23,13 +23,9 @@ CUresult graph_entry(Body&& body) noexcept {
   });
 }
 
-std::shared_ptr<Graph> find_graph(CUgraph handle) {
-  return GraphTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE);
-}
+std::shared_ptr<Graph> find_graph(CUgraph handle) { return GraphTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE); }
 
-std::shared_ptr<GraphExec> find_exec(CUgraphExec handle) {
-  return GraphExecTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE);
-}
+std::shared_ptr<GraphExec> find_exec(CUgraphExec handle) { return GraphExecTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE); }
 
 /// The operation of a node that must be of the given kind.
 template <class T>
@@ -40,8 +36,7 @@ T& operation_of(CUgraphNode handle, CUgraphNodeType type) {
 }
 
 template <class Make>
-CUresult add_node(CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies,
-                  size_t dependency_count, Make make) {
+CUresult add_node(CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, size_t dependency_count, Make make) {
   return graph_entry([&] {
     require(result != nullptr);
     auto owner = find_graph(graph);
@@ -86,14 +81,10 @@ std::unique_ptr<Operation> make_host(const CUDA_HOST_NODE_PARAMS* p) {
   return std::make_unique<HostOperation>(p->fn, p->userData);
 }
 
-std::unique_ptr<Operation> make_child(CUgraph handle) {
-  return std::make_unique<ChildGraphOperation>(find_graph(handle)->clone());
-}
+std::unique_ptr<Operation> make_child(CUgraph handle) { return std::make_unique<ChildGraphOperation>(find_graph(handle)->clone()); }
 
 /// A graph cannot become part of itself.
-void require_outside(CUgraph owner, CUgraph child) {
-  require(!find_graph(child)->holds(*find_graph(owner)));
-}
+void require_outside(CUgraph owner, CUgraph child) { require(!find_graph(child)->holds(*find_graph(owner))); }
 
 std::unique_ptr<Operation> make_event_record(CUevent event) {
   return std::make_unique<EventRecordOperation>(EventTable::instance().get(event));
@@ -116,28 +107,20 @@ std::unique_ptr<Operation> make_free(CUdeviceptr address) {
 /// The structures of the newer, generic functions hold those of the older ones with new fields.
 std::unique_ptr<Operation> make_any(CUgraphNodeParams& p) {
   switch (p.type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-      return make_kernel(&p.kernel);
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      require(p.memcpy.flags == 0);
-      return make_copy(&p.memcpy.copyParams, p.memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_KERNEL: return make_kernel(&p.kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: require(p.memcpy.flags == 0); return make_copy(&p.memcpy.copyParams, p.memcpy.copyCtx);
     case CU_GRAPH_NODE_TYPE_MEMSET: {
-      CUDA_MEMSET_NODE_PARAMS plain = {p.memset.dst,         p.memset.pitch, p.memset.value,
-                                       p.memset.elementSize, p.memset.width, p.memset.height};
+      CUDA_MEMSET_NODE_PARAMS plain = {p.memset.dst, p.memset.pitch, p.memset.value, p.memset.elementSize, p.memset.width, p.memset.height};
       return make_memset(&plain, p.memset.ctx);
     }
     case CU_GRAPH_NODE_TYPE_HOST: {
       CUDA_HOST_NODE_PARAMS plain = {p.host.fn, p.host.userData};
       return make_host(&plain);
     }
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-      return make_child(p.graph.graph);
-    case CU_GRAPH_NODE_TYPE_EMPTY:
-      return std::make_unique<EmptyOperation>();
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return make_event_wait(p.eventWait.event);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return make_event_record(p.eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return make_child(p.graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return std::make_unique<EmptyOperation>();
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return make_event_wait(p.eventWait.event);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return make_event_record(p.eventRecord.event);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
       CUDA_MEM_ALLOC_NODE_PARAMS plain = {.poolProps = p.alloc.poolProps,
                                           .accessDescs = p.alloc.accessDescs,
@@ -148,19 +131,15 @@ std::unique_ptr<Operation> make_any(CUgraphNodeParams& p) {
       p.alloc.dptr = alloc->parameters.dptr;
       return alloc;
     }
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      return make_free(p.free.dptr);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return make_free(p.free.dptr);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
-      CUDA_BATCH_MEM_OP_NODE_PARAMS plain = {p.memOp.ctx, p.memOp.count, p.memOp.paramArray,
-                                             p.memOp.flags};
+      CUDA_BATCH_MEM_OP_NODE_PARAMS plain = {p.memOp.ctx, p.memOp.count, p.memOp.paramArray, p.memOp.flags};
       return make_memory_ops(&plain);
     }
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-      throw Failure(CUDA_ERROR_NOT_SUPPORTED);
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: throw Failure(CUDA_ERROR_NOT_SUPPORTED);
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
 
@@ -171,8 +150,7 @@ void replace(CUgraphNode handle, CUgraphNodeType type, std::unique_ptr<Operation
   node->replace(std::move(operation));
 }
 
-CUresult replace_in_exec(CUgraphExec exec, CUgraphNode node,
-                         const std::function<std::unique_ptr<Operation>()>& make) {
+CUresult replace_in_exec(CUgraphExec exec, CUgraphNode node, const std::function<std::unique_ptr<Operation>()>& make) {
   return graph_entry([&] { find_exec(exec)->replace(*find_node(node), make()); });
 }
 
@@ -210,54 +188,47 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* node, CUgraphNode original, CUgraph
 
 // ---- nodes ----
 
-CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                 size_t count, const CUDA_KERNEL_NODE_PARAMS* parameters) {
+CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS* parameters) {
   return add_node(node, graph, dependencies, count, [&] { return make_kernel(parameters); });
 }
-CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                              size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return add_node(node, graph, dependencies, count, [&] { return make_kernel(parameters); });
 }
-CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                              size_t count, const CUDA_MEMCPY3D* parameters, CUcontext context) {
+CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              const CUDA_MEMCPY3D* parameters, CUcontext context) {
   return add_node(node, graph, dependencies, count, [&] { return make_copy(parameters, context); });
 }
-CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                              size_t count, const CUDA_MEMSET_NODE_PARAMS* parameters,
-                              CUcontext context) {
-  return add_node(node, graph, dependencies, count,
-                  [&] { return make_memset(parameters, context); });
+CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
+  return add_node(node, graph, dependencies, count, [&] { return make_memset(parameters, context); });
 }
-CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                            size_t count, const CUDA_HOST_NODE_PARAMS* parameters) {
+CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                            const CUDA_HOST_NODE_PARAMS* parameters) {
   return add_node(node, graph, dependencies, count, [&] { return make_host(parameters); });
 }
-CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                  size_t count, CUgraph child) {
+CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraph child) {
   return add_node(node, graph, dependencies, count, [&] {
     require_outside(graph, child);
     return make_child(child);
   });
 }
-CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                             size_t count) {
-  return add_node(node, graph, dependencies, count,
-                  [] { return std::make_unique<EmptyOperation>(); });
+CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count) {
+  return add_node(node, graph, dependencies, count, [] { return std::make_unique<EmptyOperation>(); });
 }
-CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph,
-                                   const CUgraphNode* dependencies, size_t count, CUevent event) {
+CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUevent event) {
   return add_node(node, graph, dependencies, count, [&] { return make_event_record(event); });
 }
-CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                 size_t count, CUevent event) {
+CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUevent event) {
   return add_node(node, graph, dependencies, count, [&] { return make_event_wait(event); });
 }
-CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                  size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
   return add_node(node, graph, dependencies, count, [&] { return make_memory_ops(parameters); });
 }
-CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   return add_node(node, graph, dependencies, count, [&] {
     require(parameters != nullptr);
     auto alloc = std::make_unique<MemoryAllocOperation>(*parameters);
@@ -265,20 +236,18 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
     return alloc;
   });
 }
-CUresult cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                               size_t count, CUdeviceptr address) {
+CUresult cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
   return add_node(node, graph, dependencies, count, [&] { return make_free(address); });
 }
-CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                        size_t count, CUgraphNodeParams* parameters) {
+CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* parameters) {
   return add_node(node, graph, dependencies, count, [&] {
     require(parameters != nullptr);
     if (parameters->type == CU_GRAPH_NODE_TYPE_GRAPH) require_outside(graph, parameters->graph.graph);
     return make_any(*parameters);
   });
 }
-CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                           const CUgraphEdgeData*, size_t count, CUgraphNodeParams* parameters) {
+CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count,
+                           CUgraphNodeParams* parameters) {
   return cuGraphAddNode(node, graph, dependencies, count, parameters);
 }
 
@@ -317,8 +286,7 @@ void describe_kernel(KernelOperation& kernel, KernelParameters* p) {
 }
 
 /// A new launch of a node keeps what was set by attributes.
-std::unique_ptr<Operation> keep_attributes(std::unique_ptr<Operation> made,
-                                           const KernelOperation& before) {
+std::unique_ptr<Operation> keep_attributes(std::unique_ptr<Operation> made, const KernelOperation& before) {
   auto& kernel = static_cast<KernelOperation&>(*made);
   kernel.mutable_shape().is_cooperative = before.shape().is_cooperative;
   kernel.mutable_shape().priority = before.shape().priority;
@@ -339,13 +307,11 @@ CUresult set_kernel(CUgraphNode node, const KernelParameters* parameters) {
 }
 
 template <class KernelParameters>
-CUresult set_exec_kernel(CUgraphExec exec_handle, CUgraphNode node_handle,
-                         const KernelParameters* parameters) {
+CUresult set_exec_kernel(CUgraphExec exec_handle, CUgraphNode node_handle, const KernelParameters* parameters) {
   return graph_entry([&] {
     auto exec = find_exec(exec_handle);
     GraphNode* node = find_node(node_handle);
-    auto& before =
-        static_cast<KernelOperation&>(exec->operation_of(*node, CU_GRAPH_NODE_TYPE_KERNEL));
+    auto& before = static_cast<KernelOperation&>(exec->operation_of(*node, CU_GRAPH_NODE_TYPE_KERNEL));
     exec->replace(*node, keep_attributes(make_kernel(parameters), before));
   });
 }
@@ -353,29 +319,17 @@ CUresult set_exec_kernel(CUgraphExec exec_handle, CUgraphNode node_handle,
 }  // namespace
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* parameters) {
-  return graph_entry([&] {
-    describe_kernel(operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL), parameters);
-  });
+  return graph_entry([&] { describe_kernel(operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL), parameters); });
 }
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return graph_entry([&] {
-    describe_kernel(operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL), parameters);
-  });
+  return graph_entry([&] { describe_kernel(operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL), parameters); });
 }
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node,
-                                       const CUDA_KERNEL_NODE_PARAMS* parameters) {
-  return set_kernel(node, parameters);
-}
-CUresult cuGraphKernelNodeSetParams(CUgraphNode node,
-                                    const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return set_kernel(node, parameters);
-}
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                           const CUDA_KERNEL_NODE_PARAMS* parameters) {
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) { return set_kernel(node, parameters); }
+CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) { return set_kernel(node, parameters); }
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) {
   return set_exec_kernel(exec, node, parameters);
 }
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                        const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return set_exec_kernel(exec, node, parameters);
 }
 
@@ -391,8 +345,7 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* param
     replace(node, CU_GRAPH_NODE_TYPE_MEMCPY, make_copy(parameters, before.node_context));
   });
 }
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                        const CUDA_MEMCPY3D* parameters, CUcontext context) {
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters, CUcontext context) {
   return replace_in_exec(exec, node, [&] { return make_copy(parameters, context); });
 }
 
@@ -408,9 +361,7 @@ CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PAR
     replace(node, CU_GRAPH_NODE_TYPE_MEMSET, make_memset(parameters, before.node_context));
   });
 }
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                        const CUDA_MEMSET_NODE_PARAMS* parameters,
-                                        CUcontext context) {
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
   return replace_in_exec(exec, node, [&] { return make_memset(parameters, context); });
 }
 
@@ -424,8 +375,7 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* param
 CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS* parameters) {
   return graph_entry([&] { replace(node, CU_GRAPH_NODE_TYPE_HOST, make_host(parameters)); });
 }
-CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                      const CUDA_HOST_NODE_PARAMS* parameters) {
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* parameters) {
   return replace_in_exec(exec, node, [&] { return make_host(parameters); });
 }
 
@@ -445,13 +395,11 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, 
 CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent* event) {
   return graph_entry([&] {
     require(event != nullptr);
-    *event = reinterpret_cast<CUevent>(
-        operation_of<EventRecordOperation>(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD).event.get());
+    *event = reinterpret_cast<CUevent>(operation_of<EventRecordOperation>(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD).event.get());
   });
 }
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
-  return graph_entry(
-      [&] { replace(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, make_event_record(event)); });
+  return graph_entry([&] { replace(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, make_event_record(event)); });
 }
 CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
   return replace_in_exec(exec, node, [&] { return make_event_record(event); });
@@ -459,8 +407,7 @@ CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, 
 CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent* event) {
   return graph_entry([&] {
     require(event != nullptr);
-    *event = reinterpret_cast<CUevent>(
-        operation_of<EventWaitOperation>(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT).event.get());
+    *event = reinterpret_cast<CUevent>(operation_of<EventWaitOperation>(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT).event.get());
   });
 }
 CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
@@ -470,22 +417,17 @@ CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CU
   return replace_in_exec(exec, node, [&] { return make_event_wait(event); });
 }
 
-CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node,
-                                        CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
   return graph_entry([&] {
     require(parameters != nullptr);
     auto& ops = operation_of<MemoryOpsOperation>(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
-    *parameters = {ops.node_context, static_cast<unsigned>(ops.ops.size()), ops.ops.data(),
-                   ops.flags};
+    *parameters = {ops.node_context, static_cast<unsigned>(ops.ops.size()), ops.ops.data(), ops.flags};
   });
 }
-CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node,
-                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
-  return graph_entry(
-      [&] { replace(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, make_memory_ops(parameters)); });
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
+  return graph_entry([&] { replace(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, make_memory_ops(parameters)); });
 }
-CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
   return replace_in_exec(exec, node, [&] { return make_memory_ops(parameters); });
 }
 
@@ -508,8 +450,7 @@ CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
     replace(node, parameters->type, make_any(*parameters));
   });
 }
-CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                  CUgraphNodeParams* parameters) {
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* parameters) {
   return replace_in_exec(exec, node, [&] {
     require(parameters != nullptr);
     return make_any(*parameters);
@@ -518,19 +459,14 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node,
 
 // ---- attributes of kernel nodes ----
 
-CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
-                                       CUkernelNodeAttrValue* value) {
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
   return graph_entry([&] {
     require(value != nullptr);
     auto& kernel = operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL);
     *value = {};
     switch (id) {
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        value->cooperative = kernel.shape().is_cooperative;
-        return;
-      case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-        value->priority = kernel.shape().priority;
-        return;
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: value->cooperative = kernel.shape().is_cooperative; return;
+      case CU_LAUNCH_ATTRIBUTE_PRIORITY: value->priority = kernel.shape().priority; return;
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
         if (!kernel.shape().is_cluster_given) return;
         value->clusterDim.x = kernel.shape().cluster.x;
@@ -540,28 +476,21 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-        return;
-      default:
-        throw Failure(CUDA_ERROR_INVALID_VALUE);
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: return;
+      default: throw Failure(CUDA_ERROR_INVALID_VALUE);
     }
   });
 }
 
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
-                                       const CUkernelNodeAttrValue* value) {
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
   return graph_entry([&] {
     require(value != nullptr);
     auto& kernel = operation_of<KernelOperation>(node, CU_GRAPH_NODE_TYPE_KERNEL);
     LaunchShape before = kernel.shape();
     LaunchShape& shape = kernel.mutable_shape();
     switch (id) {
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        shape.is_cooperative = value->cooperative != 0;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-        shape.priority = value->priority;
-        break;
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: shape.is_cooperative = value->cooperative != 0; break;
+      case CU_LAUNCH_ATTRIBUTE_PRIORITY: shape.priority = value->priority; break;
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
         shape.is_cluster_given = value->clusterDim.x != 0;
         shape.cluster = {value->clusterDim.x, value->clusterDim.y, value->clusterDim.z};
@@ -570,10 +499,8 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-        return;
-      default:
-        throw Failure(CUDA_ERROR_INVALID_VALUE);
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: return;
+      default: throw Failure(CUDA_ERROR_INVALID_VALUE);
     }
     try {
       kernel.check();
@@ -613,17 +540,13 @@ void give_list(size_t available, bool wants_entries, size_t* count, Write write)
 }
 
 void give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
-  give_list(nodes.size(), out != nullptr, count,
-            [&](size_t i, bool exists) { out[i] = exists ? nodes[i]->handle() : nullptr; });
+  give_list(nodes.size(), out != nullptr, count, [&](size_t i, bool exists) { out[i] = exists ? nodes[i]->handle() : nullptr; });
 }
 
-bool is_plain(const CUgraphEdgeData& data) {
-  return data.from_port == 0 && data.to_port == 0 && data.type == 0;
-}
+bool is_plain(const CUgraphEdgeData& data) { return data.from_port == 0 && data.to_port == 0 && data.type == 0; }
 
 /// Functions without edge data refuse edges that have any.
-void give_edges(const std::vector<GraphNode::Edge>& edges, CUgraphNode* nodes,
-                CUgraphEdgeData* data, size_t* count) {
+void give_edges(const std::vector<GraphNode::Edge>& edges, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
   if (nodes != nullptr && data == nullptr)
     for (const GraphNode::Edge& edge : edges) require(is_plain(edge.data), CUDA_ERROR_LOSSY_QUERY);
   give_list(edges.size(), nodes != nullptr, count, [&](size_t i, bool exists) {
@@ -632,8 +555,7 @@ void give_edges(const std::vector<GraphNode::Edge>& edges, CUgraphNode* nodes,
   });
 }
 
-CUresult get_all_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data,
-                       size_t* count) {
+CUresult get_all_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
   return graph_entry([&] {
     require((from == nullptr) == (to == nullptr));
     auto graph = find_graph(handle);
@@ -650,18 +572,15 @@ CUresult get_all_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgra
   });
 }
 
-CUresult add_dependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
-                          const CUgraphEdgeData* data, size_t count) {
+CUresult add_dependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data, size_t count) {
   return graph_entry([&] {
     auto graph = find_graph(handle);
     auto sources = find_nodes(from, count), targets = find_nodes(to, count);
-    for (size_t i = 0; i < count; ++i)
-      graph->add_edge(sources[i], targets[i], data != nullptr ? data[i] : CUgraphEdgeData{});
+    for (size_t i = 0; i < count; ++i) graph->add_edge(sources[i], targets[i], data != nullptr ? data[i] : CUgraphEdgeData{});
   });
 }
 
-CUresult remove_dependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
-                             size_t count) {
+CUresult remove_dependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   return graph_entry([&] {
     auto graph = find_graph(handle);
     auto sources = find_nodes(from, count), targets = find_nodes(to, count);
@@ -689,38 +608,32 @@ CUresult cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) 
 CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
   return get_all_edges(graph, from, to, nullptr, count);
 }
-CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to,
-                            CUgraphEdgeData* data, size_t* count) {
+CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
   return get_all_edges(graph, from, to, data, count);
 }
 CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
   return graph_entry([&] { give_edges(find_node(node)->dependencies(), nodes, nullptr, count); });
 }
-CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* data,
-                                       size_t* count) {
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
   return graph_entry([&] { give_edges(find_node(node)->dependencies(), nodes, data, count); });
 }
 CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
   return graph_entry([&] { give_edges(find_node(node)->dependents(), nodes, nullptr, count); });
 }
-CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes,
-                                         CUgraphEdgeData* data, size_t* count) {
+CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
   return graph_entry([&] { give_edges(find_node(node)->dependents(), nodes, data, count); });
 }
-CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-                                size_t count) {
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   return add_dependencies(graph, from, to, nullptr, count);
 }
-CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-                                   const CUgraphEdgeData* data, size_t count) {
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data,
+                                   size_t count) {
   return add_dependencies(graph, from, to, data, count);
 }
-CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-                                   size_t count) {
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   return remove_dependencies(graph, from, to, count);
 }
-CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-                                      const CUgraphEdgeData*, size_t count) {
+CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*, size_t count) {
   return remove_dependencies(graph, from, to, count);
 }
 
@@ -731,11 +644,9 @@ CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
     std::ofstream file(path);
     require(file.good(), CUDA_ERROR_OPERATING_SYSTEM);
     file << "digraph dot {\n";
+    for (const auto& node : graph->nodes()) file << "  node" << node->id() << " [label=\"type " << node->type() << "\"];\n";
     for (const auto& node : graph->nodes())
-      file << "  node" << node->id() << " [label=\"type " << node->type() << "\"];\n";
-    for (const auto& node : graph->nodes())
-      for (const GraphNode::Edge& edge : node->dependents())
-        file << "  node" << node->id() << " -> node" << edge.node->id() << ";\n";
+      for (const GraphNode::Edge& edge : node->dependents()) file << "  node" << node->id() << " -> node" << edge.node->id() << ";\n";
     file << "}\n";
   });
 }
@@ -745,16 +656,14 @@ CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
 namespace {
 
 constexpr unsigned long long instantiate_flags_known =
-    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
-    CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 CUresult instantiate(CUgraphExec* result, CUgraph graph, unsigned long long flags) {
   return graph_entry([&] {
     require(result != nullptr);
     require(!(flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH), CUDA_ERROR_NOT_SUPPORTED);
     require((flags & ~instantiate_flags_known) == 0);
-    *result =
-        GraphExecTable::instance().add(std::make_shared<GraphExec>(*find_graph(graph), flags));
+    *result = GraphExecTable::instance().add(std::make_shared<GraphExec>(*find_graph(graph), flags));
   });
 }
 
@@ -776,18 +685,15 @@ CUresult upload(CUgraphExec exec, CUstream handle, bool per_thread) {
   });
 }
 
-CUresult instantiate_with_parameters(CUgraphExec* exec, CUgraph graph,
-                                     CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+CUresult instantiate_with_parameters(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = instantiate(exec, graph, parameters->flags);
   parameters->hErrNode_out = nullptr;
-  parameters->result_out =
-      result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+  parameters->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
   return result;
 }
 
-CUresult instantiate_with_log(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
-                              size_t log_bytes) {
+CUresult instantiate_with_log(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log, size_t log_bytes) {
   if (error_node != nullptr) *error_node = nullptr;
   if (log != nullptr && log_bytes != 0) log[0] = '\0';
   return instantiate(exec, graph, 0);
@@ -795,23 +701,17 @@ CUresult instantiate_with_log(CUgraphExec* exec, CUgraph graph, CUgraphNode* err
 
 }  // namespace
 
-CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
-                            size_t log_bytes) {
+CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log, size_t log_bytes) {
   return instantiate_with_log(exec, graph, error_node, log, log_bytes);
 }
-CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
-                               size_t log_bytes) {
+CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log, size_t log_bytes) {
   return instantiate_with_log(exec, graph, error_node, log, log_bytes);
 }
-CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
-  return instantiate(exec, graph, flags);
-}
-CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
-                                      CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) { return instantiate(exec, graph, flags); }
+CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   return instantiate_with_parameters(exec, graph, parameters);
 }
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph,
-                                           CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   return instantiate_with_parameters(exec, graph, parameters);
 }
 
@@ -824,16 +724,10 @@ CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t* flags) {
     *flags = find_exec(exec)->flags();
   });
 }
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  return launch_graph(exec, stream, false);
-}
-CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-  return launch_graph(exec, stream, true);
-}
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return launch_graph(exec, stream, false); }
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return launch_graph(exec, stream, true); }
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) { return upload(exec, stream, false); }
-CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-  return upload(exec, stream, true);
-}
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) { return upload(exec, stream, true); }
 
 CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, unsigned int enabled) {
   return graph_entry([&] { find_exec(exec)->set_enabled(*find_node(node), enabled != 0); });
@@ -855,8 +749,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
     require(failure.result == CU_GRAPH_EXEC_UPDATE_SUCCESS, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   });
 }
-CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
-                           CUgraphExecUpdateResult* update_result) {
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* update_result) {
   CUgraphExecUpdateResultInfo info = {};
   CUresult result = cuGraphExecUpdate_v2(exec, graph, &info);
   if (error_node != nullptr) *error_node = info.errorNode;
@@ -866,34 +759,26 @@ CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_n
 
 // ---- memory of graphs ----
 
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
-                                      void* value) {
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
   return entry([&] {
     require(value != nullptr);
     Driver::get().device(device);
     auto* bytes = static_cast<cuuint64_t*>(value);
     switch (attribute) {
       case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-      case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-        *bytes = graph_memory_bytes(device, true);
-        return;
+      case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *bytes = graph_memory_bytes(device, true); return;
       case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-      case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-        *bytes = graph_memory_bytes(device, false);
-        return;
-      default:
-        throw Failure(CUDA_ERROR_INVALID_VALUE);
+      case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *bytes = graph_memory_bytes(device, false); return;
+      default: throw Failure(CUDA_ERROR_INVALID_VALUE);
     }
   });
 }
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
-                                      void* value) {
+CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
   return entry([&] {
     require(value != nullptr);
     Driver::get().device(device);
     // Only the high water marks can be set, to zero; they follow what is there now.
-    require(attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH ||
-            attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
+    require(attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
     require(*static_cast<cuuint64_t*>(value) == 0);
   });
 }
@@ -903,8 +788,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
 
 // ---- objects of the program ----
 
-CUresult cuUserObjectCreate(CUuserObject* result, void* object, CUhostFn destroy,
-                            unsigned int count, unsigned int flags) {
+CUresult cuUserObjectCreate(CUuserObject* result, void* object, CUhostFn destroy, unsigned int count, unsigned int flags) {
   return graph_entry([&] {
     require(result != nullptr && destroy != nullptr && count != 0);
     require(flags == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
@@ -929,8 +813,7 @@ CUresult cuUserObjectRelease(CUuserObject handle, unsigned int count) {
   });
 }
 
-CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject handle, unsigned int count,
-                                 unsigned int flags) {
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject handle, unsigned int count, unsigned int flags) {
   return graph_entry([&] {
     require(count != 0 && (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE}) == 0);
     auto object = UserObjectTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE);

@@ -10,9 +10,7 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-Multiprocessors all_of(Device& device) {
-  return {device.ordinal(), 0, static_cast<unsigned>(device.multiprocessor_count()), 0};
-}
+Multiprocessors all_of(Device& device) { return {device.ordinal(), 0, static_cast<unsigned>(device.multiprocessor_count()), 0}; }
 
 Multiprocessors all_of(const Context& context) {
   auto green = green_of(context);
@@ -43,20 +41,14 @@ CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevRes
   });
 }
 
-CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
-                                  CUdevResourceType type) {
-  return entry([&] {
-    give(resource, type,
-         GreenContextTable::instance().get(green, CUDA_ERROR_INVALID_CONTEXT)->processors);
-  });
+CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
+  return entry([&] { give(resource, type, GreenContextTable::instance().get(green, CUDA_ERROR_INVALID_CONTEXT)->processors); });
 }
 
-CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int* count,
-                                     const CUdevResource* input, CUdevResource* rest,
+CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int* count, const CUdevResource* input, CUdevResource* rest,
                                      unsigned int flags, unsigned int smallest) {
   return entry([&] {
-    constexpr unsigned flags_known = CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING |
-                                     CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
+    constexpr unsigned flags_known = CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING | CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
     require(count != nullptr && input != nullptr && (flags & ~flags_known) == 0);
     Multiprocessors whole = from_resource(*input);
     require(whole.split == 0, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
@@ -69,25 +61,20 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int* count,
     require(possible != 0, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
     unsigned made = groups == nullptr ? possible : std::min(*count, possible);
     unsigned split = next_split();
-    for (unsigned i = 0; groups != nullptr && i < made; ++i)
-      groups[i] = to_resource({whole.device, whole.first + i * part, part, split});
-    if (rest != nullptr)
-      *rest = to_resource(
-          {whole.device, whole.first + made * part, whole.count - made * part, split});
+    for (unsigned i = 0; groups != nullptr && i < made; ++i) groups[i] = to_resource({whole.device, whole.first + i * part, part, split});
+    if (rest != nullptr) *rest = to_resource({whole.device, whole.first + made * part, whole.count - made * part, split});
     *count = made;
   });
 }
 
-CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource* resources,
-                                   unsigned int count) {
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource* resources, unsigned int count) {
   return entry([&] {
     require(description != nullptr && resources != nullptr && count != 0);
     auto made = std::make_shared<ResourceDescription>();
     made->processors = from_resource(resources[0]);
     for (unsigned i = 1; i < count; ++i) {
       Multiprocessors more = from_resource(resources[i]);
-      require(more.device == made->processors.device && more.split != 0 &&
-                  more.split == made->processors.split,
+      require(more.device == made->processors.device && more.split != 0 && more.split == made->processors.split,
               CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
       made->processors.count += more.count;
     }
@@ -95,8 +82,7 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource
   });
 }
 
-CUresult cuGreenCtxCreate(CUgreenCtx* result, CUdevResourceDesc description, CUdevice device,
-                          unsigned int flags) {
+CUresult cuGreenCtxCreate(CUgreenCtx* result, CUdevResourceDesc description, CUdevice device, unsigned int flags) {
   CUcontext primary = nullptr;
   CUresult retained = entry([&] {
     require(result != nullptr && flags == CU_GREEN_CTX_DEFAULT_STREAM);
@@ -125,16 +111,14 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
   CUresult found = entry([&] {
     green = GreenContextTable::instance().remove(handle);
     bool was_one = DestroyedGreenContexts::instance().has(handle);
-    require(green != nullptr,
-            was_one ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT);
+    require(green != nullptr, was_one ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT);
     DestroyedGreenContexts::instance().add(handle);
     CUcontext context = green->context->handle();
     ContextTable::instance().remove(context);
     if (current_handle() == context) pop_current();
     green->context->destroy();
   });
-  return found != CUDA_SUCCESS ? found
-                               : cuDevicePrimaryCtxRelease_v2(green->context->device().ordinal());
+  return found != CUDA_SUCCESS ? found : cuDevicePrimaryCtxRelease_v2(green->context->device().ordinal());
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx handle) {
@@ -152,8 +136,7 @@ CUresult cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
   });
 }
 
-CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx handle, unsigned int flags,
-                                int priority) {
+CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx handle, unsigned int flags, int priority) {
   return entry([&] {
     require(stream != nullptr && flags == CU_STREAM_NON_BLOCKING);
     auto green = GreenContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
@@ -164,12 +147,10 @@ CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx handle, unsigned in
 
 CUresult cuGreenCtxRecordEvent(CUgreenCtx handle, CUevent event) {
   auto green = GreenContextTable::instance().find(handle);
-  return green != nullptr ? cuCtxRecordEvent(green->context->handle(), event)
-                          : CUDA_ERROR_INVALID_CONTEXT;
+  return green != nullptr ? cuCtxRecordEvent(green->context->handle(), event) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuGreenCtxWaitEvent(CUgreenCtx handle, CUevent event) {
   auto green = GreenContextTable::instance().find(handle);
-  return green != nullptr ? cuCtxWaitEvent(green->context->handle(), event)
-                          : CUDA_ERROR_INVALID_CONTEXT;
+  return green != nullptr ? cuCtxWaitEvent(green->context->handle(), event) : CUDA_ERROR_INVALID_CONTEXT;
 }

@@ -10,8 +10,7 @@ using namespace fargpu::softgpu;
 namespace {
 
 void set_bytes(CUfunction function, int offset, const void* bytes, size_t count) {
-  require(offset >= 0 && bytes != nullptr &&
-          static_cast<size_t>(offset) + count <= parameter_bytes_max);
+  require(offset >= 0 && bytes != nullptr && static_cast<size_t>(offset) + count <= parameter_bytes_max);
   find_function(function)->change_legacy([&](LegacyLaunch& legacy) {
     size_t end = static_cast<size_t>(offset) + count;
     if (legacy.parameters.size() < end) legacy.parameters.resize(end);
@@ -31,11 +30,9 @@ CUresult launch(CUfunction function, int width, int height, CUstream stream) {
   if (result != CUDA_SUCCESS) return result;
   size_t bytes = legacy.parameter_bytes;
   legacy.parameters.resize(std::max<size_t>(bytes, 1));
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(),
-                   CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-  return cuLaunchKernel(function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1,
-                        legacy.block[0], legacy.block[1], legacy.block[2], legacy.shared_bytes,
-                        stream, nullptr, extra);
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  return cuLaunchKernel(function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0], legacy.block[1],
+                        legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
 }
 
 }  // namespace
@@ -50,17 +47,13 @@ CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
 }
 
 CUresult cuFuncSetSharedSize(CUfunction function, unsigned int bytes) {
-  return entry([&] {
-    find_function(function)->change_legacy(
-        [&](LegacyLaunch& legacy) { legacy.shared_bytes = bytes; });
-  });
+  return entry([&] { find_function(function)->change_legacy([&](LegacyLaunch& legacy) { legacy.shared_bytes = bytes; }); });
 }
 
 CUresult cuParamSetSize(CUfunction function, unsigned int bytes) {
   return entry([&] {
     require(bytes <= parameter_bytes_max);
-    find_function(function)->change_legacy(
-        [&](LegacyLaunch& legacy) { legacy.parameter_bytes = bytes; });
+    find_function(function)->change_legacy([&](LegacyLaunch& legacy) { legacy.parameter_bytes = bytes; });
   });
 }
 
@@ -85,10 +78,6 @@ CUresult cuParamSetTexRef(CUfunction function, int unit, CUtexref) {
 
 CUresult cuLaunch(CUfunction function) { return launch(function, 1, 1, nullptr); }
 
-CUresult cuLaunchGrid(CUfunction function, int width, int height) {
-  return launch(function, width, height, nullptr);
-}
+CUresult cuLaunchGrid(CUfunction function, int width, int height) { return launch(function, width, height, nullptr); }
 
-CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
-  return launch(function, width, height, stream);
-}
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) { return launch(function, width, height, stream); }

@@ -13,13 +13,10 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-std::shared_ptr<MemoryPool> find_pool(CUmemoryPool handle) {
-  return MemoryPoolTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE);
-}
+std::shared_ptr<MemoryPool> find_pool(CUmemoryPool handle) { return MemoryPoolTable::instance().get(handle, CUDA_ERROR_INVALID_VALUE); }
 
 /// While a stream is captured an allocation becomes a node, with memory of the graph.
-CUdeviceptr capture_allocation(const std::shared_ptr<Stream>& stream, const MemoryPool& pool,
-                               size_t bytes) {
+CUdeviceptr capture_allocation(const std::shared_ptr<Stream>& stream, const MemoryPool& pool, size_t bytes) {
   CUDA_MEM_ALLOC_NODE_PARAMS parameters = {};
   parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, pool.device()};
@@ -30,8 +27,7 @@ CUdeviceptr capture_allocation(const std::shared_ptr<Stream>& stream, const Memo
   return address;
 }
 
-CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool_handle, CUstream handle,
-                  bool per_thread) {
+CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool_handle, CUstream handle, bool per_thread) {
   return entry([&] {
     require(address != nullptr);
     auto stream = find_stream(handle, per_thread);
@@ -95,40 +91,30 @@ CUresult free_in_order(CUdeviceptr address, CUstream handle, bool per_thread) {
 
 }  // namespace
 
-CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
-  return allocate(address, bytes, nullptr, stream, false);
-}
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) { return allocate(address, bytes, nullptr, stream, false); }
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
   return allocate(address, bytes, nullptr, stream, true);
 }
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
-                                 CUstream stream) {
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return allocate(address, bytes, pool, stream, false);
 }
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
-                                      CUstream stream) {
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return allocate(address, bytes, pool, stream, true);
 }
-CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  return free_in_order(address, stream, false);
-}
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
-  return free_in_order(address, stream, true);
-}
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) { return free_in_order(address, stream, false); }
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) { return free_in_order(address, stream, true); }
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   return entry([&] {
     require(pool != nullptr && properties != nullptr);
     require(properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED);
-    require(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE,
+    require(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE,
             CUDA_ERROR_NOT_SUPPORTED);
     int device = properties->location.id;
     require(device >= 0 && device < Driver::get().device_count());
-    *pool =
-        MemoryPoolTable::instance().add(std::make_shared<MemoryPool>(device, properties->maxSize));
+    *pool = MemoryPoolTable::instance().add(std::make_shared<MemoryPool>(device, properties->maxSize));
   });
 }
 
@@ -175,28 +161,15 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     auto* number = static_cast<int*>(value);
     auto* bytes = static_cast<cuuint64_t*>(value);
     switch (attribute) {
-      case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-        *number = pool->reuse_follow_event;
-        return;
-      case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-        *number = pool->reuse_opportunistic;
-        return;
-      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-        *number = pool->reuse_internal;
-        return;
-      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        *bytes = pool->release_threshold;
-        return;
+      case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: *number = pool->reuse_follow_event; return;
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: *number = pool->reuse_opportunistic; return;
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *number = pool->reuse_internal; return;
+      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *bytes = pool->release_threshold; return;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        *bytes = pool->used_bytes();
-        return;
+      case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *bytes = pool->used_bytes(); return;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        *bytes = pool->used_high;
-        return;
-      default:
-        throw Failure(CUDA_ERROR_INVALID_VALUE);
+      case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *bytes = pool->used_high; return;
+      default: throw Failure(CUDA_ERROR_INVALID_VALUE);
     }
   });
 }
@@ -207,25 +180,16 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     auto pool = find_pool(handle);
     int number = *static_cast<int*>(value);
     switch (attribute) {
-      case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-        pool->reuse_follow_event = number;
-        return;
-      case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-        pool->reuse_opportunistic = number;
-        return;
-      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-        pool->reuse_internal = number;
-        return;
-      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        pool->release_threshold = *static_cast<cuuint64_t*>(value);
-        return;
+      case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: pool->reuse_follow_event = number; return;
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: pool->reuse_opportunistic = number; return;
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool->reuse_internal = number; return;
+      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold = *static_cast<cuuint64_t*>(value); return;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         require(*static_cast<cuuint64_t*>(value) == 0);
         pool->used_high = pool->used_bytes();
         return;
-      default:
-        throw Failure(CUDA_ERROR_INVALID_VALUE);
+      default: throw Failure(CUDA_ERROR_INVALID_VALUE);
     }
   });
 }
@@ -250,8 +214,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* descript
   });
 }
 
-CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
-                            CUmemLocation* location) {
+CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
   return entry([&] {
     require(flags != nullptr && location != nullptr);
     require(location->type == CU_MEM_LOCATION_TYPE_DEVICE);

@@ -11,8 +11,7 @@ using namespace fargpu::softgpu;
 namespace {
 
 template <class Data>
-CUresult load_module(CUmodule* result, unsigned option_count, const CUjit_option* options,
-                     void** values, Data data) {
+CUresult load_module(CUmodule* result, unsigned option_count, const CUjit_option* options, void** values, Data data) {
   return entry([&] {
     require(result != nullptr);
     auto context = usable_context();
@@ -37,8 +36,7 @@ std::string name_of(const char* name) {
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return load_module(module, 0, nullptr, nullptr, [&] { return image; });
 }
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int option_count,
-                            CUjit_option* options, void** values) {
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int option_count, CUjit_option* options, void** values) {
   return load_module(module, option_count, options, values, [&] { return image; });
 }
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
@@ -85,8 +83,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count, C
   return entry([&] {
     require(functions != nullptr && count != 0);
     auto module = find_module(handle);
-    for (unsigned i = 0; i < count && i < module->functions().size(); ++i)
-      functions[i] = module->functions()[i]->handle();
+    for (unsigned i = 0; i < count && i < module->functions().size(); ++i) functions[i] = module->functions()[i]->handle();
   });
 }
 
@@ -99,8 +96,7 @@ void give_global(const Module::Global& global, CUdeviceptr* address, size_t* byt
 
 }  // namespace
 
-CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module,
-                              const char* name) {
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) {
   return entry([&] {
     require(address != nullptr || bytes != nullptr);
     give_global(find_module(module)->global(name_of(name)), address, bytes);
@@ -128,9 +124,8 @@ CUresult cuModuleGetSurfRef(CUsurfref*, CUmodule module, const char* name) {
 namespace {
 
 template <class Data>
-CUresult load_library(CUlibrary* result, const CUjit_option* options, void** values,
-                      unsigned option_count, const CUlibraryOption* library_options,
-                      unsigned library_option_count, Data data) {
+CUresult load_library(CUlibrary* result, const CUjit_option* options, void** values, unsigned option_count,
+                      const CUlibraryOption* library_options, unsigned library_option_count, Data data) {
   return entry([&] {
     require(result != nullptr);
     require(library_options != nullptr || library_option_count == 0);
@@ -150,30 +145,22 @@ CUresult load_library(CUlibrary* result, const CUjit_option* options, void** val
   });
 }
 
-std::shared_ptr<Library> find_library(CUlibrary handle) {
-  return LibraryTable::instance().get(handle);
-}
+std::shared_ptr<Library> find_library(CUlibrary handle) { return LibraryTable::instance().get(handle); }
 std::shared_ptr<Kernel> find_kernel(CUkernel handle) { return KernelTable::instance().get(handle); }
 
 }  // namespace
 
-CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* options,
-                           void** values, unsigned int option_count,
-                           CUlibraryOption* library_options, void**,
-                           unsigned int library_option_count) {
-  return load_library(library, options, values, option_count, library_options, library_option_count,
-                      [&] { return image; });
+CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* options, void** values, unsigned int option_count,
+                           CUlibraryOption* library_options, void**, unsigned int library_option_count) {
+  return load_library(library, options, values, option_count, library_options, library_option_count, [&] { return image; });
 }
-CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options,
-                               void** values, unsigned int option_count,
-                               CUlibraryOption* library_options, void**,
-                               unsigned int library_option_count) {
+CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options, void** values, unsigned int option_count,
+                               CUlibraryOption* library_options, void**, unsigned int library_option_count) {
   std::string contents;
-  return load_library(library, options, values, option_count, library_options, library_option_count,
-                      [&]() -> const void* {
-                        contents = read_image_file(path);
-                        return contents.c_str();
-                      });
+  return load_library(library, options, values, option_count, library_options, library_option_count, [&]() -> const void* {
+    contents = read_image_file(path);
+    return contents.c_str();
+  });
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {
@@ -203,8 +190,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count, CUlibr
   return entry([&] {
     require(kernels != nullptr && count != 0);
     auto library = find_library(handle);
-    for (unsigned i = 0; i < count && i < library->kernels().size(); ++i)
-      kernels[i] = library->kernels()[i]->handle();
+    for (unsigned i = 0; i < count && i < library->kernels().size(); ++i) kernels[i] = library->kernels()[i]->handle();
   });
 }
 
@@ -215,23 +201,19 @@ CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
   });
 }
 
-CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
-                            const char* name) {
+CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
   return entry([&] {
     require(address != nullptr || bytes != nullptr);
-    give_global(find_library(library)->module_in(usable_context())->global(name_of(name)), address,
-                bytes);
+    give_global(find_library(library)->module_in(usable_context())->global(name_of(name)), address, bytes);
   });
 }
 
 /// It needs no context: CUDA's runtime asks before it has one. Memory of a variable is some
 /// context's here, and then that of the first device.
-CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
-                             const char* name) {
+CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
   return entry([&] {
     require(address != nullptr || bytes != nullptr);
-    auto context = current_handle() != nullptr ? usable_context()
-                                               : Driver::get().device(0).primary_context();
+    auto context = current_handle() != nullptr ? usable_context() : Driver::get().device(0).primary_context();
     if (current_handle() == nullptr) {
       std::lock_guard lock(context->primary_mutex);
       context->revive();
@@ -266,8 +248,7 @@ CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel kernel) {
   });
 }
 
-CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel handle,
-                              CUdevice device) {
+CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel handle, CUdevice device) {
   return entry([&] {
     require(value != nullptr);
     Driver::get().device(device);
@@ -276,8 +257,7 @@ CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkern
   });
 }
 
-CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
-                              CUdevice device) {
+CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
   return entry([&] {
     Driver::get().device(device);
     find_kernel(kernel)->set(attribute, value, device);
@@ -340,8 +320,7 @@ CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
 
 CUresult cuFuncSetSharedMemConfig(CUfunction function, CUsharedconfig config) {
   return entry([&] {
-    require(config >= CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE &&
-            config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE);
+    require(config >= CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE && config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE);
     find_function(function);
   });
 }
@@ -389,39 +368,32 @@ using LinkerTable = HandleTable<Linker, CUlinkState>;
 void add_input(Linker& linker, CUjitInputType type, const void* data, size_t bytes) {
   switch (type) {
     case CU_JIT_INPUT_PTX:
-    case CU_JIT_INPUT_FATBINARY:
-      break;
+    case CU_JIT_INPUT_FATBINARY: break;
     // Compiled code is not for this device.
     case CU_JIT_INPUT_CUBIN:
     case CU_JIT_INPUT_OBJECT:
-    case CU_JIT_INPUT_LIBRARY:
-      break;
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    case CU_JIT_INPUT_LIBRARY: break;
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
-  for (std::string& text : texts_of(data, bytes, linker.options))
-    linker.texts.push_back(std::move(text));
+  for (std::string& text : texts_of(data, bytes, linker.options)) linker.texts.push_back(std::move(text));
 }
 
 }  // namespace
 
-CUresult cuLinkCreate_v2(unsigned int option_count, CUjit_option* options, void** values,
-                         CUlinkState* state) {
+CUresult cuLinkCreate_v2(unsigned int option_count, CUjit_option* options, void** values, CUlinkState* state) {
   return entry([&] {
     require(state != nullptr);
     usable_context();
-    *state = LinkerTable::instance().add(
-        std::make_shared<Linker>(JitOptions(option_count, options, values)));
+    *state = LinkerTable::instance().add(std::make_shared<Linker>(JitOptions(option_count, options, values)));
   });
 }
 
-CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes,
-                          const char*, unsigned int, CUjit_option*, void**) {
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes, const char*, unsigned int, CUjit_option*,
+                          void**) {
   return entry([&] { add_input(*LinkerTable::instance().get(state), type, data, bytes); });
 }
 
-CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int,
-                          CUjit_option*, void**) {
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int, CUjit_option*, void**) {
   return entry([&] {
     auto linker = LinkerTable::instance().get(state);
     std::string contents = read_image_file(path);
@@ -442,7 +414,5 @@ CUresult cuLinkComplete(CUlinkState state, void** image, size_t* bytes) {
 }
 
 CUresult cuLinkDestroy(CUlinkState state) {
-  return entry([&] {
-    require(LinkerTable::instance().remove(state) != nullptr, CUDA_ERROR_INVALID_HANDLE);
-  });
+  return entry([&] { require(LinkerTable::instance().remove(state) != nullptr, CUDA_ERROR_INVALID_HANDLE); });
 }

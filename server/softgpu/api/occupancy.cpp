@@ -10,39 +10,33 @@ using namespace fargpu::softgpu;
 
 namespace {
 
-CUresult active_blocks(int* result, CUfunction handle, int block_size, size_t dynamic_bytes,
-                       unsigned flags) {
+CUresult active_blocks(int* result, CUfunction handle, int block_size, size_t dynamic_bytes, unsigned flags) {
   return entry([&] {
     require(result != nullptr && block_size > 0);
     require(flags == CU_OCCUPANCY_DEFAULT || flags == CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE);
     auto function = find_function(handle);
-    int threads_max =
-        function->settings().get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function->kernel());
+    int threads_max = function->settings().get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function->kernel());
     *result = block_size > threads_max
                   ? 0
-                  : static_cast<int>(blocks_per_multiprocessor(
-                        function->kernel(), static_cast<uint64_t>(block_size), dynamic_bytes));
+                  : static_cast<int>(blocks_per_multiprocessor(function->kernel(), static_cast<uint64_t>(block_size), dynamic_bytes));
   });
 }
 
 /// The block size that fills a multiprocessor best, the largest of equals.
-CUresult best_block_size(int* grid_size, int* block_size, CUfunction handle,
-                         CUoccupancyB2DSize dynamic_bytes_for, size_t dynamic_bytes,
+CUresult best_block_size(int* grid_size, int* block_size, CUfunction handle, CUoccupancyB2DSize dynamic_bytes_for, size_t dynamic_bytes,
                          int block_size_limit, unsigned flags) {
   return entry([&] {
     require(grid_size != nullptr && block_size != nullptr && block_size_limit >= 0);
     require(flags == CU_OCCUPANCY_DEFAULT || flags == CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE);
     auto context = current_context();
     auto function = find_function(handle);
-    int most =
-        function->settings().get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function->kernel());
+    int most = function->settings().get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function->kernel());
     if (block_size_limit != 0) most = std::min(most, block_size_limit);
     int best_threads = 0, best_blocks = 0;
     *block_size = 0;
     auto consider = [&](int size) {
       size_t bytes = dynamic_bytes_for != nullptr ? dynamic_bytes_for(size) : dynamic_bytes;
-      auto blocks = static_cast<int>(
-          blocks_per_multiprocessor(function->kernel(), static_cast<uint64_t>(size), bytes));
+      auto blocks = static_cast<int>(blocks_per_multiprocessor(function->kernel(), static_cast<uint64_t>(size), bytes));
       if (blocks * size <= best_threads) return;
       best_threads = blocks * size;
       best_blocks = blocks;
@@ -56,32 +50,24 @@ CUresult best_block_size(int* grid_size, int* block_size, CUfunction handle,
 
 }  // namespace
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function,
-                                                     int block_size, size_t dynamic_bytes) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int block_size, size_t dynamic_bytes) {
   return active_blocks(blocks, function, block_size, dynamic_bytes, CU_OCCUPANCY_DEFAULT);
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function,
-                                                              int block_size, size_t dynamic_bytes,
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int block_size, size_t dynamic_bytes,
                                                               unsigned int flags) {
   return active_blocks(blocks, function, block_size, dynamic_bytes, flags);
 }
-CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfunction function,
-                                          CUoccupancyB2DSize dynamic_bytes_for,
+CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfunction function, CUoccupancyB2DSize dynamic_bytes_for,
                                           size_t dynamic_bytes, int block_size_limit) {
-  return best_block_size(grid_size, block_size, function, dynamic_bytes_for, dynamic_bytes,
-                         block_size_limit, CU_OCCUPANCY_DEFAULT);
+  return best_block_size(grid_size, block_size, function, dynamic_bytes_for, dynamic_bytes, block_size_limit, CU_OCCUPANCY_DEFAULT);
 }
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size,
-                                                   CUfunction function,
-                                                   CUoccupancyB2DSize dynamic_bytes_for,
-                                                   size_t dynamic_bytes, int block_size_limit,
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size, CUfunction function,
+                                                   CUoccupancyB2DSize dynamic_bytes_for, size_t dynamic_bytes, int block_size_limit,
                                                    unsigned int flags) {
-  return best_block_size(grid_size, block_size, function, dynamic_bytes_for, dynamic_bytes,
-                         block_size_limit, flags);
+  return best_block_size(grid_size, block_size, function, dynamic_bytes_for, dynamic_bytes, block_size_limit, flags);
 }
 
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks,
-                                                 int block_size) {
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks, int block_size) {
   return entry([&] {
     require(bytes != nullptr && blocks > 0 && block_size > 0);
     const Routine& kernel = find_function(handle)->kernel();
@@ -89,8 +75,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handl
     size_t fits = 0, too_much = shared_bytes_per_block_optin + 1;
     auto has_room = [&](size_t amount) {
       return amount + kernel.static_shared_bytes <= shared_bytes_per_block_optin &&
-             blocks_per_multiprocessor(kernel, static_cast<uint64_t>(block_size), amount) >=
-                 static_cast<uint32_t>(blocks);
+             blocks_per_multiprocessor(kernel, static_cast<uint64_t>(block_size), amount) >= static_cast<uint32_t>(blocks);
     };
     require(has_room(0));
     while (too_much - fits > 1) {
@@ -115,28 +100,23 @@ uint64_t cluster_blocks(const CUlaunchConfig& config) {
 
 }  // namespace
 
-CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle,
-                                            const CUlaunchConfig* config) {
+CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
   return entry([&] {
     require(size != nullptr && config != nullptr);
     auto function = find_function(handle);
-    *size = static_cast<int>(function->settings().non_portable_cluster_allowed
-                                 ? cluster_blocks_max
-                                 : cluster_blocks_portable);
+    *size = static_cast<int>(function->settings().non_portable_cluster_allowed ? cluster_blocks_max : cluster_blocks_portable);
   });
 }
 
-CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle,
-                                      const CUlaunchConfig* config) {
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CUlaunchConfig* config) {
   return entry([&] {
     require(clusters != nullptr && config != nullptr);
     auto function = find_function(handle);
     uint64_t blocks = cluster_blocks(*config);
     require(blocks != 0 && blocks <= cluster_blocks_max, CUDA_ERROR_INVALID_CLUSTER_SIZE);
     uint64_t threads = uint64_t{config->blockDimX} * config->blockDimY * config->blockDimZ;
-    uint64_t resident =
-        uint64_t{blocks_per_multiprocessor(function->kernel(), threads, config->sharedMemBytes)} *
-        static_cast<uint64_t>(current_context()->device().multiprocessor_count());
+    uint64_t resident = uint64_t{blocks_per_multiprocessor(function->kernel(), threads, config->sharedMemBytes)} *
+                        static_cast<uint64_t>(current_context()->device().multiprocessor_count());
     *clusters = static_cast<int>(resident / blocks);
   });
 }

@@ -25,21 +25,18 @@ Lookup look_up(const char* name, int version, cuuint64_t flags) {
   auto first = std::lower_bound(all.begin(), all.end(), name, less);
   auto last = first;
   bool has_per_thread = false;
-  for (; last != all.end() && std::strcmp(last->name, name) == 0; ++last)
-    has_per_thread |= last->is_per_thread;
+  for (; last != all.end() && std::strcmp(last->name, name) == 0; ++last) has_per_thread |= last->is_per_thread;
   Lookup result;
   if (first != last) result.status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   for (auto it = first; it != last; ++it) {
-    if (it->is_per_thread != (wants_per_thread && has_per_thread) || it->version > version)
-      continue;
+    if (it->is_per_thread != (wants_per_thread && has_per_thread) || it->version > version) continue;
     result = {it->function, CU_GET_PROC_ADDRESS_SUCCESS};
   }
   return result;
 }
 
 void check(const char* symbol, void** function, int version, cuuint64_t flags) {
-  constexpr cuuint64_t known =
-      CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  constexpr cuuint64_t known = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   require(symbol != nullptr && function != nullptr && (flags & ~known) == 0 && flags != known);
   require(version <= driver_version);
 }
@@ -57,8 +54,7 @@ CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuui
   });
 }
 
-CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult* status) {
+CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
   return guarded([&] {
     check(symbol, function, version, flags);
     Lookup found = look_up(symbol, version, flags);

@@ -12,9 +12,7 @@ using namespace fargpu::softgpu;
 namespace {
 
 /// Priorities beyond the range count as its ends. They are hints, and change nothing here.
-int within_range(int priority) {
-  return std::min(std::max(priority, stream_priority_greatest), stream_priority_least);
-}
+int within_range(int priority) { return std::min(std::max(priority, stream_priority_greatest), stream_priority_least); }
 
 CUresult create_stream(CUstream* result, unsigned flags, int priority) {
   return entry([&] {
@@ -61,12 +59,8 @@ CUresult get_fact(CUstream handle, bool per_thread, T* out, Get get) {
 
 }  // namespace
 
-CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
-  return create_stream(stream, flags, 0);
-}
-CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
-  return create_stream(stream, flags, priority);
-}
+CUresult cuStreamCreate(CUstream* stream, unsigned int flags) { return create_stream(stream, flags, 0); }
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) { return create_stream(stream, flags, priority); }
 
 CUresult cuStreamDestroy_v2(CUstream handle) {
   return entry([&] {
@@ -133,16 +127,12 @@ CUresult get_contexts(CUstream handle, CUcontext* context, CUgreenCtx* green, bo
 
 }  // namespace
 
-CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  return get_contexts(stream, context, green, false);
-}
+CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) { return get_contexts(stream, context, green, false); }
 CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext* context, CUgreenCtx* green) {
   return get_contexts(stream, context, green, true);
 }
 CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
-  return get_fact(stream, false, green, [](Stream& s) {
-    return reinterpret_cast<CUgreenCtx>(green_of(*s.context()).get());
-  });
+  return get_fact(stream, false, green, [](Stream& s) { return reinterpret_cast<CUgreenCtx>(green_of(*s.context()).get()); });
 }
 
 // ---- attributes ----
@@ -151,21 +141,15 @@ namespace {
 
 CUstreamAttrValue* attribute_of(Stream& stream, CUstreamAttrID id) {
   switch (id) {
-    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-      return &stream.access_policy;
-    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-      return &stream.synchronization_policy;
-    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-      return &stream.memory_domain_map;
-    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-      return &stream.memory_domain;
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return &stream.access_policy;
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: return &stream.synchronization_policy;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return &stream.memory_domain_map;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: return &stream.memory_domain;
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
 
-CUresult get_attribute(CUstream handle, CUstreamAttrID id, CUstreamAttrValue* value,
-                       bool per_thread) {
+CUresult get_attribute(CUstream handle, CUstreamAttrID id, CUstreamAttrValue* value, bool per_thread) {
   return entry([&] {
     require(value != nullptr);
     auto stream = find_stream(handle, per_thread);
@@ -178,8 +162,7 @@ CUresult get_attribute(CUstream handle, CUstreamAttrID id, CUstreamAttrValue* va
   });
 }
 
-CUresult set_attribute(CUstream handle, CUstreamAttrID id, const CUstreamAttrValue* value,
-                       bool per_thread) {
+CUresult set_attribute(CUstream handle, CUstreamAttrID id, const CUstreamAttrValue* value, bool per_thread) {
   return entry([&] {
     require(value != nullptr);
     auto stream = find_stream(handle, per_thread);
@@ -216,23 +199,17 @@ CUresult cuStreamGetAttribute_ptsz(CUstream stream, CUstreamAttrID id, CUstreamA
 CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue* value) {
   return set_attribute(stream, id, value, false);
 }
-CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
-                                   const CUstreamAttrValue* value) {
+CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue* value) {
   return set_attribute(stream, id, value, true);
 }
-CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
-  return copy_attributes(to, from, false);
-}
-CUresult cuStreamCopyAttributes_ptsz(CUstream to, CUstream from) {
-  return copy_attributes(to, from, true);
-}
+CUresult cuStreamCopyAttributes(CUstream to, CUstream from) { return copy_attributes(to, from, false); }
+CUresult cuStreamCopyAttributes_ptsz(CUstream to, CUstream from) { return copy_attributes(to, from, true); }
 
 // ---- host functions ----
 
 namespace {
 
-CUresult launch_host_function(CUstream handle, CUhostFn function, void* user_data,
-                              bool per_thread) {
+CUresult launch_host_function(CUstream handle, CUhostFn function, void* user_data, bool per_thread) {
   return entry([&] {
     require(function != nullptr);
     submit(usable_stream(handle, per_thread), std::make_unique<HostOperation>(function, user_data));
@@ -240,14 +217,13 @@ CUresult launch_host_function(CUstream handle, CUhostFn function, void* user_dat
 }
 
 /// Unlike a host function, a callback is called after an error, too, and told of it.
-CUresult add_callback(CUstream handle, CUstreamCallback callback, void* user_data, unsigned flags,
-                      bool per_thread) {
+CUresult add_callback(CUstream handle, CUstreamCallback callback, void* user_data, unsigned flags, bool per_thread) {
   return entry([&] {
     require(callback != nullptr && flags == 0);
     auto stream = usable_stream(handle, per_thread);
     refuse_if_captured(*stream);
-    stream->enqueue(std::make_shared<FunctionTask>(
-        FunctionTask::Place::service, [context = stream->context(), handle, callback, user_data] {
+    stream->enqueue(
+        std::make_shared<FunctionTask>(FunctionTask::Place::service, [context = stream->context(), handle, callback, user_data] {
           CUresult status = guarded([&] { context->check(); });
           run_host_function([&] { callback(handle, status, user_data); });
         }));
@@ -262,12 +238,10 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data) {
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void* user_data) {
   return launch_host_function(stream, function, user_data, true);
 }
-CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user_data,
-                             unsigned int flags) {
+CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user_data, unsigned int flags) {
   return add_callback(stream, callback, user_data, flags, false);
 }
-CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void* user_data,
-                                  unsigned int flags) {
+CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void* user_data, unsigned int flags) {
   return add_callback(stream, callback, user_data, flags, true);
 }
 
@@ -275,82 +249,64 @@ CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, vo
 
 namespace {
 
-CUresult run_memory_ops(CUstream handle, unsigned count, const CUstreamBatchMemOpParams* ops,
-                        unsigned flags, bool per_thread) {
+CUresult run_memory_ops(CUstream handle, unsigned count, const CUstreamBatchMemOpParams* ops, unsigned flags, bool per_thread) {
   return entry([&] {
     require(ops != nullptr && count != 0 && count <= 256 && flags == 0);
     auto stream = usable_stream(handle, per_thread);
-    submit(stream,
-           std::make_unique<MemoryOpsOperation>(stream->context()->handle(), count, ops, flags));
+    submit(stream, std::make_unique<MemoryOpsOperation>(stream->context()->handle(), count, ops, flags));
   });
 }
 
-CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags,
-                     bool is_wide, bool per_thread) {
+CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags, bool is_wide, bool per_thread) {
   CUstreamBatchMemOpParams op = {};
   op.operation = is_wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
   op.writeValue.address = address;
   op.writeValue.flags = flags;
-  if (is_wide)
-    op.writeValue.value64 = value;
-  else
-    op.writeValue.value = static_cast<cuuint32_t>(value);
+  if (is_wide) op.writeValue.value64 = value;
+  else op.writeValue.value = static_cast<cuuint32_t>(value);
   return run_memory_ops(stream, 1, &op, 0, per_thread);
 }
 
-CUresult wait_value(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags,
-                    bool is_wide, bool per_thread) {
+CUresult wait_value(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags, bool is_wide, bool per_thread) {
   CUstreamBatchMemOpParams op = {};
   op.operation = is_wide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32;
   op.waitValue.address = address;
   op.waitValue.flags = flags;
-  if (is_wide)
-    op.waitValue.value64 = value;
-  else
-    op.waitValue.value = static_cast<cuuint32_t>(value);
+  if (is_wide) op.waitValue.value64 = value;
+  else op.waitValue.value = static_cast<cuuint32_t>(value);
   return run_memory_ops(stream, 1, &op, 0, per_thread);
 }
 
 }  // namespace
 
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
-                                 unsigned int flags) {
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
   return write_value(stream, address, value, flags, false, false);
 }
-CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value,
-                                      unsigned int flags) {
+CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
   return write_value(stream, address, value, flags, false, true);
 }
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
-                                 unsigned int flags) {
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
   return write_value(stream, address, value, flags, true, false);
 }
-CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value,
-                                      unsigned int flags) {
+CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
   return write_value(stream, address, value, flags, true, true);
 }
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
-                                unsigned int flags) {
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
   return wait_value(stream, address, value, flags, false, false);
 }
-CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value,
-                                     unsigned int flags) {
+CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
   return wait_value(stream, address, value, flags, false, true);
 }
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
-                                unsigned int flags) {
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
   return wait_value(stream, address, value, flags, true, false);
 }
-CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value,
-                                     unsigned int flags) {
+CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
   return wait_value(stream, address, value, flags, true, true);
 }
-CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* ops,
-                               unsigned int flags) {
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* ops, unsigned int flags) {
   return run_memory_ops(stream, count, ops, flags, false);
 }
-CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count,
-                                    CUstreamBatchMemOpParams* ops, unsigned int flags) {
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* ops, unsigned int flags) {
   return run_memory_ops(stream, count, ops, flags, true);
 }
 
@@ -365,8 +321,8 @@ CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread) {
   });
 }
 
-CUresult begin_to_graph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
-                        size_t count, CUstreamCaptureMode mode, bool per_thread) {
+CUresult begin_to_graph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies, size_t count, CUstreamCaptureMode mode,
+                        bool per_thread) {
   return entry([&] {
     require(mode >= CU_STREAM_CAPTURE_MODE_GLOBAL && mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
     auto graph = GraphTable::instance().get(graph_handle, CUDA_ERROR_INVALID_VALUE);
@@ -385,8 +341,7 @@ CUresult end(CUstream handle, CUgraph* graph, bool per_thread) {
     std::shared_ptr<Graph> captured = end_capture(find_stream(handle, per_thread));
     if (graph == nullptr) return;
     // A graph of the program's own is in the table already.
-    if (GraphTable::instance().find(captured->handle()) == nullptr)
-      GraphTable::instance().add(captured);
+    if (GraphTable::instance().find(captured->handle()) == nullptr) GraphTable::instance().add(captured);
     *graph = captured->handle();
   });
 }
@@ -412,8 +367,7 @@ struct CaptureInfo {
   size_t* count = nullptr;
 };
 
-CUresult get_info(CUstream handle, CUstreamCaptureStatus* status, const CaptureInfo& info,
-                  bool per_thread) {
+CUresult get_info(CUstream handle, CUstreamCaptureStatus* status, const CaptureInfo& info, bool per_thread) {
   CUresult result = is_capturing(handle, status, per_thread);
   if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
   return entry([&] {
@@ -424,15 +378,13 @@ CUresult get_info(CUstream handle, CUstreamCaptureStatus* status, const CaptureI
     if (info.graph != nullptr) {
       // So that the handle can be used while the capture goes on.
       auto graph = stream->capture->graph;
-      if (GraphTable::instance().find(graph->handle()) == nullptr)
-        GraphTable::instance().add(graph);
+      if (GraphTable::instance().find(graph->handle()) == nullptr) GraphTable::instance().add(graph);
       *info.graph = graph->handle();
     }
     // Nodes are their own handles; the arrays live until the next change of the capture.
     static_assert(sizeof(GraphNode*) == sizeof(CUgraphNode));
     auto& dependencies = stream->capture_dependencies;
-    if (info.dependencies != nullptr)
-      *info.dependencies = reinterpret_cast<const CUgraphNode*>(dependencies.data());
+    if (info.dependencies != nullptr) *info.dependencies = reinterpret_cast<const CUgraphNode*>(dependencies.data());
     if (info.count != nullptr) *info.count = dependencies.size();
     if (info.edge_data != nullptr) {
       thread_local std::vector<CUgraphEdgeData> plain_edges;
@@ -442,12 +394,10 @@ CUresult get_info(CUstream handle, CUstreamCaptureStatus* status, const CaptureI
   });
 }
 
-CUresult update_dependencies(CUstream handle, const CUgraphNode* dependencies,
-                             const CUgraphEdgeData*, size_t count, unsigned flags,
+CUresult update_dependencies(CUstream handle, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count, unsigned flags,
                              bool per_thread) {
   return entry([&] {
-    require(flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES ||
-            flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+    require(flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES || flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES);
     auto stream = find_stream(handle, per_thread);
     std::lock_guard lock(graph_mutex());
     require(stream->capture != nullptr, CUDA_ERROR_ILLEGAL_STATE);
@@ -459,92 +409,63 @@ CUresult update_dependencies(CUstream handle, const CUgraphNode* dependencies,
       stream->capture_dependencies.clear();
     }
     for (GraphNode* node : nodes)
-      if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(),
-                    node) == stream->capture_dependencies.end())
+      if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(), node) == stream->capture_dependencies.end())
         stream->capture_dependencies.push_back(node);
   });
 }
 
 }  // namespace
 
-CUresult cuStreamBeginCapture(CUstream stream) {
-  return begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, false);
-}
-CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  return begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, true);
-}
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  return begin(stream, mode, false);
-}
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  return begin(stream, mode, true);
-}
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
-                                     const CUgraphNode* dependencies, const CUgraphEdgeData*,
-                                     size_t count, CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCapture(CUstream stream) { return begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, false); }
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) { return begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, true); }
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) { return begin(stream, mode, false); }
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) { return begin(stream, mode, true); }
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count,
+                                     CUstreamCaptureMode mode) {
   return begin_to_graph(stream, graph, dependencies, count, mode, false);
 }
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
-                                          const CUgraphNode* dependencies, const CUgraphEdgeData*,
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*,
                                           size_t count, CUstreamCaptureMode mode) {
   return begin_to_graph(stream, graph, dependencies, count, mode, true);
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) { return end(stream, graph, false); }
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return end(stream, graph, true);
-}
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  return is_capturing(stream, status, false);
-}
-CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* status) {
-  return is_capturing(stream, status, true);
-}
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) { return end(stream, graph, true); }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) { return is_capturing(stream, status, false); }
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* status) { return is_capturing(stream, status, true); }
 CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
   return get_info(stream, status, {.id = id}, false);
 }
-CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream, CUstreamCaptureStatus* status,
-                                     cuuint64_t* id) {
+CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
   return get_info(stream, status, {.id = id}, true);
 }
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                   CUgraph* graph, const CUgraphNode** dependencies,
-                                   size_t* count) {
-  return get_info(stream, status,
-                  {.id = id, .graph = graph, .dependencies = dependencies, .count = count}, false);
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, size_t* count) {
+  return get_info(stream, status, {.id = id, .graph = graph, .dependencies = dependencies, .count = count}, false);
 }
-CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* status,
-                                        cuuint64_t* id, CUgraph* graph,
+CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                         const CUgraphNode** dependencies, size_t* count) {
-  return get_info(stream, status,
-                  {.id = id, .graph = graph, .dependencies = dependencies, .count = count}, true);
+  return get_info(stream, status, {.id = id, .graph = graph, .dependencies = dependencies, .count = count}, true);
 }
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                   CUgraph* graph, const CUgraphNode** dependencies,
-                                   const CUgraphEdgeData** edge_data, size_t* count) {
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edge_data, size_t* count) {
   return get_info(stream, status, {id, graph, dependencies, edge_data, count}, false);
 }
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus* status,
-                                        cuuint64_t* id, CUgraph* graph,
-                                        const CUgraphNode** dependencies,
-                                        const CUgraphEdgeData** edge_data, size_t* count) {
+CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                        const CUgraphNode** dependencies, const CUgraphEdgeData** edge_data, size_t* count) {
   return get_info(stream, status, {id, graph, dependencies, edge_data, count}, true);
 }
-CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* dependencies, size_t count,
-                                           unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* dependencies, size_t count, unsigned int flags) {
   return update_dependencies(stream, dependencies, nullptr, count, flags, false);
 }
-CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream stream, CUgraphNode* dependencies,
-                                                size_t count, unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream stream, CUgraphNode* dependencies, size_t count, unsigned int flags) {
   return update_dependencies(stream, dependencies, nullptr, count, flags, true);
 }
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies,
-                                              const CUgraphEdgeData* edge_data, size_t count,
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData* edge_data, size_t count,
                                               unsigned int flags) {
   return update_dependencies(stream, dependencies, edge_data, count, flags, false);
 }
-CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode* dependencies,
-                                                   const CUgraphEdgeData* edge_data, size_t count,
-                                                   unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData* edge_data,
+                                                   size_t count, unsigned int flags) {
   return update_dependencies(stream, dependencies, edge_data, count, flags, true);
 }
 

@@ -45,8 +45,7 @@ void check(const CUmemAllocationProp& properties) {
   require(properties.type == CU_MEM_ALLOCATION_TYPE_PINNED);
   require(properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
   Driver::get().device(properties.location.id);
-  require((properties.requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0,
-          CUDA_ERROR_NOT_SUPPORTED);
+  require((properties.requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0, CUDA_ERROR_NOT_SUPPORTED);
   // Compression changes nothing that can be seen, so asking for it is harmless.
 }
 
@@ -56,15 +55,13 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
                                        CUmemAllocationGranularity_flags option) {
   return entry([&] {
     require(granularity != nullptr && properties != nullptr);
-    require(option == CU_MEM_ALLOC_GRANULARITY_MINIMUM ||
-            option == CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    require(option == CU_MEM_ALLOC_GRANULARITY_MINIMUM || option == CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     check(*properties);
     *granularity = large_page_bytes;
   });
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment,
-                             CUdeviceptr wished, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr wished, unsigned long long flags) {
   return entry([&] {
     require(address != nullptr && flags == 0);
     *address = addresses().reserve(bytes, alignment, wished);
@@ -75,8 +72,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   return entry([&] { addresses().free_reservation(address, bytes); });
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
-                     const CUmemAllocationProp* properties, unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
   return entry([&] {
     require(handle != nullptr && properties != nullptr && flags == 0);
     check(*properties);
@@ -84,9 +80,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
     Device& device = Driver::get().device(properties->location.id);
     require(bytes <= device.account()->total_bytes(), CUDA_ERROR_OUT_OF_MEMORY);
     bool is_shared = properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    auto memory = PhysicalMemory::create(
-        device.account(), bytes,
-        is_shared ? PhysicalMemory::Sharing::file : PhysicalMemory::Sharing::private_memory);
+    auto memory = PhysicalMemory::create(device.account(), bytes,
+                                         is_shared ? PhysicalMemory::Sharing::file : PhysicalMemory::Sharing::private_memory);
     require(memory != nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     *handle = add({std::move(memory), *properties});
   });
@@ -106,8 +101,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   });
 }
 
-CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
-                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
   return entry([&] {
     require(flags == 0);
     Allocation allocation = find(handle);
@@ -127,49 +121,35 @@ namespace {
 
 Access access_of(CUmemAccess_flags flags) {
   switch (flags) {
-    case CU_MEM_ACCESS_FLAGS_PROT_NONE:
-      return Access::none;
-    case CU_MEM_ACCESS_FLAGS_PROT_READ:
-      return Access::read;
-    case CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
-      return Access::read_write;
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    case CU_MEM_ACCESS_FLAGS_PROT_NONE: return Access::none;
+    case CU_MEM_ACCESS_FLAGS_PROT_READ: return Access::read;
+    case CU_MEM_ACCESS_FLAGS_PROT_READWRITE: return Access::read_write;
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
 
 }  // namespace
 
-CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* descriptors,
-                        size_t count) {
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* descriptors, size_t count) {
   return entry([&] {
     require(descriptors != nullptr && count != 0);
     for (size_t i = 0; i < count; ++i) {
-      require(descriptors[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE,
-              CUDA_ERROR_NOT_SUPPORTED);
+      require(descriptors[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
       Driver::get().device(descriptors[i].location.id);
-      addresses().set_access(address, bytes, descriptors[i].location.id,
-                             access_of(descriptors[i].flags));
+      addresses().set_access(address, bytes, descriptors[i].location.id, access_of(descriptors[i].flags));
     }
   });
 }
 
-CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
-                        CUdeviceptr address) {
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   return entry([&] {
     require(flags != nullptr && location != nullptr);
     require(location->type == CU_MEM_LOCATION_TYPE_DEVICE);
     Driver::get().device(location->id);
     switch (addresses().get_access(address, location->id)) {
-      case Access::none:
-        *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-        return;
-      case Access::read:
-        *flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
-        return;
-      case Access::read_write:
-        *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        return;
+      case Access::none: *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE; return;
+      case Access::read: *flags = CU_MEM_ACCESS_FLAGS_PROT_READ; return;
+      case Access::read_write: *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; return;
     }
   });
 }
@@ -191,22 +171,20 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, range->device};
-    if (range->physical->file() >= 0)
-      properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (range->physical->file() >= 0) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     *handle = add({range->physical, properties});
   });
 }
 
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
-                                                CUmemGenericAllocationHandle handle) {
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
   return entry([&] {
     require(properties != nullptr);
     *properties = find(handle).properties;
   });
 }
 
-CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type, unsigned long long flags) {
+CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
   return entry([&] {
     require(shareable != nullptr && flags == 0);
     require(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
@@ -218,8 +196,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   });
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
-                                        CUmemAllocationHandleType type) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable, CUmemAllocationHandleType type) {
   return entry([&] {
     require(handle != nullptr);
     require(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);

@@ -21,10 +21,8 @@ DeviceAddress as_device(const void* host) { return reinterpret_cast<DeviceAddres
 
 }  // namespace
 
-AddressSpace::AddressSpace(std::vector<std::shared_ptr<MemoryAccount>> accounts)
-    : accounts_(std::move(accounts)) {
-  for (size_t i = 0; i < accounts_.size(); ++i)
-    page_tables_.push_back(std::make_unique<PageTable>());
+AddressSpace::AddressSpace(std::vector<std::shared_ptr<MemoryAccount>> accounts) : accounts_(std::move(accounts)) {
+  for (size_t i = 0; i < accounts_.size(); ++i) page_tables_.push_back(std::make_unique<PageTable>());
 }
 
 /// Addresses of our own, from what the host gave us without access.
@@ -33,8 +31,7 @@ DeviceAddress AddressSpace::take_addresses(uint64_t bytes, uint64_t align) {
   uint64_t step = std::max(arena_step, round_up(bytes + align, large_page_bytes));
   void* reserved = MAP_FAILED;
   while (reserved == MAP_FAILED && step >= bytes + align) {
-    reserved = mmap(nullptr, step + large_page_bytes, PROT_NONE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    reserved = mmap(nullptr, step + large_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) step /= 2;
   }
   require(reserved != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
@@ -46,8 +43,7 @@ DeviceAddress AddressSpace::take_addresses(uint64_t bytes, uint64_t align) {
   return *place;
 }
 
-void AddressSpace::map_on_devices(DeviceAddress address, std::byte* host, uint64_t bytes,
-                                  int owner) {
+void AddressSpace::map_on_devices(DeviceAddress address, std::byte* host, uint64_t bytes, int owner) {
   for (int device = 0; device < static_cast<int>(page_tables_.size()); ++device)
     if (owner < 0 || device == owner || peers_.contains({device, owner}))
       page_tables_[device]->map(address, host, bytes, Access::read_write);
@@ -65,17 +61,14 @@ void AddressSpace::add_range(MemoryRange range) {
 
 // ---- memory of the devices ----
 
-DeviceAddress AddressSpace::allocate(int device, uint64_t context_id, uint64_t bytes,
-                                     CUmemoryPool pool) {
+DeviceAddress AddressSpace::allocate(int device, uint64_t context_id, uint64_t bytes, CUmemoryPool pool) {
   require(bytes != 0);
   require(bytes <= accounts_[device]->total_bytes(), CUDA_ERROR_OUT_OF_MEMORY);
   std::lock_guard lock(mutex_);
-  return bytes <= small_bytes_max ? allocate_small(device, context_id, bytes, pool)
-                                  : allocate_large(device, context_id, bytes, pool);
+  return bytes <= small_bytes_max ? allocate_small(device, context_id, bytes, pool) : allocate_large(device, context_id, bytes, pool);
 }
 
-DeviceAddress AddressSpace::allocate_small(int device, uint64_t context_id, uint64_t bytes,
-                                           CUmemoryPool pool) {
+DeviceAddress AddressSpace::allocate_small(int device, uint64_t context_id, uint64_t bytes, CUmemoryPool pool) {
   uint64_t rounded = round_up(bytes, small_align);
   Slab* slab = nullptr;
   std::optional<uint64_t> offset;
@@ -87,8 +80,7 @@ DeviceAddress AddressSpace::allocate_small(int device, uint64_t context_id, uint
     break;
   }
   if (slab == nullptr) {
-    auto physical =
-        PhysicalMemory::create(accounts_[device], large_page_bytes, PhysicalMemory::Sharing::file);
+    auto physical = PhysicalMemory::create(accounts_[device], large_page_bytes, PhysicalMemory::Sharing::file);
     require(physical != nullptr, CUDA_ERROR_OUT_OF_MEMORY);
     auto created = std::make_unique<Slab>();
     created->base = take_addresses(large_page_bytes, large_page_bytes);
@@ -113,8 +105,7 @@ DeviceAddress AddressSpace::allocate_small(int device, uint64_t context_id, uint
   return slab->base + *offset;
 }
 
-DeviceAddress AddressSpace::allocate_large(int device, uint64_t context_id, uint64_t bytes,
-                                           CUmemoryPool pool) {
+DeviceAddress AddressSpace::allocate_large(int device, uint64_t context_id, uint64_t bytes, CUmemoryPool pool) {
   uint64_t rounded = round_up(bytes, large_page_bytes);
   auto physical = PhysicalMemory::create(accounts_[device], rounded, PhysicalMemory::Sharing::file);
   require(physical != nullptr, CUDA_ERROR_OUT_OF_MEMORY);
@@ -137,8 +128,7 @@ void AddressSpace::free(DeviceAddress address) {
   auto found = ranges_.find(address);
   require(found != ranges_.end());
   MemoryKind kind = found->second->kind;
-  require(kind == MemoryKind::device || kind == MemoryKind::managed ||
-          kind == MemoryKind::imported);
+  require(kind == MemoryKind::device || kind == MemoryKind::managed || kind == MemoryKind::imported);
   release_range(found);
 }
 
@@ -151,8 +141,7 @@ void AddressSpace::release_small(const MemoryRange& range) {
   slabs_.erase(slab);
 }
 
-void AddressSpace::release_range(
-    std::map<DeviceAddress, std::shared_ptr<MemoryRange>>::iterator it) {
+void AddressSpace::release_range(std::map<DeviceAddress, std::shared_ptr<MemoryRange>>::iterator it) {
   std::shared_ptr<MemoryRange> range = it->second;
   ranges_.erase(it);
   switch (range->kind) {
@@ -170,10 +159,8 @@ void AddressSpace::release_range(
       unmap_host_pages(*range);
       munmap(range->host, round_up(range->bytes, small_page_bytes));
       return;
-    case MemoryKind::host_registered:
-      return unmap_host_pages(*range);
-    case MemoryKind::mapped:
-      return;  // only cuMemUnmap ends these
+    case MemoryKind::host_registered: return unmap_host_pages(*range);
+    case MemoryKind::mapped: return;  // only cuMemUnmap ends these
   }
 }
 
@@ -182,10 +169,8 @@ void AddressSpace::release_range(
 void AddressSpace::unmap_host_pages(const MemoryRange& range) {
   DeviceAddress begin = range.base / small_page_bytes * small_page_bytes;
   DeviceAddress end = round_up(range.base + range.bytes, small_page_bytes);
-  if (range_at(begin) != nullptr || ranges_.lower_bound(begin) != ranges_.lower_bound(range.base))
-    begin += small_page_bytes;
-  if (end > begin && ranges_.lower_bound(range.base) != ranges_.lower_bound(end))
-    end -= small_page_bytes;
+  if (range_at(begin) != nullptr || ranges_.lower_bound(begin) != ranges_.lower_bound(range.base)) begin += small_page_bytes;
+  if (end > begin && ranges_.lower_bound(range.base) != ranges_.lower_bound(end)) end -= small_page_bytes;
   if (end > begin) unmap_everywhere(begin, end - begin);
 }
 
@@ -200,8 +185,7 @@ void AddressSpace::free_all_of(uint64_t context_id) {
 
 // ---- host memory ----
 
-void AddressSpace::add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host,
-                                  uint64_t bytes, unsigned flags) {
+void AddressSpace::add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host, uint64_t bytes, unsigned flags) {
   DeviceAddress address = as_device(host);
   DeviceAddress page = address / small_page_bytes * small_page_bytes;
   uint64_t page_bytes = round_up(address + bytes, small_page_bytes) - page;
@@ -216,48 +200,39 @@ void AddressSpace::add_host_range(MemoryKind kind, int device, uint64_t context_
              .flags = flags});
 }
 
-DeviceAddress AddressSpace::allocate_managed(int device, uint64_t context_id, uint64_t bytes,
-                                             unsigned flags) {
+DeviceAddress AddressSpace::allocate_managed(int device, uint64_t context_id, uint64_t bytes, unsigned flags) {
   require(bytes != 0);
-  void* host = mmap(nullptr, round_up(bytes, small_page_bytes), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* host = mmap(nullptr, round_up(bytes, small_page_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(host != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
   std::lock_guard lock(mutex_);
-  add_host_range(MemoryKind::managed, device, context_id, static_cast<std::byte*>(host), bytes,
-                 flags);
+  add_host_range(MemoryKind::managed, device, context_id, static_cast<std::byte*>(host), bytes, flags);
   return as_device(host);
 }
 
 void* AddressSpace::allocate_host(int device, uint64_t context_id, uint64_t bytes, unsigned flags) {
   require(bytes != 0);
-  void* host = mmap(nullptr, round_up(bytes, small_page_bytes), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* host = mmap(nullptr, round_up(bytes, small_page_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(host != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
   std::lock_guard lock(mutex_);
-  add_host_range(MemoryKind::host_allocated, device, context_id, static_cast<std::byte*>(host),
-                 bytes, flags);
+  add_host_range(MemoryKind::host_allocated, device, context_id, static_cast<std::byte*>(host), bytes, flags);
   return host;
 }
 
-void AddressSpace::register_host(int device, uint64_t context_id, void* address, uint64_t bytes,
-                                 unsigned flags) {
+void AddressSpace::register_host(int device, uint64_t context_id, void* address, uint64_t bytes, unsigned flags) {
   require(address != nullptr && bytes != 0);
   DeviceAddress begin = as_device(address);
   require(begin + bytes > begin && begin + bytes <= address_end);
   std::lock_guard lock(mutex_);
   auto next = ranges_.lower_bound(begin);
-  bool overlaps =
-      (next != ranges_.end() && next->first < begin + bytes) || range_at(begin) != nullptr;
+  bool overlaps = (next != ranges_.end() && next->first < begin + bytes) || range_at(begin) != nullptr;
   require(!overlaps, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-  add_host_range(MemoryKind::host_registered, device, context_id, static_cast<std::byte*>(address),
-                 bytes, flags);
+  add_host_range(MemoryKind::host_registered, device, context_id, static_cast<std::byte*>(address), bytes, flags);
 }
 
 void AddressSpace::unregister_host(void* address) {
   std::lock_guard lock(mutex_);
   auto found = ranges_.find(as_device(address));
-  require(found != ranges_.end() && found->second->kind == MemoryKind::host_registered,
-          CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  require(found != ranges_.end() && found->second->kind == MemoryKind::host_registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   release_range(found);
 }
 
@@ -296,8 +271,7 @@ DeviceAddress AddressSpace::reserve(uint64_t bytes, uint64_t align, DeviceAddres
   std::lock_guard lock(mutex_);
   bool is_own = false;
   DeviceAddress address = wished;
-  bool can_grant = wished != 0 && wished % align == 0 && wished + bytes <= address_end &&
-                   take_wished(wished, bytes, is_own);
+  bool can_grant = wished != 0 && wished % align == 0 && wished + bytes <= address_end && take_wished(wished, bytes, is_own);
   if (!can_grant) {
     address = take_addresses(bytes, align);
     is_own = true;
@@ -324,15 +298,13 @@ bool AddressSpace::is_reserved(DeviceAddress address, uint64_t bytes) const {
   return offset <= reservation->second.bytes && bytes <= reservation->second.bytes - offset;
 }
 
-void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device,
-                       std::shared_ptr<PhysicalMemory> physical, uint64_t offset) {
+void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device, std::shared_ptr<PhysicalMemory> physical, uint64_t offset) {
   require(bytes != 0 && address % large_page_bytes == 0);
   std::lock_guard lock(mutex_);
   require(is_reserved(address, bytes));
   require(offset == 0 && bytes == physical->bytes(), CUDA_ERROR_NOT_SUPPORTED);
   auto next = ranges_.lower_bound(address);
-  require((next == ranges_.end() || next->first >= address + bytes) &&
-          range_at(address) == nullptr);
+  require((next == ranges_.end() || next->first >= address + bytes) && range_at(address) == nullptr);
   std::byte* host = physical->host() + offset;
   add_range({.base = address,
              .bytes = bytes,
@@ -343,8 +315,7 @@ void AddressSpace::map(DeviceAddress address, uint64_t bytes, int device,
              .physical_offset = offset});
 }
 
-std::vector<std::shared_ptr<PhysicalMemory>> AddressSpace::unmap(DeviceAddress address,
-                                                                 uint64_t bytes) {
+std::vector<std::shared_ptr<PhysicalMemory>> AddressSpace::unmap(DeviceAddress address, uint64_t bytes) {
   require(bytes != 0);
   std::lock_guard lock(mutex_);
   require(is_reserved(address, bytes));
@@ -360,8 +331,7 @@ std::vector<std::shared_ptr<PhysicalMemory>> AddressSpace::unmap(DeviceAddress a
   std::vector<std::shared_ptr<PhysicalMemory>> unmapped;
   for (auto it = begin; it != end; it = ranges_.erase(it)) {
     unmapped.push_back(it->second->physical);
-    for (int device = 0; device < static_cast<int>(page_tables_.size()); ++device)
-      accesses_.erase({it->first, device});
+    for (int device = 0; device < static_cast<int>(page_tables_.size()); ++device) accesses_.erase({it->first, device});
   }
   return unmapped;
 }
@@ -380,10 +350,8 @@ void AddressSpace::set_access(DeviceAddress address, uint64_t bytes, int device,
     const MemoryRange& range = *ranges_.find(address + done)->second;
     done += range.bytes;
     accesses_[{range.base, device}] = access;
-    if (access == Access::none)
-      page_tables_[device]->unmap(range.base, range.bytes);
-    else
-      page_tables_[device]->map(range.base, range.host, range.bytes, access);
+    if (access == Access::none) page_tables_[device]->unmap(range.base, range.bytes);
+    else page_tables_[device]->map(range.base, range.host, range.bytes, access);
   }
 }
 
@@ -395,8 +363,7 @@ Access AddressSpace::get_access(DeviceAddress address, int device) const {
   return found == accesses_.end() ? Access::none : found->second;
 }
 
-DeviceAddress AddressSpace::map_imported(int device, uint64_t context_id,
-                                         std::shared_ptr<PhysicalMemory> physical) {
+DeviceAddress AddressSpace::map_imported(int device, uint64_t context_id, std::shared_ptr<PhysicalMemory> physical) {
   std::lock_guard lock(mutex_);
   uint64_t bytes = round_up(physical->bytes(), large_page_bytes);
   DeviceAddress base = take_addresses(bytes, large_page_bytes);
@@ -418,13 +385,11 @@ void AddressSpace::enable_peer(int device, int peer) {
   std::lock_guard lock(mutex_);
   require(peers_.emplace(device, peer).second, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
   for (auto& [base, slab] : slabs_)
-    if (slab->device == peer)
-      page_tables_[device]->map(base, slab->physical->host(), large_page_bytes, Access::read_write);
+    if (slab->device == peer) page_tables_[device]->map(base, slab->physical->host(), large_page_bytes, Access::read_write);
   for (auto& [base, range] : ranges_) {
     bool is_large = range->kind == MemoryKind::device && range->bytes > small_bytes_max;
     if (range->device == peer && is_large)
-      page_tables_[device]->map(base, range->host, round_up(range->bytes, large_page_bytes),
-                                Access::read_write);
+      page_tables_[device]->map(base, range->host, round_up(range->bytes, large_page_bytes), Access::read_write);
   }
 }
 
@@ -435,8 +400,7 @@ void AddressSpace::disable_peer(int device, int peer) {
     if (slab->device == peer) page_tables_[device]->unmap(base, large_page_bytes);
   for (auto& [base, range] : ranges_) {
     bool is_large = range->kind == MemoryKind::device && range->bytes > small_bytes_max;
-    if (range->device == peer && is_large)
-      page_tables_[device]->unmap(base, round_up(range->bytes, large_page_bytes));
+    if (range->device == peer && is_large) page_tables_[device]->unmap(base, round_up(range->bytes, large_page_bytes));
   }
 }
 
@@ -465,8 +429,7 @@ std::shared_ptr<const MemoryRange> AddressSpace::find(DeviceAddress address) con
   return range_at(address);
 }
 
-std::optional<std::pair<DeviceAddress, uint64_t>> AddressSpace::find_reservation(
-    DeviceAddress address) const {
+std::optional<std::pair<DeviceAddress, uint64_t>> AddressSpace::find_reservation(DeviceAddress address) const {
   std::lock_guard lock(mutex_);
   auto next = reservations_.upper_bound(address);
   if (next == reservations_.begin()) return std::nullopt;
@@ -500,10 +463,8 @@ bool AddressSpace::any_access(DeviceAddress base) const {
   return false;
 }
 
-std::optional<std::vector<MemorySpan>> AddressSpace::spans(DeviceAddress address,
-                                                           uint64_t bytes) const {
-  if (is_plain_host(address))
-    return std::vector<MemorySpan>{{reinterpret_cast<std::byte*>(address), bytes, nullptr}};
+std::optional<std::vector<MemorySpan>> AddressSpace::spans(DeviceAddress address, uint64_t bytes) const {
+  if (is_plain_host(address)) return std::vector<MemorySpan>{{reinterpret_cast<std::byte*>(address), bytes, nullptr}};
   std::lock_guard lock(mutex_);
   std::vector<MemorySpan> result;
   uint64_t done = 0;

@@ -42,9 +42,7 @@ struct MemoryRange {
   bool sync_memops = false;
   CUmemoryPool pool = nullptr;  // that it was taken from
 
-  bool is_host() const {
-    return kind == MemoryKind::host_allocated || kind == MemoryKind::host_registered;
-  }
+  bool is_host() const { return kind == MemoryKind::host_allocated || kind == MemoryKind::host_registered; }
   bool contains(DeviceAddress address) const { return address - base < bytes; }
 };
 
@@ -72,8 +70,7 @@ class AddressSpace {
   // ---- memory of the devices ----
 
   /// Allocates at least 512-byte aligned memory; throws OUT_OF_MEMORY.
-  DeviceAddress allocate(int device, uint64_t context_id, uint64_t bytes,
-                         CUmemoryPool pool = nullptr);
+  DeviceAddress allocate(int device, uint64_t context_id, uint64_t bytes, CUmemoryPool pool = nullptr);
   /// Gives back what starts at the address; throws INVALID_VALUE if nothing does.
   void free(DeviceAddress address);
   /// Gives back all of a context's memory, host memory too.
@@ -83,8 +80,7 @@ class AddressSpace {
 
   DeviceAddress allocate_managed(int device, uint64_t context_id, uint64_t bytes, unsigned flags);
   void* allocate_host(int device, uint64_t context_id, uint64_t bytes, unsigned flags);
-  void register_host(int device, uint64_t context_id, void* address, uint64_t bytes,
-                     unsigned flags);
+  void register_host(int device, uint64_t context_id, void* address, uint64_t bytes, unsigned flags);
   void unregister_host(void* address);
   void free_host(void* address);
 
@@ -92,15 +88,13 @@ class AddressSpace {
 
   DeviceAddress reserve(uint64_t bytes, uint64_t align, DeviceAddress wished);
   void free_reservation(DeviceAddress address, uint64_t bytes);
-  void map(DeviceAddress address, uint64_t bytes, int device,
-           std::shared_ptr<PhysicalMemory> physical, uint64_t offset);
+  void map(DeviceAddress address, uint64_t bytes, int device, std::shared_ptr<PhysicalMemory> physical, uint64_t offset);
   /// The memory that was mapped there.
   std::vector<std::shared_ptr<PhysicalMemory>> unmap(DeviceAddress address, uint64_t bytes);
   void set_access(DeviceAddress address, uint64_t bytes, int device, Access access);
   Access get_access(DeviceAddress address, int device) const;
   /// Maps memory that another process made, at an address of our choice.
-  DeviceAddress map_imported(int device, uint64_t context_id,
-                             std::shared_ptr<PhysicalMemory> physical);
+  DeviceAddress map_imported(int device, uint64_t context_id, std::shared_ptr<PhysicalMemory> physical);
 
   // ---- peers ----
 
@@ -146,8 +140,7 @@ class AddressSpace {
   void unmap_host_pages(const MemoryRange& range);
   bool take_wished(DeviceAddress address, uint64_t bytes, bool& is_own);
   void add_range(MemoryRange range);
-  void add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host,
-                      uint64_t bytes, unsigned flags);
+  void add_host_range(MemoryKind kind, int device, uint64_t context_id, std::byte* host, uint64_t bytes, unsigned flags);
   std::shared_ptr<MemoryRange> range_at(DeviceAddress address) const;
   bool is_reserved(DeviceAddress address, uint64_t bytes) const;
   void release_range(std::map<DeviceAddress, std::shared_ptr<MemoryRange>>::iterator it);
@@ -164,8 +157,8 @@ class AddressSpace {
 
   std::map<std::pair<DeviceAddress, int>, Access> accesses_;  // of mapped ranges, by device
   std::set<std::pair<int, int>> peers_;                       // device, whose memory it may use
-  std::map<DeviceAddress, uint64_t> arena_pieces_;  // what the host gave us, with its size
-  RangeAllocator arena_;                            // what of it is free
+  std::map<DeviceAddress, uint64_t> arena_pieces_;            // what the host gave us, with its size
+  RangeAllocator arena_;                                      // what of it is free
   uint64_t next_serial_ = 1;
 };
 

@@ -54,8 +54,7 @@ class Array {
 /// An array with smaller copies of itself.
 class MipmappedArray {
  public:
-  MipmappedArray(int device, uint64_t context_id, const CUDA_ARRAY3D_DESCRIPTOR& descriptor,
-                 unsigned level_count);
+  MipmappedArray(int device, uint64_t context_id, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned level_count);
   const std::vector<std::shared_ptr<Array>>& levels() const { return levels_; }
   uint64_t context_id() const { return levels_.front()->context_id(); }
   CUmipmappedArray handle() { return reinterpret_cast<CUmipmappedArray>(this); }

@@ -22,10 +22,10 @@ struct Capture {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;  // that began it
   const Stream* origin = nullptr;
-  bool is_invalidated = false;    // a forbidden call was made
-  bool is_graph_own = true;       // false if captured into the program's graph
-  std::set<Stream*> streams;      // that take part, the origin too
-  std::vector<GraphNode*> nodes;  // that were captured
+  bool is_invalidated = false;     // a forbidden call was made
+  bool is_graph_own = true;        // false if captured into the program's graph
+  std::set<Stream*> streams;       // that take part, the origin too
+  std::vector<GraphNode*> nodes;   // that were captured
   std::vector<GraphNode*> let_go;  // that the program took from a stream's dependencies
 };
 

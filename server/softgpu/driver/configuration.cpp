@@ -38,16 +38,11 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
   auto value = parse_number(text, unit);
   if (!value) return std::nullopt;
   int shift = 0;
-  if (unit == "KiB" || unit == "K")
-    shift = 10;
-  else if (unit == "MiB" || unit == "M")
-    shift = 20;
-  else if (unit == "GiB" || unit == "G")
-    shift = 30;
-  else if (unit == "TiB" || unit == "T")
-    shift = 40;
-  else if (!unit.empty() && unit != "B")
-    return std::nullopt;
+  if (unit == "KiB" || unit == "K") shift = 10;
+  else if (unit == "MiB" || unit == "M") shift = 20;
+  else if (unit == "GiB" || unit == "G") shift = 30;
+  else if (unit == "TiB" || unit == "T") shift = 40;
+  else if (!unit.empty() && unit != "B") return std::nullopt;
   if (*value > UINT64_MAX >> shift) return std::nullopt;
   return *value << shift;
 }
@@ -75,9 +70,7 @@ std::vector<int> visible_devices(int count) {
     size_t comma = std::min(rest.find(','), rest.size());
     auto number = parse_count(rest.substr(0, comma));
     bool is_known = number && *number < static_cast<uint64_t>(count);
-    if (!is_known ||
-        std::find(visible.begin(), visible.end(), static_cast<int>(*number)) != visible.end())
-      break;
+    if (!is_known || std::find(visible.begin(), visible.end(), static_cast<int>(*number)) != visible.end()) break;
     visible.push_back(static_cast<int>(*number));
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
@@ -88,14 +81,12 @@ std::vector<int> visible_devices(int count) {
 
 Configuration Configuration::from_environment() {
   Configuration result;
-  result.device_count = static_cast<int>(
-      read("FARGPU_SOFTGPU_DEVICES", parse_count, 0, device_count_max, result.device_count));
-  result.memory_bytes = read("FARGPU_SOFTGPU_MEMORY", parse_bytes, memory_bytes_min,
-                             memory_bytes_max, result.memory_bytes);
+  result.device_count = static_cast<int>(read("FARGPU_SOFTGPU_DEVICES", parse_count, 0, device_count_max, result.device_count));
+  result.memory_bytes = read("FARGPU_SOFTGPU_MEMORY", parse_bytes, memory_bytes_min, memory_bytes_max, result.memory_bytes);
   // Whole pages, so that all of it can be allocated.
   result.memory_bytes -= result.memory_bytes % (uint64_t{2} << 20);
-  result.multiprocessor_count = static_cast<int>(read(
-      "FARGPU_SOFTGPU_SMS", parse_count, 1, multiprocessor_count_max, result.multiprocessor_count));
+  result.multiprocessor_count =
+      static_cast<int>(read("FARGPU_SOFTGPU_SMS", parse_count, 1, multiprocessor_count_max, result.multiprocessor_count));
   const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   result.launch_blocking = blocking != nullptr && std::strcmp(blocking, "1") == 0;
   result.visible = visible_devices(result.device_count);

@@ -21,25 +21,17 @@ uint64_t next_context_id() {
 
 CUresult code_of(FaultKind kind) {
   switch (kind) {
-    case FaultKind::none:
-      return CUDA_SUCCESS;
+    case FaultKind::none: return CUDA_SUCCESS;
     case FaultKind::illegal_address:
-    case FaultKind::stack_overflow:
-      return CUDA_ERROR_ILLEGAL_ADDRESS;
-    case FaultKind::misaligned_address:
-      return CUDA_ERROR_MISALIGNED_ADDRESS;
-    case FaultKind::illegal_instruction:
-      return CUDA_ERROR_ILLEGAL_INSTRUCTION;
-    case FaultKind::invalid_address_space:
-      return CUDA_ERROR_INVALID_ADDRESS_SPACE;
-    case FaultKind::invalid_pc:
-      return CUDA_ERROR_INVALID_PC;
-    case FaultKind::assertion:
-      return CUDA_ERROR_ASSERT;
+    case FaultKind::stack_overflow: return CUDA_ERROR_ILLEGAL_ADDRESS;
+    case FaultKind::misaligned_address: return CUDA_ERROR_MISALIGNED_ADDRESS;
+    case FaultKind::illegal_instruction: return CUDA_ERROR_ILLEGAL_INSTRUCTION;
+    case FaultKind::invalid_address_space: return CUDA_ERROR_INVALID_ADDRESS_SPACE;
+    case FaultKind::invalid_pc: return CUDA_ERROR_INVALID_PC;
+    case FaultKind::assertion: return CUDA_ERROR_ASSERT;
     case FaultKind::trap:
     case FaultKind::deadlock:
-    case FaultKind::launch_failure:
-      return CUDA_ERROR_LAUNCH_FAILED;
+    case FaultKind::launch_failure: return CUDA_ERROR_LAUNCH_FAILED;
   }
   return CUDA_ERROR_LAUNCH_FAILED;
 }
@@ -48,8 +40,7 @@ thread_local std::vector<CUcontext> context_stack;
 
 }  // namespace
 
-Context::Context(Device& device, bool is_primary)
-    : device_(device), id_(next_context_id()), is_primary_(is_primary) {}
+Context::Context(Device& device, bool is_primary) : device_(device), id_(next_context_id()), is_primary_(is_primary) {}
 
 Context::Context(std::shared_ptr<Context> home)
     : device_(home->device()), home_(std::move(home)), id_(next_context_id()), is_primary_(false) {}
@@ -86,8 +77,7 @@ void Context::destroy() {
     std::lock_guard lock(submission_mutex_);
     if (!is_alive_) return;
     is_alive_ = false;
-    for (const auto& stream : streams_)
-      StreamTable::instance().remove(reinterpret_cast<CUstream>(stream.get()));
+    for (const auto& stream : streams_) StreamTable::instance().remove(reinterpret_cast<CUstream>(stream.get()));
     streams_.clear();
     per_thread_streams_.clear();
     orphaned_tasks_.clear();
@@ -95,8 +85,7 @@ void Context::destroy() {
     legacy_stream_ = nullptr;
   }
   if (is_green()) return;
-  EventTable::instance().remove_if(
-      [&](const Event& event) { return event.context().get() == this; });
+  EventTable::instance().remove_if([&](const Event& event) { return event.context().get() == this; });
   unload_modules_of(*this);
   remove_textures_of(*this);
   addresses().free_all_of(id_);
@@ -137,8 +126,7 @@ std::shared_ptr<Stream> Context::per_thread_stream() {
 }
 
 std::shared_ptr<Stream> Context::create_stream(unsigned stream_flags, int priority) {
-  auto stream =
-      std::make_shared<Stream>(shared_from_this(), Stream::Kind::created, stream_flags, priority);
+  auto stream = std::make_shared<Stream>(shared_from_this(), Stream::Kind::created, stream_flags, priority);
   std::lock_guard lock(submission_mutex_);
   require(is_alive_, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   stream->tail_ = first_of_new_streams_;
@@ -151,8 +139,7 @@ void Context::destroy_stream(const std::shared_ptr<Stream>& stream) {
   std::lock_guard lock(submission_mutex_);
   if (streams_.erase(stream) == 0) return;
   std::erase_if(orphaned_tasks_, [](const auto& task) { return task->is_done(); });
-  if (stream->tail_ != nullptr && !stream->tail_->is_done())
-    orphaned_tasks_.push_back(stream->tail_);
+  if (stream->tail_ != nullptr && !stream->tail_->is_done()) orphaned_tasks_.push_back(stream->tail_);
 }
 
 void Context::order_behind(Stream& stream, Task& task) {
@@ -169,12 +156,9 @@ void Context::order_behind(Stream& stream, Task& task) {
   }
 }
 
-void Context::enqueue(Stream& stream, const std::shared_ptr<Task>& task) {
-  enqueue_pair(stream, task, task);
-}
+void Context::enqueue(Stream& stream, const std::shared_ptr<Task>& task) { enqueue_pair(stream, task, task); }
 
-void Context::enqueue_pair(Stream& stream, const std::shared_ptr<Task>& first,
-                           const std::shared_ptr<Task>& last) {
+void Context::enqueue_pair(Stream& stream, const std::shared_ptr<Task>& first, const std::shared_ptr<Task>& last) {
   {
     std::lock_guard lock(submission_mutex_);
     order_behind(stream, *first);
@@ -245,12 +229,9 @@ void Context::make_all_wait_for(const std::shared_ptr<Task>& task) {
 
 bool Context::has_captured_blocking_stream() {
   std::lock_guard lock(submission_mutex_);
-  auto is_captured = [](const auto& stream) {
-    return stream->is_blocking() && stream->capture != nullptr;
-  };
+  auto is_captured = [](const auto& stream) { return stream->is_blocking() && stream->capture != nullptr; };
   return std::any_of(streams_.begin(), streams_.end(), is_captured) ||
-         std::any_of(per_thread_streams_.begin(), per_thread_streams_.end(),
-                     [&](const auto& entry) { return is_captured(entry.second); });
+         std::any_of(per_thread_streams_.begin(), per_thread_streams_.end(), [&](const auto& entry) { return is_captured(entry.second); });
 }
 
 void Context::synchronize() {
@@ -263,23 +244,17 @@ void Context::synchronize() {
 
 size_t Context::limit(CUlimit limit) const {
   switch (limit) {
-    case CU_LIMIT_STACK_SIZE:
-      return stack_bytes_;
-    case CU_LIMIT_PRINTF_FIFO_SIZE:
-      return print_buffer_.limit();
-    case CU_LIMIT_MALLOC_HEAP_SIZE:
-      return heap_.limit();
+    case CU_LIMIT_STACK_SIZE: return stack_bytes_;
+    case CU_LIMIT_PRINTF_FIFO_SIZE: return print_buffer_.limit();
+    case CU_LIMIT_MALLOC_HEAP_SIZE: return heap_.limit();
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
-    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
-      return other_limits_[limit];
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: return other_limits_[limit];
     case CU_LIMIT_SHMEM_SIZE:
     case CU_LIMIT_CIG_ENABLED:
-    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED:
-      throw Failure(CUDA_ERROR_UNSUPPORTED_LIMIT);
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED: throw Failure(CUDA_ERROR_UNSUPPORTED_LIMIT);
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
 
@@ -289,23 +264,16 @@ void Context::set_limit(CUlimit limit, size_t value) {
       require(value <= size_t{512} << 10);
       stack_bytes_ = (value + 15) / 16 * 16;
       return;
-    case CU_LIMIT_PRINTF_FIFO_SIZE:
-      return print_buffer_.set_limit(value);
-    case CU_LIMIT_MALLOC_HEAP_SIZE:
-      require(heap_.set_limit(value));
-      return;
+    case CU_LIMIT_PRINTF_FIFO_SIZE: return print_buffer_.set_limit(value);
+    case CU_LIMIT_MALLOC_HEAP_SIZE: require(heap_.set_limit(value)); return;
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
-    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
-      other_limits_[limit] = value;
-      return;
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: other_limits_[limit] = value; return;
     case CU_LIMIT_SHMEM_SIZE:
     case CU_LIMIT_CIG_ENABLED:
-    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED:
-      throw Failure(CUDA_ERROR_UNSUPPORTED_LIMIT);
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED: throw Failure(CUDA_ERROR_UNSUPPORTED_LIMIT);
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
 
@@ -379,9 +347,7 @@ void set_current(CUcontext context) {
 }
 
 std::shared_ptr<Stream> find_stream(CUstream handle, bool per_thread_default) {
-  if (handle == nullptr)
-    return per_thread_default ? current_context()->per_thread_stream()
-                              : current_context()->legacy_stream();
+  if (handle == nullptr) return per_thread_default ? current_context()->per_thread_stream() : current_context()->legacy_stream();
   if (handle == CU_STREAM_LEGACY) return current_context()->legacy_stream();
   if (handle == CU_STREAM_PER_THREAD) return current_context()->per_thread_stream();
   std::shared_ptr<Stream> stream = StreamTable::instance().get(handle);

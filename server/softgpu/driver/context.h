@@ -66,8 +66,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
 
   void enqueue(Stream& stream, const std::shared_ptr<Task>& task);
   /// Puts a group of tasks into a stream: all of them lie between the first and the last.
-  void enqueue_pair(Stream& stream, const std::shared_ptr<Task>& first,
-                    const std::shared_ptr<Task>& last);
+  void enqueue_pair(Stream& stream, const std::shared_ptr<Task>& first, const std::shared_ptr<Task>& last);
   std::shared_ptr<Task> everything_before(Stream& stream);
   /// The last tasks of all streams, those of green contexts with this home included.
   std::vector<std::shared_ptr<Task>> everything();

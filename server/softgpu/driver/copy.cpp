@@ -33,8 +33,7 @@ bool copy_bytes(DeviceAddress to, DeviceAddress from, uint64_t bytes) {
 
 /// A host address for the row of an array, else the row's place in the address space.
 DeviceAddress row_of(const CopyEnd& end, uint64_t y, uint64_t z) {
-  if (end.array != nullptr)
-    return reinterpret_cast<DeviceAddress>(end.array->row(end.y + y, end.z + z)) + end.x_bytes;
+  if (end.array != nullptr) return reinterpret_cast<DeviceAddress>(end.array->row(end.y + y, end.z + z)) + end.x_bytes;
   return end.address + ((end.z + z) * end.height_rows + end.y + y) * end.pitch_bytes + end.x_bytes;
 }
 
@@ -52,13 +51,9 @@ CopyEnd make_end(const EndDescriptor& from, uint64_t width_bytes, uint64_t heigh
   CopyEnd end = {.x_bytes = from.x_bytes, .y = from.y, .z = from.z, .array = nullptr};
   require(from.lod == 0 || from.type != CU_MEMORYTYPE_ARRAY);
   switch (from.type) {
-    case CU_MEMORYTYPE_HOST:
-      end.address = reinterpret_cast<DeviceAddress>(from.host);
-      break;
+    case CU_MEMORYTYPE_HOST: end.address = reinterpret_cast<DeviceAddress>(from.host); break;
     case CU_MEMORYTYPE_DEVICE:
-    case CU_MEMORYTYPE_UNIFIED:
-      end.address = from.device;
-      break;
+    case CU_MEMORYTYPE_UNIFIED: end.address = from.device; break;
     case CU_MEMORYTYPE_ARRAY: {
       end.array = find_array(from.array);
       const Array& array = *end.array;
@@ -67,8 +62,7 @@ CopyEnd make_end(const EndDescriptor& from, uint64_t width_bytes, uint64_t heigh
       require(from.z <= array.slices() && depth <= array.slices() - from.z);
       return end;
     }
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
   require(end.address != 0 || width_bytes * height * depth == 0);
   // Where there is but one row or slice the distance to the next does not matter.
@@ -81,8 +75,7 @@ CopyEnd make_end(const EndDescriptor& from, uint64_t width_bytes, uint64_t heigh
 
 }  // namespace
 
-std::unique_ptr<CopyOperation> CopyOperation::linear(DeviceAddress to, DeviceAddress from,
-                                                     uint64_t bytes) {
+std::unique_ptr<CopyOperation> CopyOperation::linear(DeviceAddress to, DeviceAddress from, uint64_t bytes) {
   auto copy = std::make_unique<CopyOperation>();
   copy->to_ = {.address = to, .pitch_bytes = bytes, .height_rows = 1, .array = nullptr};
   copy->from_ = {.address = from, .pitch_bytes = bytes, .height_rows = 1, .array = nullptr};
@@ -92,12 +85,12 @@ std::unique_ptr<CopyOperation> CopyOperation::linear(DeviceAddress to, DeviceAdd
 
 std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY3D& d) {
   auto copy = std::make_unique<CopyOperation>();
-  copy->from_ = make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch,
-                          d.srcHeight, d.srcXInBytes, d.srcY, d.srcZ, d.srcLOD},
-                         d.WidthInBytes, d.Height, d.Depth);
-  copy->to_ = make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch,
-                        d.dstHeight, d.dstXInBytes, d.dstY, d.dstZ, d.dstLOD},
-                       d.WidthInBytes, d.Height, d.Depth);
+  copy->from_ =
+      make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, d.srcHeight, d.srcXInBytes, d.srcY, d.srcZ, d.srcLOD},
+               d.WidthInBytes, d.Height, d.Depth);
+  copy->to_ =
+      make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, d.dstHeight, d.dstXInBytes, d.dstY, d.dstZ, d.dstLOD},
+               d.WidthInBytes, d.Height, d.Depth);
   copy->width_bytes_ = d.WidthInBytes;
   copy->height_ = d.Height;
   copy->depth_ = d.Depth;
@@ -106,12 +99,10 @@ std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY3
 
 std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY2D& d) {
   auto copy = std::make_unique<CopyOperation>();
-  copy->from_ = make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, 0,
-                          d.srcXInBytes, d.srcY, 0, 0},
-                         d.WidthInBytes, d.Height, 1);
-  copy->to_ = make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, 0,
-                        d.dstXInBytes, d.dstY, 0, 0},
-                       d.WidthInBytes, d.Height, 1);
+  copy->from_ = make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, 0, d.srcXInBytes, d.srcY, 0, 0}, d.WidthInBytes,
+                         d.Height, 1);
+  copy->to_ = make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, 0, d.dstXInBytes, d.dstY, 0, 0}, d.WidthInBytes,
+                       d.Height, 1);
   copy->width_bytes_ = d.WidthInBytes;
   copy->height_ = d.Height;
   return copy;
@@ -119,12 +110,12 @@ std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY2
 
 std::unique_ptr<CopyOperation> CopyOperation::from_descriptor(const CUDA_MEMCPY3D_PEER& d) {
   auto copy = std::make_unique<CopyOperation>();
-  copy->from_ = make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch,
-                          d.srcHeight, d.srcXInBytes, d.srcY, d.srcZ, d.srcLOD},
-                         d.WidthInBytes, d.Height, d.Depth);
-  copy->to_ = make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch,
-                        d.dstHeight, d.dstXInBytes, d.dstY, d.dstZ, d.dstLOD},
-                       d.WidthInBytes, d.Height, d.Depth);
+  copy->from_ =
+      make_end({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcPitch, d.srcHeight, d.srcXInBytes, d.srcY, d.srcZ, d.srcLOD},
+               d.WidthInBytes, d.Height, d.Depth);
+  copy->to_ =
+      make_end({d.dstMemoryType, d.dstHost, d.dstDevice, d.dstArray, d.dstPitch, d.dstHeight, d.dstXInBytes, d.dstY, d.dstZ, d.dstLOD},
+               d.WidthInBytes, d.Height, d.Depth);
   copy->width_bytes_ = d.WidthInBytes;
   copy->height_ = d.Height;
   copy->depth_ = d.Depth;
@@ -169,9 +160,7 @@ CUDA_MEMCPY3D CopyOperation::descriptor() const {
   return d;
 }
 
-bool CopyOperation::is_pageable(const CopyEnd& end) {
-  return end.array == nullptr && addresses().is_plain_host(end.address);
-}
+bool CopyOperation::is_pageable(const CopyEnd& end) { return end.array == nullptr && addresses().is_plain_host(end.address); }
 
 bool CopyOperation::is_host(const CopyEnd& end) {
   if (end.array != nullptr) return false;
@@ -200,19 +189,15 @@ void CopyOperation::stage() {
   for (uint64_t z = 0; z < depth_; ++z)
     for (uint64_t y = 0; y < height_; ++y, next += width_bytes_)
       copy_bytes(reinterpret_cast<DeviceAddress>(next), row_of(from_, y, z), width_bytes_);
-  from_ = {.address = reinterpret_cast<DeviceAddress>(bytes->data()),
-           .pitch_bytes = width_bytes_,
-           .height_rows = height_,
-           .array = nullptr};
+  from_ = {
+      .address = reinterpret_cast<DeviceAddress>(bytes->data()), .pitch_bytes = width_bytes_, .height_rows = height_, .array = nullptr};
   staged_ = std::move(bytes);
 }
 
 bool CopyOperation::run() const {
-  bool is_one_piece = to_.array == nullptr && from_.array == nullptr &&
-                      to_.pitch_bytes == width_bytes_ && from_.pitch_bytes == width_bytes_ &&
-                      depth_ == 1 && to_.x_bytes == 0 && from_.x_bytes == 0;
-  if (is_one_piece)
-    return copy_bytes(row_of(to_, 0, 0), row_of(from_, 0, 0), width_bytes_ * height_);
+  bool is_one_piece = to_.array == nullptr && from_.array == nullptr && to_.pitch_bytes == width_bytes_ &&
+                      from_.pitch_bytes == width_bytes_ && depth_ == 1 && to_.x_bytes == 0 && from_.x_bytes == 0;
+  if (is_one_piece) return copy_bytes(row_of(to_, 0, 0), row_of(from_, 0, 0), width_bytes_ * height_);
   for (uint64_t z = 0; z < depth_; ++z)
     for (uint64_t y = 0; y < height_; ++y)
       if (!copy_bytes(row_of(to_, y, z), row_of(from_, y, z), width_bytes_)) return false;
@@ -227,8 +212,7 @@ std::shared_ptr<Task> CopyOperation::make_task(const std::shared_ptr<Context>& c
   });
 }
 
-MemsetOperation::MemsetOperation(CUcontext context, const CUDA_MEMSET_NODE_PARAMS& given)
-    : node_context(context), parameters(given) {
+MemsetOperation::MemsetOperation(CUcontext context, const CUDA_MEMSET_NODE_PARAMS& given) : node_context(context), parameters(given) {
   uint32_t size = parameters.elementSize;
   require(size == 1 || size == 2 || size == 4);
   require(parameters.dst % size == 0);

@@ -23,8 +23,7 @@ struct CopyEnd {
 /// A box of bytes, rows and slices copied from one place to another.
 class CopyOperation : public Operation {
  public:
-  static std::unique_ptr<CopyOperation> linear(DeviceAddress to, DeviceAddress from,
-                                               uint64_t bytes);
+  static std::unique_ptr<CopyOperation> linear(DeviceAddress to, DeviceAddress from, uint64_t bytes);
   /// Throws INVALID_VALUE, INVALID_HANDLE.
   static std::unique_ptr<CopyOperation> from_descriptor(const CUDA_MEMCPY3D& descriptor);
   static std::unique_ptr<CopyOperation> from_descriptor(const CUDA_MEMCPY2D& descriptor);
@@ -32,9 +31,7 @@ class CopyOperation : public Operation {
 
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_MEMCPY; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>& context) const override;
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<CopyOperation>(*this);
-  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<CopyOperation>(*this); }
   CUDA_MEMCPY3D descriptor() const;
 
   /// Throws INVALID_VALUE if a part of either end is not there.
@@ -71,9 +68,7 @@ class MemsetOperation : public Operation {
 
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_MEMSET; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>& context) const override;
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<MemsetOperation>(*this);
-  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<MemsetOperation>(*this); }
   void check() const;
 
   CUcontext node_context;

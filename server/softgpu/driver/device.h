@@ -20,8 +20,7 @@ class MemoryPool;
 /// One software GPU.
 class Device {
  public:
-  Device(int ordinal, int hardware_number, int multiprocessor_count,
-         std::shared_ptr<MemoryAccount> account);
+  Device(int ordinal, int hardware_number, int multiprocessor_count, std::shared_ptr<MemoryAccount> account);
 
   int ordinal() const { return ordinal_; }
   int hardware_number() const { return hardware_number_; }

@@ -7,20 +7,17 @@
 namespace fargpu::softgpu {
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 std::shared_ptr<Task> Event::make_record() {
   auto record = std::make_shared<Record>();
   const uint64_t number = shared_ != nullptr ? shared_->begin_record() : 0;
-  record->task = std::make_shared<FunctionTask>(
-      FunctionTask::Place::inline_on_completion,
-      [weak = std::weak_ptr<Record>(record), shared = shared_, number] {
-        if (auto self = weak.lock()) self->time_ns = now_ns();
-        if (shared != nullptr) shared->end_record(number);
-      });
+  record->task = std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion,
+                                                [weak = std::weak_ptr<Record>(record), shared = shared_, number] {
+                                                  if (auto self = weak.lock()) self->time_ns = now_ns();
+                                                  if (shared != nullptr) shared->end_record(number);
+                                                });
   std::lock_guard lock(mutex_);
   last_ = record;
   captured_ = nullptr;
@@ -49,9 +46,7 @@ std::shared_ptr<Task> Event::last_task() const {
   uint64_t number = shared_->last();
   if (number == 0) return nullptr;
   auto task = std::make_shared<DeferredTask>([shared = shared_, number](DeferredTask::Finish finish) {
-    Poller::instance().watch(
-        [shared, number] { return shared->is_over(number) || !shared->is_alive(number); },
-        std::move(finish));
+    Poller::instance().watch([shared, number] { return shared->is_over(number) || !shared->is_alive(number); }, std::move(finish));
   });
   task->submit();
   return task;

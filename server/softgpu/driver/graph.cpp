@@ -94,15 +94,14 @@ Graph::~Graph() {
   release(user_objects);
 }
 
-GraphNode* Graph::add(std::unique_ptr<Operation> operation,
-                      const std::vector<GraphNode*>& dependencies) {
+GraphNode* Graph::add(std::unique_ptr<Operation> operation, const std::vector<GraphNode*>& dependencies) {
   for (GraphNode* dependency : dependencies) require(&dependency->graph() == this);
   nodes_.push_back(std::make_unique<GraphNode>(*this, std::move(operation)));
   GraphNode* node = nodes_.back().get();
   live_nodes().insert(node);
   for (GraphNode* dependency : dependencies) {
-    bool is_double = std::any_of(node->dependencies_.begin(), node->dependencies_.end(),
-                                 [&](const auto& edge) { return points_to(edge, dependency); });
+    bool is_double =
+        std::any_of(node->dependencies_.begin(), node->dependencies_.end(), [&](const auto& edge) { return points_to(edge, dependency); });
     if (!is_double) add_edge(dependency, node, {});
   }
   return node;
@@ -117,8 +116,7 @@ void Graph::add_edge(GraphNode* from, GraphNode* to, const CUgraphEdgeData& data
 }
 
 void Graph::remove_edge(GraphNode* from, GraphNode* to) {
-  size_t removed =
-      std::erase_if(from->dependents_, [&](const auto& edge) { return points_to(edge, to); });
+  size_t removed = std::erase_if(from->dependents_, [&](const auto& edge) { return points_to(edge, to); });
   require(removed != 0);
   std::erase_if(to->dependencies_, [&](const auto& edge) { return points_to(edge, from); });
 }
@@ -141,8 +139,7 @@ std::shared_ptr<Graph> Graph::clone() const {
     copies[node.get()] = made;
   }
   for (const auto& node : nodes_)
-    for (const GraphNode::Edge& edge : node->dependencies_)
-      copy->add_edge(copies[edge.node], copies[node.get()], edge.data);
+    for (const GraphNode::Edge& edge : node->dependencies_) copy->add_edge(copies[edge.node], copies[node.get()], edge.data);
   copy->user_objects = retained(user_objects);
   return copy;
 }
@@ -217,13 +214,11 @@ uint64_t graph_memory_bytes(int device, bool in_use_only) {
   uint64_t bytes = 0;
   for (const auto& [address, weak] : allocations())
     if (auto allocation = weak.lock())
-      if (allocation->device() == device && (!in_use_only || allocation->is_in_use))
-        bytes += allocation->bytes();
+      if (allocation->device() == device && (!in_use_only || allocation->is_in_use)) bytes += allocation->bytes();
   return bytes;
 }
 
-MemoryAllocOperation::MemoryAllocOperation(const CUDA_MEM_ALLOC_NODE_PARAMS& given)
-    : parameters(given) {
+MemoryAllocOperation::MemoryAllocOperation(const CUDA_MEM_ALLOC_NODE_PARAMS& given) : parameters(given) {
   require(parameters.poolProps.allocType == CU_MEM_ALLOCATION_TYPE_PINNED);
   require(parameters.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE);
   int device = Driver::get().device(parameters.poolProps.location.id).ordinal();
@@ -235,13 +230,9 @@ MemoryAllocOperation::MemoryAllocOperation(const CUDA_MEM_ALLOC_NODE_PARAMS& giv
   allocations()[allocation->address()] = allocation;
 }
 
-std::shared_ptr<Task> MemoryAllocOperation::make_task(const std::shared_ptr<Context>&) const {
-  return make_marker();
-}
+std::shared_ptr<Task> MemoryAllocOperation::make_task(const std::shared_ptr<Context>&) const { return make_marker(); }
 
-std::shared_ptr<Task> MemoryFreeOperation::make_task(const std::shared_ptr<Context>&) const {
-  return make_marker();
-}
+std::shared_ptr<Task> MemoryFreeOperation::make_task(const std::shared_ptr<Context>&) const { return make_marker(); }
 
 // ---- executable graphs ----
 
@@ -256,8 +247,7 @@ GraphExec::GraphExec(Graph& graph, uint64_t flags) : flags_(flags & ~uint64_t{CU
       step.child = std::make_unique<GraphExec>(*child.graph, flags);
     }
     step.operation = node->operation().clone();
-    for (const GraphNode::Edge& edge : node->dependencies())
-      step.dependencies.push_back(position[edge.node]);
+    for (const GraphNode::Edge& edge : node->dependencies()) step.dependencies.push_back(position[edge.node]);
     position[node] = steps_.size();
     steps_.push_back(std::move(step));
   }
@@ -266,8 +256,7 @@ GraphExec::GraphExec(Graph& graph, uint64_t flags) : flags_(flags & ~uint64_t{CU
 
 GraphExec::~GraphExec() { release(user_objects_); }
 
-void GraphExec::add_tasks(const std::shared_ptr<Context>& context,
-                          const std::shared_ptr<Task>& begin,
+void GraphExec::add_tasks(const std::shared_ptr<Context>& context, const std::shared_ptr<Task>& begin,
                           const std::shared_ptr<Task>& end) const {
   std::vector<std::shared_ptr<Task>> ends;
   for (const Step& step : steps_) {
@@ -325,9 +314,7 @@ void GraphExec::launch(const std::shared_ptr<Stream>& stream) {
   stream->context()->enqueue_pair(*stream, begin, end);
 }
 
-GraphExec::Step& GraphExec::step_of(const GraphNode& node) {
-  return const_cast<Step&>(static_cast<const GraphExec&>(*this).step_of(node));
-}
+GraphExec::Step& GraphExec::step_of(const GraphNode& node) { return const_cast<Step&>(static_cast<const GraphExec&>(*this).step_of(node)); }
 
 const GraphExec::Step& GraphExec::step_of(const GraphNode& node) const {
   for (const Step& step : steps_) {
@@ -353,8 +340,7 @@ bool GraphExec::is_enabled(const GraphNode& node) const { return step_of(node).i
 void GraphExec::set_enabled(const GraphNode& node, bool enabled) {
   Step& step = step_of(node);
   CUgraphNodeType type = step.operation->type();
-  require(type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY ||
-          type == CU_GRAPH_NODE_TYPE_MEMSET);
+  require(type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET);
   step.is_enabled = enabled;
 }
 
@@ -367,18 +353,14 @@ void GraphExec::update_child(const GraphNode& node, Graph& graph) {
 
 GraphExec::UpdateFailure GraphExec::update(Graph& graph) {
   std::vector<GraphNode*> order = graph.in_order();
-  if (order.size() != steps_.size())
-    return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr, nullptr};
+  if (order.size() != steps_.size()) return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr, nullptr};
   std::unordered_map<const GraphNode*, size_t> position;
   for (size_t i = 0; i < order.size(); ++i) position[order[i]] = i;
   for (size_t i = 0; i < order.size(); ++i) {
     std::vector<size_t> dependencies;
-    for (const GraphNode::Edge& edge : order[i]->dependencies())
-      dependencies.push_back(position[edge.node]);
-    if (dependencies != steps_[i].dependencies)
-      return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, order[i], nullptr};
-    if (order[i]->type() != steps_[i].operation->type())
-      return {CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, order[i], nullptr};
+    for (const GraphNode::Edge& edge : order[i]->dependencies()) dependencies.push_back(position[edge.node]);
+    if (dependencies != steps_[i].dependencies) return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, order[i], nullptr};
+    if (order[i]->type() != steps_[i].operation->type()) return {CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, order[i], nullptr};
     if (order[i]->type() == CU_GRAPH_NODE_TYPE_KERNEL) {
       auto& before = static_cast<KernelOperation&>(*steps_[i].operation);
       auto& after = static_cast<KernelOperation&>(order[i]->operation());

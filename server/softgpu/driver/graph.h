@@ -52,8 +52,7 @@ class GraphNode {
 /// An object of the program that lives as long as somebody holds references to it.
 class UserObject {
  public:
-  UserObject(void* object, CUhostFn destroy, unsigned count)
-      : object_(object), destroy_(destroy), count_(count) {}
+  UserObject(void* object, CUhostFn destroy, unsigned count) : object_(object), destroy_(destroy), count_(count) {}
   CUuserObject handle() { return reinterpret_cast<CUuserObject>(this); }
   void retain(unsigned count) { count_ += count; }
   /// Throws INVALID_VALUE if there are not that many. True if none is left.
@@ -108,9 +107,7 @@ class ChildGraphOperation : public Operation {
   ~ChildGraphOperation() override;
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_GRAPH; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override;
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<ChildGraphOperation>(graph->clone());
-  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<ChildGraphOperation>(graph->clone()); }
 
   std::shared_ptr<Graph> graph;
 };
@@ -144,9 +141,7 @@ class MemoryAllocOperation : public Operation {
   MemoryAllocOperation(const CUDA_MEM_ALLOC_NODE_PARAMS& parameters);
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override;
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<MemoryAllocOperation>(*this);
-  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<MemoryAllocOperation>(*this); }
 
   CUDA_MEM_ALLOC_NODE_PARAMS parameters;
   std::shared_ptr<GraphAllocation> allocation;
@@ -157,9 +152,7 @@ class MemoryFreeOperation : public Operation {
   explicit MemoryFreeOperation(DeviceAddress address) : address(address) {}
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override;
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<MemoryFreeOperation>(*this);
-  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<MemoryFreeOperation>(*this); }
 
   DeviceAddress address;
 };
@@ -201,8 +194,7 @@ class GraphExec {
   const Step& step_of(const GraphNode& node) const;
   /// Adds tasks that come after `begin`, and makes `end` wait for them.
   void use_memory() const;
-  void add_tasks(const std::shared_ptr<Context>& context, const std::shared_ptr<Task>& begin,
-                 const std::shared_ptr<Task>& end) const;
+  void add_tasks(const std::shared_ptr<Context>& context, const std::shared_ptr<Task>& begin, const std::shared_ptr<Task>& end) const;
 
   const uint64_t flags_;
   std::vector<Step> steps_;

@@ -28,9 +28,7 @@ auto reporting(JitOptions& options, Step step) {
   try {
     return step();
   } catch (const ImageError& error) {
-    fail(error.kind() == ImageError::Kind::no_binary ? CUDA_ERROR_NO_BINARY_FOR_GPU
-                                                     : CUDA_ERROR_INVALID_IMAGE,
-         error.what());
+    fail(error.kind() == ImageError::Kind::no_binary ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_IMAGE, error.what());
   } catch (const ptx::UnsupportedVersion& error) {
     fail(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, std::string("PTX ") + error.what());
   } catch (const ptx::SyntaxError& error) {
@@ -47,12 +45,8 @@ JitOptions::JitOptions(unsigned count, const CUjit_option* options, void** value
   require(count == 0 || (options != nullptr && values != nullptr));
   for (unsigned i = 0; i < count; ++i) {
     switch (options[i]) {
-      case CU_JIT_INFO_LOG_BUFFER:
-        info_.text = static_cast<char*>(values[i]);
-        break;
-      case CU_JIT_ERROR_LOG_BUFFER:
-        error_.text = static_cast<char*>(values[i]);
-        break;
+      case CU_JIT_INFO_LOG_BUFFER: info_.text = static_cast<char*>(values[i]); break;
+      case CU_JIT_ERROR_LOG_BUFFER: error_.text = static_cast<char*>(values[i]); break;
       case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
         info_.bytes = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(values[i]));
         info_.size_value = &values[i];
@@ -61,11 +55,8 @@ JitOptions::JitOptions(unsigned count, const CUjit_option* options, void** value
         error_.bytes = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(values[i]));
         error_.size_value = &values[i];
         break;
-      case CU_JIT_WALL_TIME:
-        wall_time_ = &values[i];
-        break;
-      default:
-        require(options[i] >= 0 && options[i] < CU_JIT_NUM_OPTIONS);
+      case CU_JIT_WALL_TIME: wall_time_ = &values[i]; break;
+      default: require(options[i] >= 0 && options[i] < CU_JIT_NUM_OPTIONS);
     }
   }
   for (Buffer* buffer : {&info_, &error_})

@@ -10,8 +10,7 @@ DeviceAddress MemoryPool::allocate(uint64_t bytes) {
     require(bytes_max_ == 0 || used <= bytes_max_, CUDA_ERROR_OUT_OF_MEMORY);
     DeviceAddress address = addresses().allocate(device_, 0, bytes, handle());
     uint64_t high = used_high;
-    while (used > high && !used_high.compare_exchange_weak(high, used)) {
-    }
+    while (used > high && !used_high.compare_exchange_weak(high, used)) {}
     return address;
   } catch (const Failure&) {
     used_bytes_ -= bytes;
@@ -22,8 +21,7 @@ DeviceAddress MemoryPool::allocate(uint64_t bytes) {
 CUmemoryPool default_pool(int ordinal) {
   Device& device = Driver::get().device(ordinal);
   std::lock_guard lock(device.pool_mutex);
-  if (device.default_pool == nullptr)
-    device.default_pool = MemoryPoolTable::instance().add(std::make_shared<MemoryPool>(ordinal, 0));
+  if (device.default_pool == nullptr) device.default_pool = MemoryPoolTable::instance().add(std::make_shared<MemoryPool>(ordinal, 0));
   return device.default_pool;
 }
 

@@ -20,19 +20,15 @@ void write_device(DeviceAddress address, const std::byte* from, uint64_t bytes) 
   }
 }
 
-uint64_t function_address(uint32_t routine) {
-  return window_base(Window::code) + routine * function_address_step;
-}
+uint64_t function_address(uint32_t routine) { return window_base(Window::code) + routine * function_address_step; }
 
 }  // namespace
 
 // ---- settings ----
 
 FunctionSettings::FunctionSettings(const Routine& kernel)
-    : dynamic_shared_bytes_max(
-          static_cast<int>(kernel.static_shared_bytes >= shared_bytes_per_block
-                               ? 0
-                               : shared_bytes_per_block - kernel.static_shared_bytes)) {
+    : dynamic_shared_bytes_max(static_cast<int>(
+          kernel.static_shared_bytes >= shared_bytes_per_block ? 0 : shared_bytes_per_block - kernel.static_shared_bytes)) {
   if (kernel.required_cluster) {
     required_cluster[0] = static_cast<int>(kernel.required_cluster->x);
     required_cluster[1] = static_cast<int>(kernel.required_cluster->y);
@@ -46,50 +42,32 @@ int FunctionSettings::get(CUfunction_attribute attribute, const Routine& kernel)
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: {
       uint64_t threads = threads_per_block_max;
       if (kernel.max_threads) threads = std::min<uint64_t>(threads, kernel.max_threads->count());
-      if (kernel.required_threads)
-        threads = std::min<uint64_t>(threads, kernel.required_threads->count());
+      if (kernel.required_threads) threads = std::min<uint64_t>(threads, kernel.required_threads->count());
       return static_cast<int>(threads);
     }
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
-      return static_cast<int>(kernel.static_shared_bytes);
-    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
-      return 0;
-    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
-      return static_cast<int>(kernel.stack_bytes);
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-      return static_cast<int>(kernel.register_count);
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-      return static_cast<int>(kernel.target_number);
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      return compute_capability_number;
-    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
-      return 0;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      return dynamic_shared_bytes_max;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-      return preferred_shared_carveout;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
-      return cluster_must_be_set;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
-      return required_cluster[0];
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
-      return required_cluster[1];
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
-      return required_cluster[2];
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-      return non_portable_cluster_allowed;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-      return cluster_scheduling_policy;
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: return static_cast<int>(kernel.static_shared_bytes);
+    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: return 0;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: return static_cast<int>(kernel.stack_bytes);
+    case CU_FUNC_ATTRIBUTE_NUM_REGS: return static_cast<int>(kernel.register_count);
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION: return static_cast<int>(kernel.target_number);
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: return compute_capability_number;
+    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: return 0;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: return dynamic_shared_bytes_max;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return preferred_shared_carveout;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: return cluster_must_be_set;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: return required_cluster[0];
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: return required_cluster[1];
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: return required_cluster[2];
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: return non_portable_cluster_allowed;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return cluster_scheduling_policy;
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
 
 void FunctionSettings::set(CUfunction_attribute attribute, int value, const Routine& kernel) {
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      require(value >= 0 && static_cast<uint64_t>(value) + kernel.static_shared_bytes <=
-                                shared_bytes_per_block_optin);
+      require(value >= 0 && static_cast<uint64_t>(value) + kernel.static_shared_bytes <= shared_bytes_per_block_optin);
       dynamic_shared_bytes_max = value;
       return;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
@@ -111,8 +89,7 @@ void FunctionSettings::set(CUfunction_attribute attribute, int value, const Rout
       require(value >= 0 && value <= CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING);
       cluster_scheduling_policy = value;
       return;
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
 
@@ -133,18 +110,15 @@ void free_if_there(DeviceAddress address) {
 
 }  // namespace
 
-std::shared_ptr<Module> Module::load(std::shared_ptr<Context> context,
-                                     std::shared_ptr<const Program> program,
+std::shared_ptr<Module> Module::load(std::shared_ptr<Context> context, std::shared_ptr<const Program> program,
                                      std::weak_ptr<Library> library, ManagedVariables* shared) {
-  std::shared_ptr<Module> module(
-      new Module(std::move(context), std::move(program), std::move(library)));
+  std::shared_ptr<Module> module(new Module(std::move(context), std::move(program), std::move(library)));
   module->has_memory_ = true;
   module->allocate_globals(shared);
   module->fill_globals();
   module->fill_constants();
   for (const auto& routine : module->program_->routines)
-    if (routine->is_kernel)
-      module->functions_.push_back(std::make_shared<Function>(*module, *routine));
+    if (routine->is_kernel) module->functions_.push_back(std::make_shared<Function>(*module, *routine));
   ModuleTable::instance().add(module);
   for (const auto& function : module->functions_) FunctionTable::instance().add(function);
   return module;
@@ -167,10 +141,8 @@ void Module::allocate_globals(ManagedVariables* shared) {
       global_addresses_.push_back(place->second);
       continue;
     }
-    global_addresses_.push_back(
-        global.is_managed
-            ? addresses().allocate_managed(device, context_->id(), bytes, CU_MEM_ATTACH_GLOBAL)
-            : addresses().allocate(device, context_->id(), bytes));
+    global_addresses_.push_back(global.is_managed ? addresses().allocate_managed(device, context_->id(), bytes, CU_MEM_ATTACH_GLOBAL)
+                                                  : addresses().allocate(device, context_->id(), bytes));
     // Memory of a slab may have been used before.
     std::vector<std::byte> zeros(std::min<uint64_t>(bytes, uint64_t{1} << 20));
     if (bytes <= zeros.size()) write_device(global_addresses_.back(), zeros.data(), bytes);
@@ -183,8 +155,7 @@ void Module::fill_globals() {
     const GlobalVariable& global = program_->globals[i];
     std::vector<std::byte> contents = global.contents;
     for (const GlobalVariable::Pointer& pointer : global.pointers) {
-      uint64_t address = pointer.is_function ? function_address(pointer.target)
-                                             : global_addresses_[pointer.target];
+      uint64_t address = pointer.is_function ? function_address(pointer.target) : global_addresses_[pointer.target];
       address += static_cast<uint64_t>(pointer.addend);
       address >>= 8 * pointer.first_byte;
       std::memcpy(contents.data() + pointer.offset, &address, pointer.width);
@@ -202,9 +173,8 @@ void Module::fill_constants() {
     std::byte* constants = storage.get() + (64 - misalignment) % 64;
     if (bytes != 0) std::memcpy(constants, routine->constants.data(), bytes);
     for (const ConstantRelocation& relocation : routine->relocations) {
-      uint64_t base = relocation.kind == ConstantRelocation::Kind::function
-                          ? function_address(relocation.index)
-                          : global_addresses_[relocation.index];
+      uint64_t base =
+          relocation.kind == ConstantRelocation::Kind::function ? function_address(relocation.index) : global_addresses_[relocation.index];
       for (int lane = 0; lane < warp_size; ++lane) {
         std::byte* at = constants + relocation.offset + lane * relocation.width;
         uint64_t value = 0;
@@ -262,9 +232,7 @@ std::shared_ptr<Library> Library::make(std::shared_ptr<const Program> program) {
   auto library = std::make_shared<Library>();
   library->program_ = std::move(program);
   for (const auto& routine : library->program_->routines)
-    if (routine->is_kernel)
-      library->kernels_.push_back(
-          std::make_shared<Kernel>(std::weak_ptr<Library>(library), *routine));
+    if (routine->is_kernel) library->kernels_.push_back(std::make_shared<Kernel>(std::weak_ptr<Library>(library), *routine));
   LibraryTable::instance().add(library);
   for (const auto& kernel : library->kernels_) KernelTable::instance().add(kernel);
   return library;
@@ -294,13 +262,11 @@ std::shared_ptr<Module> Library::module_in(const std::shared_ptr<Context>& conte
   std::shared_ptr<Module>& module = modules_[context.get()];
   if (module != nullptr) return module;
   module = Module::load(context, program_, weak_from_this(), &managed_);
-  for (size_t i = 0; i < kernels_.size(); ++i)
-    kernels_[i]->apply_settings(*module->functions()[i], context->device().ordinal());
+  for (size_t i = 0; i < kernels_.size(); ++i) kernels_[i]->apply_settings(*module->functions()[i], context->device().ordinal());
   return module;
 }
 
-void Library::set_on_functions(const Routine& kernel, CUfunction_attribute attribute, int value,
-                               int device) {
+void Library::set_on_functions(const Routine& kernel, CUfunction_attribute attribute, int value, int device) {
   std::lock_guard lock(mutex_);
   for (auto& [context, module] : modules_)
     if (module != nullptr && context->device().ordinal() == device)
@@ -360,8 +326,7 @@ void Kernel::apply_settings(Function& function, int device) const {
 // ---- unloading ----
 
 void unload(const std::shared_ptr<Module>& module) {
-  for (const auto& function : module->functions())
-    FunctionTable::instance().remove(function->handle());
+  for (const auto& function : module->functions()) FunctionTable::instance().remove(function->handle());
   ModuleTable::instance().remove(module->handle());
   if (module->context()->is_alive())
     for (const auto& task : module->context()->everything()) task->wait();
@@ -369,8 +334,7 @@ void unload(const std::shared_ptr<Module>& module) {
 }
 
 void unload_modules_of(const Context& context) {
-  auto modules = ModuleTable::instance().remove_if(
-      [&](const Module& module) { return module.context().get() == &context; });
+  auto modules = ModuleTable::instance().remove_if([&](const Module& module) { return module.context().get() == &context; });
   for (const auto& module : modules) {
     if (auto library = module->library()) library->forget(context);
     unload(module);

@@ -45,10 +45,8 @@ using ManagedVariables = std::map<size_t, DeviceAddress>;
 class Module : public std::enable_shared_from_this<Module> {
  public:
   /// `shared`: of the library, if it is a module of one. Throws OUT_OF_MEMORY.
-  static std::shared_ptr<Module> load(std::shared_ptr<Context> context,
-                                      std::shared_ptr<const Program> program,
-                                      std::weak_ptr<Library> library = {},
-                                      ManagedVariables* shared = nullptr);
+  static std::shared_ptr<Module> load(std::shared_ptr<Context> context, std::shared_ptr<const Program> program,
+                                      std::weak_ptr<Library> library = {}, ManagedVariables* shared = nullptr);
   ~Module();
 
   const std::shared_ptr<Context>& context() const { return context_; }
@@ -73,8 +71,7 @@ class Module : public std::enable_shared_from_this<Module> {
   void release_memory();
 
  private:
-  Module(std::shared_ptr<Context> context, std::shared_ptr<const Program> program,
-         std::weak_ptr<Library> library)
+  Module(std::shared_ptr<Context> context, std::shared_ptr<const Program> program, std::weak_ptr<Library> library)
       : context_(std::move(context)), program_(std::move(program)), library_(std::move(library)) {}
   void allocate_globals(ManagedVariables* shared);
   void fill_globals();
@@ -84,8 +81,8 @@ class Module : public std::enable_shared_from_this<Module> {
   std::shared_ptr<const Program> program_;
   std::weak_ptr<Library> library_;
   std::vector<DeviceAddress> global_addresses_;
-  std::set<size_t> not_ours_;       // variables that the library has
-  std::set<size_t> filled_before_;  // of these, those that were there already
+  std::set<size_t> not_ours_;                            // variables that the library has
+  std::set<size_t> filled_before_;                       // of these, those that were there already
   std::vector<std::unique_ptr<std::byte[]>> constants_;  // per routine, lanes aligned
   std::vector<const std::byte*> constant_pointers_;
   std::vector<std::shared_ptr<Function>> functions_;
@@ -103,8 +100,7 @@ struct LegacyLaunch {
 /// A kernel of a module.
 class Function {
  public:
-  Function(Module& module, const Routine& kernel)
-      : module_(module), kernel_(kernel), settings_(kernel) {}
+  Function(Module& module, const Routine& kernel) : module_(module), kernel_(kernel), settings_(kernel) {}
 
   std::shared_ptr<Module> module() const { return module_.shared_from_this(); }
   const Routine& kernel() const { return kernel_; }
@@ -139,8 +135,7 @@ class Library : public std::enable_shared_from_this<Library> {
   /// The module for a context, loaded now if it was not before.
   std::shared_ptr<Module> module_in(const std::shared_ptr<Context>& context);
   void forget(const Context& context);
-  void set_on_functions(const Routine& kernel, CUfunction_attribute attribute, int value,
-                        int device);
+  void set_on_functions(const Routine& kernel, CUfunction_attribute attribute, int value, int device);
   /// The modules that were loaded, which end with the library.
   std::vector<std::shared_ptr<Module>> take_modules();
 
@@ -156,8 +151,7 @@ class Library : public std::enable_shared_from_this<Library> {
 /// A kernel of a library.
 class Kernel {
  public:
-  Kernel(std::weak_ptr<Library> library, const Routine& routine)
-      : library_(std::move(library)), routine_(routine) {}
+  Kernel(std::weak_ptr<Library> library, const Routine& routine) : library_(std::move(library)), routine_(routine) {}
 
   std::shared_ptr<Library> library() const;
   const Routine& routine() const { return routine_; }

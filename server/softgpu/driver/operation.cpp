@@ -11,8 +11,7 @@ namespace {
 thread_local bool in_host_function = false;
 
 uint32_t bytes_of(const CUstreamBatchMemOpParams& op) {
-  bool is_wide = op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
-                 op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  bool is_wide = op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
   return is_wide ? 8 : 4;
 }
 
@@ -36,38 +35,27 @@ bool is_met(const CUstreamBatchMemOpParams& op, const std::byte* memory) {
   }
   uint64_t all = bytes_of(op) == 8 ? ~uint64_t{0} : 0xffffffffu;
   switch (op.waitValue.flags & 3) {
-    case CU_STREAM_WAIT_VALUE_GEQ:
-      return difference >= 0;  // cyclic
-    case CU_STREAM_WAIT_VALUE_EQ:
-      return current == value;
-    case CU_STREAM_WAIT_VALUE_AND:
-      return (current & value) != 0;
-    default:
-      return (~(current | value) & all) != 0;
+    case CU_STREAM_WAIT_VALUE_GEQ: return difference >= 0;  // cyclic
+    case CU_STREAM_WAIT_VALUE_EQ: return current == value;
+    case CU_STREAM_WAIT_VALUE_AND: return (current & value) != 0;
+    default: return (~(current | value) & all) != 0;
   }
 }
 
 void write_value(const CUstreamBatchMemOpParams& op, std::byte* memory) {
-  if (bytes_of(op) == 8)
-    __atomic_store_n(reinterpret_cast<uint64_t*>(memory), op.writeValue.value64, __ATOMIC_SEQ_CST);
-  else
-    __atomic_store_n(reinterpret_cast<uint32_t*>(memory),
-                     static_cast<uint32_t>(op.writeValue.value), __ATOMIC_SEQ_CST);
+  if (bytes_of(op) == 8) __atomic_store_n(reinterpret_cast<uint64_t*>(memory), op.writeValue.value64, __ATOMIC_SEQ_CST);
+  else __atomic_store_n(reinterpret_cast<uint32_t*>(memory), static_cast<uint32_t>(op.writeValue.value), __ATOMIC_SEQ_CST);
 }
 
 /// Carries the operations out from `next` on; those that must wait resume here.
-void run_memory_ops(const std::shared_ptr<Context>& context,
-                    const std::vector<CUstreamBatchMemOpParams>& ops, size_t next,
+void run_memory_ops(const std::shared_ptr<Context>& context, const std::vector<CUstreamBatchMemOpParams>& ops, size_t next,
                     const DeferredTask::Finish& finish) {
   for (; next < ops.size() && !context->has_failed(); ++next) {
     const CUstreamBatchMemOpParams& op = ops[next];
-    bool is_wait = op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
-                   op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-    bool is_write = op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ||
-                    op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    bool is_wait = op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    bool is_write = op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
     if (!is_wait && !is_write) continue;  // barriers and flushes: all is in order anyway
-    std::byte* memory =
-        find_value(is_wait ? op.waitValue.address : op.writeValue.address, bytes_of(op));
+    std::byte* memory = find_value(is_wait ? op.waitValue.address : op.writeValue.address, bytes_of(op));
     if (memory == nullptr) {
       context->fail(CUDA_ERROR_ILLEGAL_ADDRESS, "memory of a stream memory operation is gone");
       break;
@@ -75,9 +63,8 @@ void run_memory_ops(const std::shared_ptr<Context>& context,
     if (is_write) {
       write_value(op, memory);
     } else if (!is_met(op, memory)) {
-      Poller::instance().watch(
-          [context, op, memory] { return context->has_failed() || is_met(op, memory); },
-          [context, ops, next, finish] { run_memory_ops(context, ops, next + 1, finish); });
+      Poller::instance().watch([context, op, memory] { return context->has_failed() || is_met(op, memory); },
+                               [context, ops, next, finish] { run_memory_ops(context, ops, next + 1, finish); });
       return;
     }
   }
@@ -95,11 +82,9 @@ void run_host_function(const std::function<void()>& function) {
 }
 
 std::shared_ptr<Task> HostOperation::make_task(const std::shared_ptr<Context>& context) const {
-  return std::make_shared<FunctionTask>(FunctionTask::Place::service,
-                                        [context, call = function, data = user_data] {
-                                          if (!context->has_failed())
-                                            run_host_function([&] { call(data); });
-                                        });
+  return std::make_shared<FunctionTask>(FunctionTask::Place::service, [context, call = function, data = user_data] {
+    if (!context->has_failed()) run_host_function([&] { call(data); });
+  });
 }
 
 std::shared_ptr<Task> EventWaitOperation::make_task(const std::shared_ptr<Context>&) const {
@@ -108,8 +93,7 @@ std::shared_ptr<Task> EventWaitOperation::make_task(const std::shared_ptr<Contex
   return marker;
 }
 
-MemoryOpsOperation::MemoryOpsOperation(CUcontext context, unsigned count,
-                                       const CUstreamBatchMemOpParams* first, unsigned flags)
+MemoryOpsOperation::MemoryOpsOperation(CUcontext context, unsigned count, const CUstreamBatchMemOpParams* first, unsigned flags)
     : node_context(context), ops(first, first + count), flags(flags) {
   for (const CUstreamBatchMemOpParams& op : ops) {
     switch (op.operation) {
@@ -127,18 +111,15 @@ MemoryOpsOperation::MemoryOpsOperation(CUcontext context, unsigned count,
         require(find_value(op.writeValue.address, bytes_of(op)) != nullptr);
         break;
       case CU_STREAM_MEM_OP_BARRIER:
-      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-        break;
-      default:
-        throw Failure(CUDA_ERROR_INVALID_VALUE);
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: break;
+      default: throw Failure(CUDA_ERROR_INVALID_VALUE);
     }
   }
 }
 
 std::shared_ptr<Task> MemoryOpsOperation::make_task(const std::shared_ptr<Context>& context) const {
-  return std::make_shared<DeferredTask>([context, ops = ops](const DeferredTask::Finish& finish) {
-    run_memory_ops(context, ops, 0, finish);
-  });
+  return std::make_shared<DeferredTask>(
+      [context, ops = ops](const DeferredTask::Finish& finish) { run_memory_ops(context, ops, 0, finish); });
 }
 
 }  // namespace fargpu::softgpu

@@ -25,9 +25,7 @@ class Operation {
 class EmptyOperation : public Operation {
  public:
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_EMPTY; }
-  std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override {
-    return make_marker();
-  }
+  std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override { return make_marker(); }
   std::unique_ptr<Operation> clone() const override { return std::make_unique<EmptyOperation>(); }
 };
 
@@ -37,9 +35,7 @@ class HostOperation : public Operation {
   HostOperation(CUhostFn function, void* user_data) : function(function), user_data(user_data) {}
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_HOST; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>& context) const override;
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<HostOperation>(*this);
-  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<HostOperation>(*this); }
 
   CUhostFn function;
   void* user_data;
@@ -49,12 +45,8 @@ class EventRecordOperation : public Operation {
  public:
   explicit EventRecordOperation(std::shared_ptr<Event> event) : event(std::move(event)) {}
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_EVENT_RECORD; }
-  std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override {
-    return event->make_record();
-  }
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<EventRecordOperation>(*this);
-  }
+  std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override { return event->make_record(); }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<EventRecordOperation>(*this); }
 
   std::shared_ptr<Event> event;
 };
@@ -64,9 +56,7 @@ class EventWaitOperation : public Operation {
   explicit EventWaitOperation(std::shared_ptr<Event> event) : event(std::move(event)) {}
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>&) const override;
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<EventWaitOperation>(*this);
-  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<EventWaitOperation>(*this); }
 
   std::shared_ptr<Event> event;
 };
@@ -75,13 +65,10 @@ class EventWaitOperation : public Operation {
 class MemoryOpsOperation : public Operation {
  public:
   /// Throws INVALID_VALUE for operations that do not exist.
-  MemoryOpsOperation(CUcontext context, unsigned count, const CUstreamBatchMemOpParams* ops,
-                     unsigned flags);
+  MemoryOpsOperation(CUcontext context, unsigned count, const CUstreamBatchMemOpParams* ops, unsigned flags);
   CUgraphNodeType type() const override { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
   std::shared_ptr<Task> make_task(const std::shared_ptr<Context>& context) const override;
-  std::unique_ptr<Operation> clone() const override {
-    return std::make_unique<MemoryOpsOperation>(*this);
-  }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<MemoryOpsOperation>(*this); }
 
   CUcontext node_context;
   std::vector<CUstreamBatchMemOpParams> ops;

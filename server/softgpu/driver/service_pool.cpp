@@ -74,10 +74,8 @@ void Poller::run() {
     lock.unlock();
     std::deque<Watch> unmet;
     for (Watch& watch : current) {
-      if (watch.is_met())
-        watch.then();
-      else
-        unmet.push_back(std::move(watch));
+      if (watch.is_met()) watch.then();
+      else unmet.push_back(std::move(watch));
     }
     if (!unmet.empty()) std::this_thread::sleep_for(poll_pause);
     lock.lock();

@@ -34,8 +34,7 @@ std::string random_name() {
 
 bool is_name(const std::string& name) {
   const size_t begin = sizeof(prefix) - 1;
-  return name.size() == begin + 32 && name.starts_with(prefix) &&
-         name.find_first_not_of("0123456789abcdef", begin) == std::string::npos;
+  return name.size() == begin + 32 && name.starts_with(prefix) && name.find_first_not_of("0123456789abcdef", begin) == std::string::npos;
 }
 
 /// Locks of open file descriptions: they end with the process, whatever ends it.
@@ -59,8 +58,7 @@ void sweep() {
     if (file < 0) continue;
     struct stat info;
     // One without bytes is being made.
-    if (fstat(file, &info) == 0 && info.st_size > 0 && flock(file, LOCK_EX | LOCK_NB) == 0)
-      unlink(path.c_str());
+    if (fstat(file, &info) == 0 && info.st_size > 0 && flock(file, LOCK_EX | LOCK_NB) == 0) unlink(path.c_str());
     close(file);
   }
   closedir(entries);
@@ -73,13 +71,11 @@ struct SharedEvent::Page {
   std::atomic<uint64_t> over;
 };
 
-SharedEvent::SharedEvent(std::string name, bool is_own)
-    : name_(std::move(name)), is_own_(is_own) {}
+SharedEvent::SharedEvent(std::string name, bool is_own) : name_(std::move(name)), is_own_(is_own) {}
 
 void SharedEvent::map() {
   questions_ = ::open((folder + name_).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-  void* memory = questions_ < 0 ? MAP_FAILED
-                                : mmap(nullptr, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  void* memory = questions_ < 0 ? MAP_FAILED : mmap(nullptr, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
   require(memory != MAP_FAILED, CUDA_ERROR_OPERATING_SYSTEM);
   page_ = static_cast<Page*>(memory);
 }
@@ -90,8 +86,7 @@ std::shared_ptr<SharedEvent> SharedEvent::create() {
   std::shared_ptr<SharedEvent> event(new SharedEvent(random_name(), true));
   event->file_ = ::open((folder + event->name_).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   require(event->file_ >= 0, CUDA_ERROR_OPERATING_SYSTEM);
-  require(flock(event->file_, LOCK_EX | LOCK_NB) == 0 && ftruncate(event->file_, file_bytes) == 0,
-          CUDA_ERROR_OPERATING_SYSTEM);
+  require(flock(event->file_, LOCK_EX | LOCK_NB) == 0 && ftruncate(event->file_, file_bytes) == 0, CUDA_ERROR_OPERATING_SYSTEM);
   event->map();
   return event;
 }
@@ -102,8 +97,7 @@ std::shared_ptr<SharedEvent> SharedEvent::open(const CUipcEventHandle& handle) {
   std::shared_ptr<SharedEvent> event(new SharedEvent(name, false));
   event->file_ = ::open((folder + name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   struct stat info;
-  require(event->file_ >= 0 && fstat(event->file_, &info) == 0 && S_ISREG(info.st_mode) &&
-          info.st_size == file_bytes);
+  require(event->file_ >= 0 && fstat(event->file_, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == file_bytes);
   // Whoever made it holds its lock for as long as it lives.
   require(flock(event->file_, LOCK_SH | LOCK_NB) != 0);
   event->map();
@@ -138,8 +132,7 @@ uint64_t SharedEvent::begin_record() {
 
 void SharedEvent::end_record(uint64_t number) {
   uint64_t over = page_->over.load();
-  while (over < number && !page_->over.compare_exchange_weak(over, number)) {
-  }
+  while (over < number && !page_->over.compare_exchange_weak(over, number)) {}
   lock(file_, F_OFD_SETLK, F_UNLCK, static_cast<off_t>(number));
 }
 

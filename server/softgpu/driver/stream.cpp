@@ -21,11 +21,7 @@ std::mutex& graph_mutex() {
 }
 
 Stream::Stream(std::shared_ptr<Context> context, Kind kind, unsigned flags, int priority)
-    : context_(std::move(context)),
-      kind_(kind),
-      flags_(flags),
-      priority_(priority),
-      id_(next_stream_id()) {}
+    : context_(std::move(context)), kind_(kind), flags_(flags), priority_(priority), id_(next_stream_id()) {}
 
 void Stream::enqueue(const std::shared_ptr<Task>& task) { context_->enqueue(*this, task); }
 

@@ -26,9 +26,7 @@ uint64_t next_capture_id() {
   return next++;
 }
 
-void require_intact(const Capture& capture) {
-  require(!capture.is_invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-}
+void require_intact(const Capture& capture) { require(!capture.is_invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED); }
 
 /// Adds an operation to a capture, behind what the stream has captured so far.
 void capture_operation(Stream& stream, std::unique_ptr<Operation> operation) {
@@ -45,8 +43,7 @@ void refuse_implicit_dependency(Stream& stream) {
   if (!stream.context()->has_captured_blocking_stream()) return;
   for (const auto& capture : captures())
     for (Stream* captured : capture->streams)
-      if (captured->context() == stream.context() && captured->is_blocking())
-        capture->is_invalidated = true;
+      if (captured->context() == stream.context() && captured->is_blocking()) capture->is_invalidated = true;
   throw Failure(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 }
 
@@ -71,8 +68,7 @@ bool is_joined(const Capture& capture, const Stream& origin) {
     if (!reached.insert(node).second) continue;
     for (const GraphNode::Edge& edge : node->dependencies()) pending.push_back(edge.node);
   }
-  return std::all_of(capture.nodes.begin(), capture.nodes.end(),
-                     [&](GraphNode* node) { return reached.contains(node); });
+  return std::all_of(capture.nodes.begin(), capture.nodes.end(), [&](GraphNode* node) { return reached.contains(node); });
 }
 
 }  // namespace
@@ -112,8 +108,7 @@ void refuse_while_capturing() {
   for (const auto& capture : captures()) {
     bool is_own = capture->thread == std::this_thread::get_id();
     bool disturbs = is_own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                           : thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                                 capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+                           : thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!disturbs) continue;
     capture->is_invalidated = true;
     is_refused = true;
@@ -143,12 +138,10 @@ void refuse_if_captured(const Context& context) {
   require(!is_refused, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode) {
-  return std::exchange(thread_mode, mode);
-}
+CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode) { return std::exchange(thread_mode, mode); }
 
-void begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode,
-                   std::shared_ptr<Graph> graph, std::vector<GraphNode*> dependencies) {
+void begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode, std::shared_ptr<Graph> graph,
+                   std::vector<GraphNode*> dependencies) {
   std::lock_guard lock(graph_mutex());
   require(stream->kind() != Stream::Kind::legacy, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   require(stream->capture == nullptr, CUDA_ERROR_ILLEGAL_STATE);
@@ -175,8 +168,7 @@ std::shared_ptr<Graph> end_capture(const std::shared_ptr<Stream>& stream) {
     capture->is_invalidated = true;
     throw Failure(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   }
-  bool is_wrong_thread = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-                         capture->thread != std::this_thread::get_id();
+  bool is_wrong_thread = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id();
   require(!is_wrong_thread, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
   bool was_joined = is_joined(*capture, *stream);
   end(capture);
@@ -185,13 +177,11 @@ std::shared_ptr<Graph> end_capture(const std::shared_ptr<Stream>& stream) {
   return capture->graph;
 }
 
-void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
-                  unsigned flags) {
+void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags) {
   {
     std::lock_guard lock(graph_mutex());
     if (stream->capture != nullptr) {
-      if (flags & CU_EVENT_RECORD_EXTERNAL)
-        return capture_operation(*stream, std::make_unique<EventRecordOperation>(event));
+      if (flags & CU_EVENT_RECORD_EXTERNAL) return capture_operation(*stream, std::make_unique<EventRecordOperation>(event));
       require_intact(*stream->capture);
       auto place = std::make_shared<CapturedPlace>();
       place->capture = stream->capture;
@@ -203,16 +193,14 @@ void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<E
   stream->enqueue(event->make_record());
 }
 
-void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
-                    unsigned flags) {
+void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags) {
   {
     std::lock_guard lock(graph_mutex());
     if (stream->capture != nullptr && (flags & CU_EVENT_WAIT_EXTERNAL))
       return capture_operation(*stream, std::make_unique<EventWaitOperation>(event));
     auto place = event->captured();
     std::shared_ptr<Capture> capture = place != nullptr ? place->capture.lock() : nullptr;
-    bool is_over = capture != nullptr &&
-                   std::find(captures().begin(), captures().end(), capture) == captures().end();
+    bool is_over = capture != nullptr && std::find(captures().begin(), captures().end(), capture) == captures().end();
     require(place == nullptr || (capture != nullptr && !is_over), CUDA_ERROR_CAPTURED_EVENT);
     if (capture != nullptr) {
       // The stream joins the capture, behind where the event was recorded.
@@ -228,8 +216,7 @@ void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr
         throw Failure(CUDA_ERROR_STREAM_CAPTURE_MERGE);
       }
       for (GraphNode* node : place->nodes)
-        if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(),
-                      node) == stream->capture_dependencies.end())
+        if (std::find(stream->capture_dependencies.begin(), stream->capture_dependencies.end(), node) == stream->capture_dependencies.end())
           stream->capture_dependencies.push_back(node);
       return;
     }

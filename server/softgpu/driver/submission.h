@@ -31,14 +31,12 @@ void refuse_if_captured(const Context& context);
 /// Exchanges the calling thread's mode, which decides the above.
 CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode);
 
-void begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode,
-                   std::shared_ptr<Graph> graph, std::vector<GraphNode*> dependencies);
+void begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mode, std::shared_ptr<Graph> graph,
+                   std::vector<GraphNode*> dependencies);
 /// The graph; null with the error thrown if the capture went wrong.
 std::shared_ptr<Graph> end_capture(const std::shared_ptr<Stream>& stream);
 
-void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
-                  unsigned flags);
-void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
-                    unsigned flags);
+void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags);
+void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags);
 
 }  // namespace fargpu::softgpu

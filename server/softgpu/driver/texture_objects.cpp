@@ -64,8 +64,7 @@ std::byte* contiguous(DeviceAddress address, uint64_t bytes, std::shared_ptr<con
   require(spans.has_value());
   // Several mappings side by side are rarely contiguous on the host.
   for (size_t i = 1; i < spans->size(); ++i)
-    require((*spans)[i].host == (*spans)[i - 1].host + (*spans)[i - 1].bytes,
-            CUDA_ERROR_NOT_SUPPORTED);
+    require((*spans)[i].host == (*spans)[i - 1].host + (*spans)[i - 1].bytes, CUDA_ERROR_NOT_SUPPORTED);
   keep = spans->front().range;
   return spans->front().host;
 }
@@ -97,11 +96,10 @@ void take_resource(const CUDA_RESOURCE_DESC& resource, TextureObject& object) {
       uint64_t texels = linear.sizeInBytes / texture.format.bytes();
       require(texels != 0 && texels <= uint64_t{1} << 28);
       require(linear.devPtr % 512 == 0 || linear.devPtr % texture.format.bytes() == 0);
-      texture.levels.push_back(
-          {.texels = contiguous(linear.devPtr, linear.sizeInBytes, object.keep_alive),
-           .row_bytes = linear.sizeInBytes,
-           .slice_bytes = linear.sizeInBytes,
-           .width = static_cast<uint32_t>(texels)});
+      texture.levels.push_back({.texels = contiguous(linear.devPtr, linear.sizeInBytes, object.keep_alive),
+                                .row_bytes = linear.sizeInBytes,
+                                .slice_bytes = linear.sizeInBytes,
+                                .width = static_cast<uint32_t>(texels)});
       return;
     }
     case CU_RESOURCE_TYPE_PITCH2D: {
@@ -120,21 +118,16 @@ void take_resource(const CUDA_RESOURCE_DESC& resource, TextureObject& object) {
                                 .height = static_cast<uint32_t>(pitched.height)});
       return;
     }
-    default:
-      throw Failure(CUDA_ERROR_INVALID_VALUE);
+    default: throw Failure(CUDA_ERROR_INVALID_VALUE);
   }
 }
 
 AddressMode address_mode(CUaddress_mode mode) {
   switch (mode) {
-    case CU_TR_ADDRESS_MODE_WRAP:
-      return AddressMode::wrap;
-    case CU_TR_ADDRESS_MODE_CLAMP:
-      return AddressMode::clamp;
-    case CU_TR_ADDRESS_MODE_MIRROR:
-      return AddressMode::mirror;
-    case CU_TR_ADDRESS_MODE_BORDER:
-      return AddressMode::border;
+    case CU_TR_ADDRESS_MODE_WRAP: return AddressMode::wrap;
+    case CU_TR_ADDRESS_MODE_CLAMP: return AddressMode::clamp;
+    case CU_TR_ADDRESS_MODE_MIRROR: return AddressMode::mirror;
+    case CU_TR_ADDRESS_MODE_BORDER: return AddressMode::border;
   }
   throw Failure(CUDA_ERROR_INVALID_VALUE);
 }
@@ -149,8 +142,7 @@ void take_sampling(const CUDA_TEXTURE_DESC& sampling, Texture& texture) {
     if (needs_normalized && !texture.has_normalized_coordinates) mode = AddressMode::clamp;
     texture.address_mode[i] = mode;
   }
-  require(sampling.filterMode == CU_TR_FILTER_MODE_POINT ||
-          sampling.filterMode == CU_TR_FILTER_MODE_LINEAR);
+  require(sampling.filterMode == CU_TR_FILTER_MODE_POINT || sampling.filterMode == CU_TR_FILTER_MODE_LINEAR);
   texture.is_linear_filter = sampling.filterMode == CU_TR_FILTER_MODE_LINEAR;
   bool is_integer = texture.format.kind != TexelFormat::Kind::floating;
   // Integers of 32 bits are always read as they are.
@@ -166,8 +158,8 @@ void take_sampling(const CUDA_TEXTURE_DESC& sampling, Texture& texture) {
 
 }  // namespace
 
-uint64_t make_texture(const Context& context, const CUDA_RESOURCE_DESC& resource,
-                      const CUDA_TEXTURE_DESC& sampling, const CUDA_RESOURCE_VIEW_DESC* view) {
+uint64_t make_texture(const Context& context, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC& sampling,
+                      const CUDA_RESOURCE_VIEW_DESC* view) {
   auto object = std::make_shared<TextureObject>();
   object->context_id = context.id();
   object->resource = resource;
@@ -199,9 +191,7 @@ std::shared_ptr<TextureObject> find_texture_object(uint64_t handle, bool is_surf
   Objects& all = objects();
   std::shared_lock lock(all.mutex);
   auto found = all.by_handle.find(handle);
-  if (found == all.by_handle.end() || found->second->texture.is_surface != is_surface ||
-      found->second->is_destroyed)
-    return nullptr;
+  if (found == all.by_handle.end() || found->second->texture.is_surface != is_surface || found->second->is_destroyed) return nullptr;
   return found->second;
 }
 
@@ -213,11 +203,10 @@ bool remove_texture(uint64_t handle, bool is_surface) {
     std::unique_lock lock(all.mutex);
     if (std::exchange(object->is_destroyed, true)) return false;
   }
-  auto removal =
-      std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion, [=, &all] {
-        std::unique_lock lock(all.mutex);
-        all.by_handle.erase(handle);
-      });
+  auto removal = std::make_shared<FunctionTask>(FunctionTask::Place::inline_on_completion, [=, &all] {
+    std::unique_lock lock(all.mutex);
+    all.by_handle.erase(handle);
+  });
   if (auto context = ContextTable::instance().find(context_of_id(object->context_id)))
     for (const auto& task : context->everything()) removal->depend_on(task);
   removal->submit();
@@ -227,8 +216,7 @@ bool remove_texture(uint64_t handle, bool is_surface) {
 void remove_textures_of(const Context& context) {
   Objects& all = objects();
   std::unique_lock lock(all.mutex);
-  std::erase_if(all.by_handle,
-                [&](const auto& entry) { return entry.second->context_id == context.id(); });
+  std::erase_if(all.by_handle, [&](const auto& entry) { return entry.second->context_id == context.id(); });
 }
 
 const Texture* texture_of(uint64_t handle) {

@@ -25,8 +25,8 @@ struct TextureObject {
 };
 
 /// Throws INVALID_VALUE, INVALID_HANDLE or NOT_SUPPORTED.
-uint64_t make_texture(const Context& context, const CUDA_RESOURCE_DESC& resource,
-                      const CUDA_TEXTURE_DESC& sampling, const CUDA_RESOURCE_VIEW_DESC* view);
+uint64_t make_texture(const Context& context, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC& sampling,
+                      const CUDA_RESOURCE_VIEW_DESC* view);
 uint64_t make_surface(const Context& context, const CUDA_RESOURCE_DESC& resource);
 /// Null if there is no such object.
 std::shared_ptr<TextureObject> find_texture_object(uint64_t handle, bool is_surface);

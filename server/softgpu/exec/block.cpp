@@ -28,13 +28,9 @@ void fill(Lanes<T>& lanes, T value) {
 }  // namespace
 
 Block::Block(const Launch& launch, Cluster& cluster)
-    : launch_(&launch),
-      cluster_(&cluster),
-      thread_count_(static_cast<uint32_t>(launch.block.count())),
-      registers_(new BlockRegisters()) {
+    : launch_(&launch), cluster_(&cluster), thread_count_(static_cast<uint32_t>(launch.block.count())), registers_(new BlockRegisters()) {
   uint32_t warp_count = (thread_count_ + warp_size - 1) / warp_size;
-  uint32_t shared_bytes =
-      reserved_shared_bytes + launch.kernel->static_shared_bytes + launch.dynamic_shared_bytes;
+  uint32_t shared_bytes = reserved_shared_bytes + launch.kernel->static_shared_bytes + launch.dynamic_shared_bytes;
   shared_storage_.reset(new (std::align_val_t(64)) std::byte[shared_bytes]);
   memory_.page_table = launch.page_table;
   memory_.shared = shared_storage_.get();
@@ -45,8 +41,7 @@ Block::Block(const Launch& launch, Cluster& cluster)
   size_t warp_local_bytes = size_t{launch.stack_bytes} * warp_size;
   local_mapping_bytes_ = warp_local_bytes * warp_count;
   if (local_mapping_bytes_ != 0) {
-    void* mapping = mmap(nullptr, local_mapping_bytes_, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapping = mmap(nullptr, local_mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) throw std::bad_alloc();
     local_ = static_cast<std::byte*>(mapping);
   }
@@ -54,8 +49,7 @@ Block::Block(const Launch& launch, Cluster& cluster)
   fill_fixed_registers();
   for (uint32_t i = 0; i < warp_count; ++i) {
     uint32_t first_thread = i * warp_size;
-    auto warp = std::make_unique<Warp>(*this, i,
-                                       std::min<uint32_t>(warp_size, thread_count_ - first_thread));
+    auto warp = std::make_unique<Warp>(*this, i, std::min<uint32_t>(warp_size, thread_count_ - first_thread));
     auto registers = std::make_unique<WarpRegisters>();
     for (uint32_t lane = 0; lane < warp_size; ++lane) {
       ThreadDimensions thread = thread_index(launch, first_thread + lane);
@@ -118,8 +112,7 @@ void Block::fill_fixed_registers() {
 }
 
 ThreadDimensions Block::thread_index(const Launch& launch, uint32_t thread) {
-  return {thread % launch.block.x, thread / launch.block.x % launch.block.y,
-          thread / (launch.block.x * launch.block.y)};
+  return {thread % launch.block.x, thread / launch.block.x % launch.block.y, thread / (launch.block.x * launch.block.y)};
 }
 
 void Block::start(ThreadDimensions block_index, uint32_t multiprocessor) {
@@ -189,8 +182,7 @@ bool Block::is_complete(const Barrier& barrier) const {
     bool is_whole_warp = (live & ~barrier.arrived[i]) == 0;
     if (barrier.expected == 0 && !is_whole_warp) return false;
     // Thread counts are multiples of the warp size: a warp counts in full, whatever its size.
-    if (barrier.arrived[i] != 0)
-      arrived += is_whole_warp ? warp_size : std::popcount(barrier.arrived[i]);
+    if (barrier.arrived[i] != 0) arrived += is_whole_warp ? warp_size : std::popcount(barrier.arrived[i]);
   }
   return arrived >= barrier.expected;
 }
@@ -208,14 +200,10 @@ void Block::complete(uint32_t id) {
 
 uint32_t Block::reduction(BarrierKind kind) const {
   switch (kind) {
-    case BarrierKind::reduce_popc:
-      return completed_true_count_;
-    case BarrierKind::reduce_and:
-      return completed_true_count_ == completed_thread_count_;
-    case BarrierKind::reduce_or:
-      return completed_true_count_ != 0;
-    default:
-      return 0;
+    case BarrierKind::reduce_popc: return completed_true_count_;
+    case BarrierKind::reduce_and: return completed_true_count_ == completed_thread_count_;
+    case BarrierKind::reduce_or: return completed_true_count_ != 0;
+    default: return 0;
   }
 }
 
@@ -235,15 +223,12 @@ void Block::release_barrier(uint32_t barrier) {
 void Block::threads_exited(uint32_t count) {
   live_threads_ -= count;
   for (uint32_t id = 0; id < barrier_count; ++id)
-    if (barriers_[id].is_in_use && barriers_[id].expected == 0 && is_complete(barriers_[id]))
-      complete(id);
+    if (barriers_[id].is_in_use && barriers_[id].expected == 0 && is_complete(barriers_[id])) complete(id);
   cluster_->settle_barrier();
 }
 
 bool Block::has_arrived_at_cluster() const {
-  return std::all_of(warps_.begin(), warps_.end(), [](const auto& warp) {
-    return (~warp->dead & ~warp->arrived_at_cluster) == 0;
-  });
+  return std::all_of(warps_.begin(), warps_.end(), [](const auto& warp) { return (~warp->dead & ~warp->arrived_at_cluster) == 0; });
 }
 
 void Block::leave_cluster_barrier() {
@@ -252,13 +237,11 @@ void Block::leave_cluster_barrier() {
 }
 
 bool Block::has_ready_lanes() const {
-  return std::any_of(warps_.begin(), warps_.end(),
-                     [](const auto& warp) { return warp->has_ready_lanes(); });
+  return std::any_of(warps_.begin(), warps_.end(), [](const auto& warp) { return warp->has_ready_lanes(); });
 }
 
 std::string Block::describe_thread(const Warp& warp, int lane) const {
-  ThreadDimensions thread =
-      thread_index(*launch_, warp.index * warp_size + static_cast<uint32_t>(lane));
+  ThreadDimensions thread = thread_index(*launch_, warp.index * warp_size + static_cast<uint32_t>(lane));
   auto triple = [](const ThreadDimensions& d) {
     char text[40];
     std::snprintf(text, sizeof text, "(%u,%u,%u)", d.x, d.y, d.z);
@@ -267,12 +250,11 @@ std::string Block::describe_thread(const Warp& warp, int lane) const {
   return "thread " + triple(thread) + " of block " + triple(index_);
 }
 
-void Block::report_fault(FaultKind kind, const Warp& warp, const Instruction& at, int lane,
-                         std::string what) {
+void Block::report_fault(FaultKind kind, const Warp& warp, const Instruction& at, int lane, std::string what) {
   if (fault_) return;  // the first one counts
   fault_.kind = kind;
-  fault_.message = "kernel " + launch_->kernel->name + ": " + what + "; " +
-                   describe_thread(warp, lane) + ", PTX line " + std::to_string(at.line);
+  fault_.message =
+      "kernel " + launch_->kernel->name + ": " + what + "; " + describe_thread(warp, lane) + ", PTX line " + std::to_string(at.line);
 }
 
 void Block::report_deadlock() {

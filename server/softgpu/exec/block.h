@@ -57,8 +57,7 @@ class Block {
   bool has_arrived_at_cluster() const;
   void leave_cluster_barrier();
 
-  void report_fault(FaultKind kind, const Warp& warp, const Instruction& at, int lane,
-                    std::string what);
+  void report_fault(FaultKind kind, const Warp& warp, const Instruction& at, int lane, std::string what);
   void report_deadlock();
   const Fault& fault() const { return fault_; }
   bool has_ready_lanes() const;

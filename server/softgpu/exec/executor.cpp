@@ -23,8 +23,7 @@ constexpr auto spinning_pause = std::chrono::microseconds(20);
 
 unsigned configured(const char* name, unsigned otherwise) {
   unsigned wanted = 0;
-  if (const char* text = std::getenv(name))
-    std::from_chars(text, text + std::strlen(text), wanted);
+  if (const char* text = std::getenv(name)) std::from_chars(text, text + std::strlen(text), wanted);
   return wanted != 0 ? wanted : otherwise;
 }
 
@@ -33,14 +32,11 @@ unsigned configured_thread_count() {
   return std::min(configured("FARGPU_SOFTGPU_THREADS", count), 1024u);
 }
 
-std::chrono::seconds configured_patience() {
-  return std::chrono::seconds(configured("FARGPU_SOFTGPU_PATIENCE", 10));
-}
+std::chrono::seconds configured_patience() { return std::chrono::seconds(configured("FARGPU_SOFTGPU_PATIENCE", 10)); }
 
 }  // namespace
 
-Grid::Grid(Launch launch, uint64_t resident_clusters_max,
-           std::function<void(const Fault&)> on_complete)
+Grid::Grid(Launch launch, uint64_t resident_clusters_max, std::function<void(const Fault&)> on_complete)
     : launch_(std::move(launch)),
       cluster_count_(launch_.grid.count() / launch_.cluster.count()),
       resident_max_(std::max<uint64_t>(1, resident_clusters_max)),
@@ -48,21 +44,18 @@ Grid::Grid(Launch launch, uint64_t resident_clusters_max,
       on_complete_(std::move(on_complete)) {}
 
 bool Grid::can_start() const {
-  return next_cluster_.load(std::memory_order_relaxed) < cluster_count_ &&
-         suspended_.size() + workers_ < resident_max_;
+  return next_cluster_.load(std::memory_order_relaxed) < cluster_count_ && suspended_.size() + workers_ < resident_max_;
 }
 
 bool Grid::is_over() const { return workers_ == 0 && (is_stopped_ || finished_ == cluster_count_); }
 
 std::string Grid::describe_progress(std::chrono::seconds age) const {
   uint64_t done = finished_;
-  std::string text = "kernel " + launch_.kernel->name + " has run for " +
-                     std::to_string(age.count()) + " s; " + std::to_string(done) + " of its " +
-                     std::to_string(cluster_count_) +
-                     (launch_.cluster.count() == 1 ? " blocks" : " clusters") + " are done";
+  std::string text = "kernel " + launch_.kernel->name + " has run for " + std::to_string(age.count()) + " s; " + std::to_string(done) +
+                     " of its " + std::to_string(cluster_count_) + (launch_.cluster.count() == 1 ? " blocks" : " clusters") + " are done";
   if (done != 0) {
-    double left = static_cast<double>(age.count()) / static_cast<double>(done) *
-                  static_cast<double>(cluster_count_ - std::min(done, cluster_count_));
+    double left =
+        static_cast<double>(age.count()) / static_cast<double>(done) * static_cast<double>(cluster_count_ - std::min(done, cluster_count_));
     text += ", and it may need " + std::to_string(static_cast<uint64_t>(left)) + " s more";
   }
   return text;
@@ -102,8 +95,7 @@ void Executor::submit(std::shared_ptr<Grid> grid) {
 std::shared_ptr<Grid> Executor::choose() {
   auto found = grids_.end();
   for (auto it = grids_.begin(); it != grids_.end(); ++it)
-    if ((*it)->has_work() && (found == grids_.end() || (*it)->workers_ < (*found)->workers_))
-      found = it;
+    if ((*it)->has_work() && (found == grids_.end() || (*it)->workers_ < (*found)->workers_)) found = it;
   if (found == grids_.end()) return nullptr;
   std::shared_ptr<Grid> chosen = *found;
   std::rotate(found, found + 1, grids_.end());
@@ -128,8 +120,7 @@ std::unique_ptr<Cluster> Executor::take_cluster(Grid& grid, bool& is_fresh) {
   return idle;
 }
 
-bool Executor::run_for_a_while(Grid& grid, std::unique_ptr<Cluster>& cluster, bool is_fresh,
-                               Block::Outcome& outcome) {
+bool Executor::run_for_a_while(Grid& grid, std::unique_ptr<Cluster>& cluster, bool is_fresh, Block::Outcome& outcome) {
   auto deadline = std::chrono::steady_clock::now() + turn_time;
   if (cluster == nullptr) cluster = std::make_unique<Cluster>(grid.launch_);
   while (true) {
@@ -177,8 +168,8 @@ void Executor::work() {
       bool was_spinning = outcome == Block::Outcome::spinning;
       grid->spinning_ += was_spinning;
       grid->suspended_.push_back({std::move(cluster), was_spinning});
-      should_pause = grid->spinning_ == grid->suspended_.size() && !grid->can_start() &&
-                     grids_.size() == 1 && grid->suspended_.size() <= thread_count_;
+      should_pause = grid->spinning_ == grid->suspended_.size() && !grid->can_start() && grids_.size() == 1 &&
+                     grid->suspended_.size() <= thread_count_;
       has_work_.notify_one();
     }
     if (grid->is_over()) {

@@ -22,8 +22,7 @@ namespace fargpu::softgpu {
 class Grid {
  public:
   /// `on_complete` is called once, on some thread, when no thread of the grid runs any more.
-  Grid(Launch launch, uint64_t resident_clusters_max,
-       std::function<void(const Fault&)> on_complete);
+  Grid(Launch launch, uint64_t resident_clusters_max, std::function<void(const Fault&)> on_complete);
 
   const Launch& launch() const { return launch_; }
 
@@ -71,16 +70,14 @@ class Executor {
   void submit(std::shared_ptr<Grid> grid);
 
  private:
-  Executor(unsigned thread_count, std::chrono::seconds patience)
-      : thread_count_(thread_count), patience_(patience) {}
+  Executor(unsigned thread_count, std::chrono::seconds patience) : thread_count_(thread_count), patience_(patience) {}
   void work();
   void report_if_slow(Grid& grid);
   std::shared_ptr<Grid> choose();
   std::unique_ptr<Cluster> take_cluster(Grid& grid, bool& is_fresh);
   /// Runs the cluster, and fresh ones after it, until the time is over. False at the end of the
   /// grid's supply, with the cluster idle.
-  bool run_for_a_while(Grid& grid, std::unique_ptr<Cluster>& cluster, bool is_fresh,
-                       Block::Outcome& outcome);
+  bool run_for_a_while(Grid& grid, std::unique_ptr<Cluster>& cluster, bool is_fresh, Block::Outcome& outcome);
 
   const unsigned thread_count_;
   const std::chrono::seconds patience_;

@@ -51,27 +51,22 @@ void append_integer(std::string& text, const Conversion& conversion, uint64_t bi
     auto shortened = [&](auto as_signed, auto as_unsigned) -> uint64_t {
       using S = decltype(as_signed);
       using U = decltype(as_unsigned);
-      return is_signed ? static_cast<uint64_t>(int64_t{static_cast<S>(bits)})
-                       : uint64_t{static_cast<U>(bits)};
+      return is_signed ? static_cast<uint64_t>(int64_t{static_cast<S>(bits)}) : uint64_t{static_cast<U>(bits)};
     };
     if (conversion.half == 0) bits = shortened(int32_t{}, uint32_t{});
     if (conversion.half == 1) bits = shortened(int16_t{}, uint16_t{});
     if (conversion.half == 2) bits = shortened(int8_t{}, uint8_t{});
   }
   std::string spec = spec_of(conversion, "ll");
-  if (is_signed)
-    append_formatted(text, spec, static_cast<long long>(bits));
-  else
-    append_formatted(text, spec, static_cast<unsigned long long>(bits));
+  if (is_signed) append_formatted(text, spec, static_cast<long long>(bits));
+  else append_formatted(text, spec, static_cast<unsigned long long>(bits));
 }
 
 /// Parses from behind the % on; the position ends behind the letter.
-Conversion parse_conversion(std::string_view format, size_t& position, PrintArguments& arguments,
-                            int& count) {
+Conversion parse_conversion(std::string_view format, size_t& position, PrintArguments& arguments, int& count) {
   Conversion conversion;
   auto peek = [&] { return position < format.size() ? format[position] : '\0'; };
-  while (peek() != '\0' && std::string_view("-+ #0").find(peek()) != std::string_view::npos)
-    conversion.flags += format[position++];
+  while (peek() != '\0' && std::string_view("-+ #0").find(peek()) != std::string_view::npos) conversion.flags += format[position++];
   auto number = [&]() -> int {
     if (peek() == '*') {
       ++position;
@@ -99,19 +94,13 @@ Conversion parse_conversion(std::string_view format, size_t& position, PrintArgu
   }
   for (bool more = true; more;) {
     switch (peek()) {
-      case 'h':
-        ++conversion.half;
-        break;
+      case 'h': ++conversion.half; break;
       case 'l':
       case 'j':
       case 'z':
-      case 't':
-        conversion.is_long = true;
-        break;
-      case 'L':
-        break;
-      default:
-        more = false;
+      case 't': conversion.is_long = true; break;
+      case 'L': break;
+      default: more = false;
     }
     if (more) ++position;
   }
@@ -151,9 +140,7 @@ int format_print(std::string_view format, PrintArguments& arguments, std::string
     size_t start = position - 1;
     Conversion conversion = parse_conversion(format, position, arguments, count);
     switch (conversion.letter) {
-      case '%':
-        text += '%';
-        break;
+      case '%': text += '%'; break;
       case 'd':
       case 'i':
       case 'u':
@@ -180,8 +167,7 @@ int format_print(std::string_view format, PrintArguments& arguments, std::string
         break;
       case 's':
         ++count;
-        append_formatted(text, spec_of(conversion, ""),
-                         arguments.string_at(arguments.next(8)).c_str());
+        append_formatted(text, spec_of(conversion, ""), arguments.string_at(arguments.next(8)).c_str());
         break;
       case 'p':
         ++count;

@@ -38,19 +38,14 @@ class FramePool {
   void reset() {
     idle_.clear();
     for (auto& storage : store_)
-      if (storage->frame.routine != nullptr)
-        idle_[storage->frame.routine].push_back(&storage->frame);
+      if (storage->frame.routine != nullptr) idle_[storage->frame.routine].push_back(&storage->frame);
   }
 
  private:
   struct Storage {
-    explicit Storage(uint32_t bytes) : registers(new (std::align_val_t(64)) std::byte[bytes + 64]) {
-      frame.registers = registers.get();
-    }
+    explicit Storage(uint32_t bytes) : registers(new (std::align_val_t(64)) std::byte[bytes + 64]) { frame.registers = registers.get(); }
     struct Delete {
-      void operator()(std::byte* memory) const {
-        ::operator delete[](memory, std::align_val_t(64));
-      }
+      void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
     };
     Frame frame;
     std::unique_ptr<std::byte[], Delete> registers;

@@ -27,9 +27,7 @@ inline constexpr int bank_count = 4;
 struct OperandRef {
   uint32_t code = 0;
 
-  static OperandRef make(Bank bank, uint32_t offset) {
-    return {offset | static_cast<uint32_t>(bank)};
-  }
+  static OperandRef make(Bank bank, uint32_t offset) { return {offset | static_cast<uint32_t>(bank)}; }
   uint32_t bank() const { return code & 3; }
   uint32_t offset() const { return code & ~3u; }
 };

@@ -27,8 +27,6 @@ inline void for_each_lane(LaneMask mask, F&& f) {
 }
 
 /// The first n lanes.
-inline LaneMask first_lanes(uint32_t n) {
-  return n >= warp_size ? all_lanes : (LaneMask{1} << n) - 1;
-}
+inline LaneMask first_lanes(uint32_t n) { return n >= warp_size ? all_lanes : (LaneMask{1} << n) - 1; }
 
 }  // namespace fargpu::softgpu

@@ -41,12 +41,10 @@ std::byte* find_shared(Warp& warp, uint64_t address, uint32_t bytes) {
 bool ResolvedAccess::fail(const LaneAccess& what, int lane, const char* space) {
   uint64_t address = address_.lane[lane];
   bool is_misaligned = (address & (what.bytes - 1)) != 0;
-  std::string text = (is_misaligned ? "misaligned address " : "illegal address ") +
-                     hexadecimal(address) + ", " +
-                     (what.access == Access::read ? "read" : "write") + " of " +
-                     std::to_string(what.bytes) + " bytes of " + space + " memory";
-  what.warp.raise(is_misaligned ? FaultKind::misaligned_address : FaultKind::illegal_address,
-                  what.instruction, lane, std::move(text));
+  std::string text = (is_misaligned ? "misaligned address " : "illegal address ") + hexadecimal(address) + ", " +
+                     (what.access == Access::read ? "read" : "write") + " of " + std::to_string(what.bytes) + " bytes of " + space +
+                     " memory";
+  what.warp.raise(is_misaligned ? FaultKind::misaligned_address : FaultKind::illegal_address, what.instruction, lane, std::move(text));
   return false;
 }
 
@@ -56,8 +54,7 @@ namespace {
 
 /// How the lanes' base addresses lie to one another; what is added to all changes nothing of it.
 template <class Base>
-[[gnu::always_inline]] inline ResolvedAccess::Pattern find_pattern(const Base* base,
-                                                                   uint32_t bytes) {
+[[gnu::always_inline]] inline ResolvedAccess::Pattern find_pattern(const Base* base, uint32_t bytes) {
   int shift = std::countr_zero(bytes);  // pieces have a power of two of bytes
   Base differs = 0, out_of_step = 0;
   for (int lane = 0; lane < warp_size; ++lane) {
@@ -72,12 +69,9 @@ template <class Base>
 /// The window of a generic address as a space; none for those that are looked at lane by lane.
 std::optional<MemorySpace> space_of_window(uint64_t address) {
   switch (static_cast<Window>(address >> window_shift)) {
-    case Window::global:
-      return MemorySpace::global;
-    case Window::shared:
-      return MemorySpace::shared;
-    default:
-      return std::nullopt;
+    case Window::global: return MemorySpace::global;
+    case Window::shared: return MemorySpace::shared;
+    default: return std::nullopt;
   }
 }
 
@@ -85,9 +79,7 @@ std::optional<MemorySpace> space_of_window(uint64_t address) {
 
 /// Host address of a block of global memory within one page, or of the own block's shared memory;
 /// null if there is more to look at.
-[[gnu::always_inline]] inline std::byte* ResolvedAccess::find_block(const LaneAccess& what,
-                                                                    MemorySpace space,
-                                                                    uint64_t first,
+[[gnu::always_inline]] inline std::byte* ResolvedAccess::find_block(const LaneAccess& what, MemorySpace space, uint64_t first,
                                                                     uint64_t bytes) {
   if (space == MemorySpace::generic) {
     auto found = space_of_window(first);
@@ -102,16 +94,13 @@ std::optional<MemorySpace> space_of_window(uint64_t address) {
     if (page == nullptr || !page->covers(first + bytes - 1)) return nullptr;
     return page->host + (first - page->begin);
   }
-  if (space == MemorySpace::shared && bytes <= memory.shared_bytes &&
-      first <= memory.shared_bytes - bytes)
-    return memory.shared + first;
+  if (space == MemorySpace::shared && bytes <= memory.shared_bytes && first <= memory.shared_bytes - bytes) return memory.shared + first;
   return nullptr;
 }
 
 /// Scattered lanes mostly access one page, or the own block's shared memory. False if there is more
 /// to look at.
-[[gnu::always_inline]] inline bool ResolvedAccess::resolve_scattered(const LaneAccess& what,
-                                                                     MemorySpace space) {
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_scattered(const LaneAccess& what, MemorySpace space) {
   uint64_t lowest = address_.lane[0], highest = lowest, low_bits = 0;
   for (int lane = 0; lane < warp_size; ++lane) {
     uint64_t address = address_.lane[lane];
@@ -119,20 +108,17 @@ std::optional<MemorySpace> space_of_window(uint64_t address) {
     highest = std::max(highest, address);
     low_bits |= address;
   }
-  if ((low_bits & (what.bytes - 1)) != 0 || highest >> window_shift != lowest >> window_shift)
-    return false;
+  if ((low_bits & (what.bytes - 1)) != 0 || highest >> window_shift != lowest >> window_shift) return false;
   std::byte* host = find_block(what, space, lowest, highest - lowest + what.bytes);
   if (host == nullptr) return false;
-  for (int lane = 0; lane < warp_size; ++lane)
-    host_.lane[lane] = host + (address_.lane[lane] - lowest);
+  for (int lane = 0; lane < warp_size; ++lane) host_.lane[lane] = host + (address_.lane[lane] - lowest);
   return true;
 }
 
 // ---- lane by lane ----
 
 bool ResolvedAccess::resolve_global(const LaneAccess& what, LaneMask lanes) {
-  TranslationCache& cache =
-      what.access == Access::read ? what.warp.memory->reads : what.warp.memory->writes;
+  TranslationCache& cache = what.access == Access::read ? what.warp.memory->reads : what.warp.memory->writes;
   const PageTable& table = *what.warp.memory->page_table;
   const TranslationCache::Entry* page = nullptr;
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
@@ -161,8 +147,7 @@ bool ResolvedAccess::resolve_local(const LaneAccess& what, LaneMask lanes) {
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint64_t address = address_.lane[lane];
-    if ((address & (what.bytes - 1)) != 0 || address + what.bytes > what.warp.local_bytes)
-      return fail(what, lane, "local");
+    if ((address & (what.bytes - 1)) != 0 || address + what.bytes > what.warp.local_bytes) return fail(what, lane, "local");
     uint32_t offset = static_cast<uint32_t>(address);
     if (what.bytes <= 4) {
       host_.lane[lane] = local + local_position(offset, lane);
@@ -171,8 +156,7 @@ bool ResolvedAccess::resolve_local(const LaneAccess& what, LaneMask lanes) {
     staged_ |= LaneMask{1} << lane;
     host_.lane[lane] = staging_[lane];
     if (what.access != Access::read) continue;
-    for (uint32_t i = 0; i < what.bytes; i += 4)
-      std::memcpy(staging_[lane] + i, local + local_position(offset + i, lane), 4);
+    for (uint32_t i = 0; i < what.bytes; i += 4) std::memcpy(staging_[lane] + i, local + local_position(offset + i, lane), 4);
   }
   return true;
 }
@@ -180,8 +164,7 @@ bool ResolvedAccess::resolve_local(const LaneAccess& what, LaneMask lanes) {
 void ResolvedAccess::write_staged(Warp& warp) {
   for_each_lane(staged_, [&](int lane) {
     uint32_t offset = static_cast<uint32_t>(address_.lane[lane] & window_mask);
-    for (uint32_t i = 0; i < bytes_; i += 4)
-      std::memcpy(warp.local + local_position(offset + i, lane), staging_[lane] + i, 4);
+    for (uint32_t i = 0; i < bytes_; i += 4) std::memcpy(warp.local + local_position(offset + i, lane), staging_[lane] + i, 4);
   });
 }
 
@@ -190,8 +173,7 @@ bool ResolvedAccess::resolve_parameter(const LaneAccess& what, LaneMask lanes) {
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint64_t address = address_.lane[lane];
-    if (what.access != Access::read || (address & (what.bytes - 1)) != 0 ||
-        address + what.bytes > memory.parameter_bytes)
+    if (what.access != Access::read || (address & (what.bytes - 1)) != 0 || address + what.bytes > memory.parameter_bytes)
       return fail(what, lane, "parameter");
     host_.lane[lane] = const_cast<std::byte*>(memory.parameters) + address;
   }
@@ -201,8 +183,7 @@ bool ResolvedAccess::resolve_parameter(const LaneAccess& what, LaneMask lanes) {
 bool ResolvedAccess::resolve_generic(const LaneAccess& what, LaneMask lanes) {
   uint64_t first = address_.lane[first_lane(lanes)] >> window_shift;
   bool is_one_window = true;
-  for_each_lane(lanes,
-                [&](int lane) { is_one_window &= address_.lane[lane] >> window_shift == first; });
+  for_each_lane(lanes, [&](int lane) { is_one_window &= address_.lane[lane] >> window_shift == first; });
   if (!is_one_window) {
     for (LaneMask rest = lanes; rest != 0; rest &= rest - 1)
       if (!resolve_generic(what, LaneMask{1} << first_lane(rest))) return false;
@@ -211,14 +192,10 @@ bool ResolvedAccess::resolve_generic(const LaneAccess& what, LaneMask lanes) {
   if (static_cast<Window>(first) == Window::global) return resolve_global(what, lanes);
   for_each_lane(lanes, [&](int lane) { address_.lane[lane] &= window_mask; });
   switch (static_cast<Window>(first)) {
-    case Window::shared:
-      return resolve_shared(what, lanes);
-    case Window::local:
-      return resolve_local(what, lanes);
-    case Window::param:
-      return resolve_parameter(what, lanes);
-    default:
-      break;
+    case Window::shared: return resolve_shared(what, lanes);
+    case Window::local: return resolve_local(what, lanes);
+    case Window::param: return resolve_parameter(what, lanes);
+    default: break;
   }
   address_.lane[first_lane(lanes)] |= first << window_shift;
   return fail(what, first_lane(lanes), "generic");
@@ -226,17 +203,12 @@ bool ResolvedAccess::resolve_generic(const LaneAccess& what, LaneMask lanes) {
 
 bool ResolvedAccess::resolve_in(MemorySpace space, const LaneAccess& what, LaneMask lanes) {
   switch (space) {
-    case MemorySpace::generic:
-      return resolve_generic(what, lanes);
-    case MemorySpace::global:
-      return resolve_global(what, lanes);
-    case MemorySpace::shared:
-      return resolve_shared(what, lanes);
+    case MemorySpace::generic: return resolve_generic(what, lanes);
+    case MemorySpace::global: return resolve_global(what, lanes);
+    case MemorySpace::shared: return resolve_shared(what, lanes);
     case MemorySpace::local:
-    case MemorySpace::frame:
-      return resolve_local(what, lanes);
-    case MemorySpace::parameter:
-      return resolve_parameter(what, lanes);
+    case MemorySpace::frame: return resolve_local(what, lanes);
+    case MemorySpace::parameter: return resolve_parameter(what, lanes);
   }
   return false;
 }
@@ -250,8 +222,7 @@ bool ResolvedAccess::resolve_fixed(const LaneAccess& what, LaneMask lanes) {
   uint64_t offset = static_cast<uint64_t>(what.instruction.immediate);
   if (!is_parameter) offset += what.warp.frame->local_base;
   uint64_t end = is_parameter ? memory.parameter_bytes : what.warp.local_bytes;
-  bool is_simple =
-      lanes == all_lanes && (offset & (what.bytes - 1)) == 0 && offset + what.bytes <= end;
+  bool is_simple = lanes == all_lanes && (offset & (what.bytes - 1)) == 0 && offset + what.bytes <= end;
   if (is_simple && is_parameter && what.access == Access::read) {
     base_ = const_cast<std::byte*>(memory.parameters) + offset;
     pattern_ = Pattern::uniform;
@@ -268,8 +239,7 @@ bool ResolvedAccess::resolve_fixed(const LaneAccess& what, LaneMask lanes) {
 
 /// `base` with `offset` are the addresses, as wide as the registers they come from.
 template <class Base>
-[[gnu::always_inline]] inline bool ResolvedAccess::resolve_lanes(const LaneAccess& what,
-                                                                 LaneMask lanes, const Base* base) {
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_lanes(const LaneAccess& what, LaneMask lanes, const Base* base) {
   MemorySpace space = space_of(what.instruction);
   auto offset = static_cast<Base>(what.instruction.immediate);
   if (lanes == all_lanes) {
@@ -284,32 +254,26 @@ template <class Base>
       }
     }
   }
-  for (int lane = 0; lane < warp_size; ++lane)
-    address_.lane[lane] = static_cast<Base>(base[lane] + offset);
+  for (int lane = 0; lane < warp_size; ++lane) address_.lane[lane] = static_cast<Base>(base[lane] + offset);
   return (lanes == all_lanes && resolve_scattered(what, space)) || resolve_in(space, what, lanes);
 }
 
-[[gnu::always_inline]] inline bool ResolvedAccess::resolve_here(const LaneAccess& what,
-                                                                LaneMask lanes,
-                                                                OperandRef address) {
-  if (address_kind_of(what.instruction) == AddressKind::register_64)
-    return resolve_lanes(what, lanes, what.warp.lanes<uint64_t>(address));
+[[gnu::always_inline]] inline bool ResolvedAccess::resolve_here(const LaneAccess& what, LaneMask lanes, OperandRef address) {
+  if (address_kind_of(what.instruction) == AddressKind::register_64) return resolve_lanes(what, lanes, what.warp.lanes<uint64_t>(address));
   return resolve_lanes(what, lanes, what.warp.lanes<uint32_t>(address));  // which wraps around
 }
 
-bool ResolvedAccess::resolve_any(ResolvedAccess& access, const LaneAccess& what, LaneMask lanes,
-                                 OperandRef address) {
+bool ResolvedAccess::resolve_any(ResolvedAccess& access, const LaneAccess& what, LaneMask lanes, OperandRef address) {
   return access.resolve_here(what, lanes, address);
 }
 
-[[gnu::target("avx2")]] bool ResolvedAccess::resolve_wide(ResolvedAccess& access,
-                                                          const LaneAccess& what, LaneMask lanes,
+[[gnu::target("avx2")]] bool ResolvedAccess::resolve_wide(ResolvedAccess& access, const LaneAccess& what, LaneMask lanes,
                                                           OperandRef address) {
   return access.resolve_here(what, lanes, address);
 }
 
-bool ResolvedAccess::resolve(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                             OperandRef address, uint32_t bytes, Access access) {
+bool ResolvedAccess::resolve(Warp& warp, const Instruction& instruction, LaneMask lanes, OperandRef address, uint32_t bytes,
+                             Access access) {
   bytes_ = bytes;
   LaneAccess what = {warp, instruction, bytes, access};
   if (address_kind_of(instruction) == AddressKind::fixed) return resolve_fixed(what, lanes);
@@ -345,21 +309,18 @@ std::byte* find_piece(Warp& warp, int lane, uint64_t address, Access access, uin
       together = 1;
       if (access != Access::read || offset >= warp.memory->parameter_bytes) return nullptr;
       return const_cast<std::byte*>(warp.memory->parameters) + offset;
-    default:
-      return nullptr;
+    default: return nullptr;
   }
 }
 
 template <class Move>
-bool for_each_piece(Warp& warp, const Instruction& at, int lane, uint64_t address, uint64_t bytes,
-                    Access access, Move move) {
+bool for_each_piece(Warp& warp, const Instruction& at, int lane, uint64_t address, uint64_t bytes, Access access, Move move) {
   uint64_t done = 0;
   while (done < bytes) {
     uint64_t together = 0;
     std::byte* host = find_piece(warp, lane, address + done, access, together);
     if (host == nullptr) {
-      warp.raise(FaultKind::illegal_address, at, lane,
-                 "illegal address " + hexadecimal(address + done));
+      warp.raise(FaultKind::illegal_address, at, lane, "illegal address " + hexadecimal(address + done));
       return false;
     }
     uint64_t piece = std::min(together, bytes - done);
@@ -377,20 +338,16 @@ std::byte* find_generic(Warp& warp, int lane, uint64_t address, uint64_t bytes, 
   return bytes <= together ? host : nullptr;
 }
 
-bool read_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, void* to,
-                  uint64_t bytes) {
-  return for_each_piece(warp, at, lane, address, bytes, Access::read,
-                        [&](std::byte* host, uint64_t done, uint64_t piece) {
-                          std::memcpy(static_cast<std::byte*>(to) + done, host, piece);
-                        });
+bool read_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, void* to, uint64_t bytes) {
+  return for_each_piece(warp, at, lane, address, bytes, Access::read, [&](std::byte* host, uint64_t done, uint64_t piece) {
+    std::memcpy(static_cast<std::byte*>(to) + done, host, piece);
+  });
 }
 
-bool write_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, const void* from,
-                   uint64_t bytes) {
-  return for_each_piece(warp, at, lane, address, bytes, Access::read_write,
-                        [&](std::byte* host, uint64_t done, uint64_t piece) {
-                          std::memcpy(host, static_cast<const std::byte*>(from) + done, piece);
-                        });
+bool write_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, const void* from, uint64_t bytes) {
+  return for_each_piece(warp, at, lane, address, bytes, Access::read_write, [&](std::byte* host, uint64_t done, uint64_t piece) {
+    std::memcpy(host, static_cast<const std::byte*>(from) + done, piece);
+  });
 }
 
 }  // namespace fargpu::softgpu

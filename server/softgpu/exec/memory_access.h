@@ -26,12 +26,8 @@ enum class AddressKind : uint8_t { register_64, register_32, fixed };
 inline constexpr uint32_t access_flags(MemorySpace space, AddressKind kind) {
   return static_cast<uint32_t>(space) << 8 | static_cast<uint32_t>(kind) << 16;
 }
-inline MemorySpace space_of(const Instruction& instruction) {
-  return static_cast<MemorySpace>((instruction.flags >> 8) & 0xff);
-}
-inline AddressKind address_kind_of(const Instruction& instruction) {
-  return static_cast<AddressKind>((instruction.flags >> 16) & 0xff);
-}
+inline MemorySpace space_of(const Instruction& instruction) { return static_cast<MemorySpace>((instruction.flags >> 8) & 0xff); }
+inline AddressKind address_kind_of(const Instruction& instruction) { return static_cast<AddressKind>((instruction.flags >> 16) & 0xff); }
 
 /// Host addresses of what the lanes of an instruction access. Local memory keeps the 4-byte words
 /// of the 32 lanes of a warp side by side, so wider pieces of it are staged here.
@@ -42,8 +38,7 @@ class ResolvedAccess {
 
   /// Resolves address operand plus immediate for each lane, and checks bounds, rights and
   /// alignment. False after raising a fault.
-  bool resolve(Warp& warp, const Instruction& instruction, LaneMask lanes, OperandRef address,
-               uint32_t bytes, Access access);
+  bool resolve(Warp& warp, const Instruction& instruction, LaneMask lanes, OperandRef address, uint32_t bytes, Access access);
 
   Pattern pattern() const { return pattern_; }
   std::byte* of(int lane) const {
@@ -73,8 +68,7 @@ class ResolvedAccess {
   bool resolve_lanes(const LaneAccess& what, LaneMask lanes, const Base* base);
   bool resolve_fixed(const LaneAccess& what, LaneMask lanes);
   bool resolve_scattered(const LaneAccess& what, MemorySpace space);
-  static std::byte* find_block(const LaneAccess& what, MemorySpace space, uint64_t first,
-                               uint64_t bytes);
+  static std::byte* find_block(const LaneAccess& what, MemorySpace space, uint64_t first, uint64_t bytes);
   bool resolve_global(const LaneAccess& what, LaneMask lanes);
   bool resolve_shared(const LaneAccess& what, LaneMask lanes);
   bool resolve_local(const LaneAccess& what, LaneMask lanes);
@@ -102,9 +96,7 @@ inline size_t local_position(uint32_t offset, int lane) {
 std::byte* find_generic(Warp& warp, int lane, uint64_t address, uint64_t bytes, Access access);
 /// Reads or writes any piece of memory for one lane, in generic addressing, for instructions that
 /// do more than plain accesses. False after raising a fault.
-bool read_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, void* to,
-                  uint64_t bytes);
-bool write_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, const void* from,
-                   uint64_t bytes);
+bool read_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, void* to, uint64_t bytes);
+bool write_generic(Warp& warp, const Instruction& at, int lane, uint64_t address, const void* from, uint64_t bytes);
 
 }  // namespace fargpu::softgpu

@@ -13,9 +13,7 @@ namespace fargpu::softgpu {
 // the executing block itself, else the rank in the cluster plus one.
 inline constexpr int window_shift = 48;
 enum class Window : uint64_t { global = 0, shared = 1, local = 2, param = 3, code = 4 };
-inline constexpr uint64_t window_base(Window window) {
-  return static_cast<uint64_t>(window) << window_shift;
-}
+inline constexpr uint64_t window_base(Window window) { return static_cast<uint64_t>(window) << window_shift; }
 inline constexpr int cluster_rank_shift = 24;
 
 /// Shared memory below this offset belongs to the system, as on compute capability 9.0.

@@ -17,8 +17,7 @@ constexpr uint32_t patience_max = 16;
 
 }  // namespace
 
-Warp::Warp(Block& owner, uint32_t index, uint32_t thread_count)
-    : index(index), thread_count(thread_count), block(&owner) {}
+Warp::Warp(Block& owner, uint32_t index, uint32_t thread_count) : index(index), thread_count(thread_count), block(&owner) {}
 
 void Warp::start(const Routine& kernel) {
   fragments_.clear();
@@ -82,8 +81,7 @@ bool Warp::resume() {
   fragments_.erase(std::next(found).base());
   // Fragments that have come to the same place by chance go on together.
   std::erase_if(fragments_, [&](const Fragment& other) {
-    bool is_same_place = is_ready(other) && other.next == chosen.next &&
-                         other.frame == chosen.frame && other.join == chosen.join;
+    bool is_same_place = is_ready(other) && other.next == chosen.next && other.frame == chosen.frame && other.join == chosen.join;
     if (is_same_place) chosen.lanes |= other.lanes;
     return is_same_place;
   });
@@ -117,17 +115,13 @@ void Warp::delete_join(Join* done) {
   free_joins_.push_back(done);
 }
 
-const Instruction* Warp::diverge(LaneMask taken, const Instruction* target,
-                                 const Instruction* other, const Instruction* join_at) {
+const Instruction* Warp::diverge(LaneMask taken, const Instruction* target, const Instruction* other, const Instruction* join_at) {
   // A loop that lanes leave one after the other meets at one place: one Join serves all rounds.
-  bool is_joined =
-      join_at == nullptr || (join != nullptr && join->at == join_at && join->frame == frame);
+  bool is_joined = join_at == nullptr || (join != nullptr && join->at == join_at && join->frame == frame);
   if (!is_joined) join = new_join(join_at, active);
   active &= ~taken;
-  if (join_at != nullptr && target == join_at)
-    join->arrived |= taken;
-  else
-    fragments_.push_back({.lanes = taken, .next = target, .frame = frame, .join = join});
+  if (join_at != nullptr && target == join_at) join->arrived |= taken;
+  else fragments_.push_back({.lanes = taken, .next = target, .frame = frame, .join = join});
   return other;
 }
 
@@ -147,8 +141,7 @@ const Instruction* Warp::meet(const Instruction& at) {
 }
 
 bool Warp::has_waiting_join() const {
-  return std::any_of(joins_.begin(), joins_.end(),
-                     [](const Join* waiting) { return waiting->arrived != 0; });
+  return std::any_of(joins_.begin(), joins_.end(), [](const Join* waiting) { return waiting->arrived != 0; });
 }
 
 /// Lets lanes that wait for others of their warp go on without them.
@@ -156,10 +149,7 @@ bool Warp::release_waiting_join() {
   for (auto it = joins_.rbegin(); it != joins_.rend(); ++it) {
     Join* waiting = *it;
     if (waiting->arrived == 0) continue;
-    fragments_.push_back({.lanes = waiting->arrived,
-                          .next = waiting->at,
-                          .frame = waiting->frame,
-                          .join = waiting->parent});
+    fragments_.push_back({.lanes = waiting->arrived, .next = waiting->at, .frame = waiting->frame, .join = waiting->parent});
     waiting->expected &= ~waiting->arrived;
     waiting->arrived = 0;
     if (waiting->expected == 0) delete_join(waiting);
@@ -169,8 +159,7 @@ bool Warp::release_waiting_join() {
 }
 
 void Warp::suspend(const Instruction* next, Fragment::State state) {
-  fragments_.push_back(
-      {.lanes = active, .next = next, .frame = frame, .join = join, .state = state});
+  fragments_.push_back({.lanes = active, .next = next, .frame = frame, .join = join, .state = state});
   active = 0;
 }
 
@@ -204,10 +193,7 @@ void Warp::settle_joins(Join* innermost, LaneMask gone) {
     if (current->expected == 0) {
       delete_join(current);
     } else if (current->arrived == current->expected) {
-      fragments_.push_back({.lanes = current->arrived,
-                            .next = current->at,
-                            .frame = current->frame,
-                            .join = parent});
+      fragments_.push_back({.lanes = current->arrived, .next = current->at, .frame = current->frame, .join = parent});
       delete_join(current);
     }
     current = parent;
@@ -229,15 +215,13 @@ const Instruction* Warp::wait_at_barrier(const Instruction& at, uint32_t barrier
   return nullptr;
 }
 
-void Warp::suspend_at_collective(const Instruction& at, const Collective& collective,
-                                 LaneMask members) {
+void Warp::suspend_at_collective(const Instruction& at, const Collective& collective, LaneMask members) {
   suspend(&at, Fragment::State::at_collective);
   fragments_.back().members = members;
   fragments_.back().collective = &collective;
 }
 
-const Instruction* Warp::run_collective(const Instruction& at, const Collective& collective,
-                                        LaneMask members) {
+const Instruction* Warp::run_collective(const Instruction& at, const Collective& collective, LaneMask members) {
   if ((members & ~dead & ~active) == 0) {
     Exchange exchange;
     exchange.lanes = active;
@@ -250,8 +234,7 @@ const Instruction* Warp::run_collective(const Instruction& at, const Collective&
   return nullptr;
 }
 
-const Instruction* Warp::run_collective(const Instruction& at, const Collective& collective,
-                                        OperandRef members) {
+const Instruction* Warp::run_collective(const Instruction& at, const Collective& collective, OperandRef members) {
   const uint32_t* masks = lanes<uint32_t>(members);
   auto sharing_mask = [&](LaneMask among) {
     LaneMask mask = masks[first_lane(among)], sharing = 0;
@@ -277,8 +260,7 @@ void Warp::settle_collectives() {
 bool Warp::try_collective(size_t first) {
   const Fragment sample = fragments_[first];
   auto takes_part = [&](const Fragment& other) {
-    return other.state == Fragment::State::at_collective && other.members == sample.members &&
-           other.collective == sample.collective;
+    return other.state == Fragment::State::at_collective && other.members == sample.members && other.collective == sample.collective;
   };
   Exchange exchange;
   bool is_one_place = true;
@@ -290,17 +272,12 @@ bool Warp::try_collective(size_t first) {
   if ((sample.members & ~dead & ~exchange.lanes) != 0) return false;
   if (sample.collective->collect == nullptr) {
     if (!is_one_place) return false;
-    with_frame(sample.frame,
-               [&] { sample.collective->deposit(*this, *sample.next, exchange.lanes, exchange); });
+    with_frame(sample.frame, [&] { sample.collective->deposit(*this, *sample.next, exchange.lanes, exchange); });
   } else {
     for (const Fragment& other : fragments_)
-      if (takes_part(other))
-        with_frame(other.frame,
-                   [&] { sample.collective->deposit(*this, *other.next, other.lanes, exchange); });
+      if (takes_part(other)) with_frame(other.frame, [&] { sample.collective->deposit(*this, *other.next, other.lanes, exchange); });
     for (const Fragment& other : fragments_)
-      if (takes_part(other))
-        with_frame(other.frame,
-                   [&] { sample.collective->collect(*this, *other.next, other.lanes, exchange); });
+      if (takes_part(other)) with_frame(other.frame, [&] { sample.collective->collect(*this, *other.next, other.lanes, exchange); });
   }
   for (Fragment& other : fragments_) {
     if (!takes_part(other)) continue;
@@ -313,8 +290,7 @@ bool Warp::try_collective(size_t first) {
 const Instruction* Warp::call(const Instruction& at, const Routine& callee) {
   uint32_t local_base = frame->local_base + frame->routine->local_bytes;
   if (uint64_t{local_base} + callee.local_bytes > local_bytes)
-    return raise(FaultKind::stack_overflow, at, first_lane(active),
-                 "stack overflow at the call of " + callee.name);
+    return raise(FaultKind::stack_overflow, at, first_lane(active), "stack overflow at the call of " + callee.name);
   Frame* entered = block->frames().acquire(callee);
   entered->caller = frame;
   entered->call = &at;
@@ -342,9 +318,8 @@ const Instruction* Warp::raise(FaultKind kind, const Instruction& at, int lane, 
 }
 
 bool Warp::has_ready_lanes() const {
-  return std::any_of(fragments_.begin(), fragments_.end(), [](const Fragment& fragment) {
-    return fragment.state == Fragment::State::ready;
-  });
+  return std::any_of(fragments_.begin(), fragments_.end(),
+                     [](const Fragment& fragment) { return fragment.state == Fragment::State::ready; });
 }
 
 std::string Warp::describe_waiting() const {
@@ -356,8 +331,7 @@ std::string Warp::describe_waiting() const {
     std::snprintf(lanes, sizeof lanes, "%#x", fragment.lanes);
     text += text.empty() ? "" : "; ";
     text += "lanes " + std::string(lanes) + " of warp " + std::to_string(index) + " wait at " +
-            (is_barrier ? "a barrier" : "an instruction for other lanes") + " (PTX line " +
-            std::to_string(at.line) + ")";
+            (is_barrier ? "a barrier" : "an instruction for other lanes") + " (PTX line " + std::to_string(at.line) + ")";
   }
   return text;
 }

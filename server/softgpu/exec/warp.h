@@ -110,8 +110,7 @@ class Warp {
 
   /// The lanes `taken` go to `target`, the other active ones to `other`; `join` is where they meet
   /// again, or null if they do not before they exit.
-  const Instruction* diverge(LaneMask taken, const Instruction* target, const Instruction* other,
-                             const Instruction* join);
+  const Instruction* diverge(LaneMask taken, const Instruction* target, const Instruction* other, const Instruction* join);
   /// The active lanes are at an instruction where others may join them.
   const Instruction* meet(const Instruction& at);
   /// Suspends the active lanes, which go on at `next` after others had their turn.
@@ -129,12 +128,10 @@ class Warp {
   const Instruction* exit_lanes(LaneMask lanes, const Instruction* next);
   /// Suspends the active lanes until the block's barrier lets them go on behind `at`.
   const Instruction* wait_at_barrier(const Instruction& at, uint32_t barrier);
-  const Instruction* run_collective(const Instruction& at, const Collective& collective,
-                                    LaneMask members);
+  const Instruction* run_collective(const Instruction& at, const Collective& collective, LaneMask members);
   /// The same with `members` for each lane. Lanes that give different ones form groups of their
   /// own, as the tiles of a warp do.
-  const Instruction* run_collective(const Instruction& at, const Collective& collective,
-                                    OperandRef members);
+  const Instruction* run_collective(const Instruction& at, const Collective& collective, OperandRef members);
 
   /// Enters a call: returns the callee's first instruction, or null after a stack overflow.
   const Instruction* call(const Instruction& at, const Routine& callee);

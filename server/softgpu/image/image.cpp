@@ -27,14 +27,11 @@ constexpr uint64_t flag_zstd = 0x8000;
 // alternatives; only make_linked_image() writes it.
 constexpr uint32_t linked_architecture = 0xfa790;
 
-[[noreturn]] void fail_invalid(const std::string& reason) {
-  throw ImageError(ImageError::Kind::invalid_image, reason);
-}
+[[noreturn]] void fail_invalid(const std::string& reason) { throw ImageError(ImageError::Kind::invalid_image, reason); }
 [[noreturn]] void fail_no_binary() {
-  throw ImageError(
-      ImageError::Kind::no_binary,
-      "the image has no PTX that this device can run; compile with PTX for compute capability 9.0 "
-      "or below (nvcc -gencode arch=compute_90,code=compute_90)");
+  throw ImageError(ImageError::Kind::no_binary,
+                   "the image has no PTX that this device can run; compile with PTX for compute capability 9.0 "
+                   "or below (nvcc -gencode arch=compute_90,code=compute_90)");
 }
 
 /// Little-endian numbers at offsets of a piece of memory, with its bounds checked.
@@ -43,15 +40,13 @@ class Reader {
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
   template <class T>
   T read(uint64_t offset) const {
-    if (offset > bytes_.size() || sizeof(T) > bytes_.size() - offset)
-      fail_invalid("the image ends within a header");
+    if (offset > bytes_.size() || sizeof(T) > bytes_.size() - offset) fail_invalid("the image ends within a header");
     T value;
     std::memcpy(&value, bytes_.data() + offset, sizeof value);
     return value;
   }
   std::string_view piece(uint64_t offset, uint64_t bytes) const {
-    if (offset > bytes_.size() || bytes > bytes_.size() - offset)
-      fail_invalid("the image ends within an entry");
+    if (offset > bytes_.size() || bytes > bytes_.size() - offset) fail_invalid("the image ends within an entry");
     return bytes_.substr(offset, bytes);
   }
   uint64_t size() const { return bytes_.size(); }
@@ -98,11 +93,10 @@ std::vector<Entry> read_entries(std::string_view container) {
 std::string text_of(const Entry& entry) {
   std::string text;
   if (entry.flags & (flag_lz4 | flag_zstd)) {
-    if (entry.compressed_bytes > entry.payload.size())
-      fail_invalid("compressed entry of a fatbin is cut off");
+    if (entry.compressed_bytes > entry.payload.size()) fail_invalid("compressed entry of a fatbin is cut off");
     std::string_view data = entry.payload.substr(0, entry.compressed_bytes);
-    auto unpacked = entry.flags & flag_zstd ? decompress_zstd(data, entry.uncompressed_bytes)
-                                            : decompress_lz4(data, entry.uncompressed_bytes);
+    auto unpacked =
+        entry.flags & flag_zstd ? decompress_zstd(data, entry.uncompressed_bytes) : decompress_lz4(data, entry.uncompressed_bytes);
     if (!unpacked) fail_invalid("compressed entry of a fatbin cannot be unpacked");
     text = std::move(*unpacked);
   } else {
@@ -133,8 +127,7 @@ std::vector<std::string> texts_of_container(std::string_view container) {
       linked.push_back(text_of(entry));
       continue;
     }
-    if (entry.architecture > compute_capability_number || entry.architecture < best_architecture)
-      continue;
+    if (entry.architecture > compute_capability_number || entry.architecture < best_architecture) continue;
     std::string text = text_of(entry);
     if (is_specific(text) && entry.architecture != compute_capability_number) continue;
     // Of two texts for one architecture the one for exactly this device is the better one.
@@ -179,21 +172,18 @@ Image read_wrapper(const void* data) {
   if (contents != nullptr) image.texts = texts_of_container(copy_container(contents));
   if (!image.texts.empty() || version == 1 || list == nullptr) return image;
   for (size_t i = 0; i < wrapped_containers_max; ++i) {
-    auto entry =
-        copy_program_memory(static_cast<const char*>(list) + i * sizeof(void*), sizeof(void*));
+    auto entry = copy_program_memory(static_cast<const char*>(list) + i * sizeof(void*), sizeof(void*));
     if (!entry) fail_invalid("the list of a fatbin wrapper cannot be read");
     auto container = Reader(*entry).read<const void*>(0);
     if (container == nullptr) break;
-    for (std::string& text : texts_of_container(copy_container(container)))
-      image.texts.push_back(std::move(text));
+    for (std::string& text : texts_of_container(copy_container(container))) image.texts.push_back(std::move(text));
   }
   return image;
 }
 
 bool looks_like_text(std::string_view start) {
-  return std::all_of(start.begin(), start.end(), [](char c) {
-    return c == '\n' || c == '\r' || c == '\t' || c == '\f' || c == '\v' || (c >= ' ' && c <= '~');
-  });
+  return std::all_of(start.begin(), start.end(),
+                     [](char c) { return c == '\n' || c == '\r' || c == '\t' || c == '\f' || c == '\v' || (c >= ' ' && c <= '~'); });
 }
 
 /// Every PTX text begins with its version, behind nothing but comments.
@@ -237,17 +227,14 @@ Image read_image(const void* data) {
   auto start = copy_program_memory(data, 4);
   if (!start) fail_invalid("the image cannot be read");
   switch (Reader(*start).read<uint32_t>(0)) {
-    case wrapper_magic:
-      return checked(read_wrapper(data));
-    case container_magic:
-      return checked({texts_of_container(copy_container(data))});
+    case wrapper_magic: return checked(read_wrapper(data));
+    case container_magic: return checked({texts_of_container(copy_container(data))});
     case elf_magic: {
       auto header = copy_program_memory(data, elf_header_bytes);
       if (!header) fail_invalid("the image cannot be read");
       fail_elf(*header);
     }
-    default:
-      break;
+    default: break;
   }
   if (!looks_like_text(*start)) fail_invalid("the image is neither PTX nor a fatbin");
   auto text = copy_program_text(data);
@@ -259,18 +246,13 @@ Image read_image(const void* data, uint64_t bytes) {
   auto copied = copy_program_memory(data, bytes);
   if (!copied || copied->size() < 4) fail_invalid("the image cannot be read");
   switch (Reader(*copied).read<uint32_t>(0)) {
-    case wrapper_magic:
-      return checked(read_wrapper(data));
+    case wrapper_magic: return checked(read_wrapper(data));
     case container_magic: {
-      if (container_bytes(*copied) > copied->size())
-        fail_invalid("the image ends before the size in its header");
-      return checked(
-          {texts_of_container(std::string_view(*copied).substr(0, container_bytes(*copied)))});
+      if (container_bytes(*copied) > copied->size()) fail_invalid("the image ends before the size in its header");
+      return checked({texts_of_container(std::string_view(*copied).substr(0, container_bytes(*copied)))});
     }
-    case elf_magic:
-      fail_elf(*copied);
-    default:
-      break;
+    case elf_magic: fail_elf(*copied);
+    default: break;
   }
   return image_of_text(copied->substr(0, copied->find('\0')));
 }

@@ -34,8 +34,7 @@ PageTable::Entry& PageTable::small_entry(DeviceAddress address) {
   if (!(value & is_split)) {
     auto* pages = new SmallPages();
     if (value != 0)
-      for (size_t i = 0; i < small_pages; ++i)
-        pages->entries[i].store(value + i * small_page_bytes, std::memory_order_relaxed);
+      for (size_t i = 0; i < small_pages; ++i) pages->entries[i].store(value + i * small_page_bytes, std::memory_order_relaxed);
     value = reinterpret_cast<uint64_t>(pages) | is_split;
     large.store(value, std::memory_order_release);
   }
@@ -43,8 +42,7 @@ PageTable::Entry& PageTable::small_entry(DeviceAddress address) {
   return pages->entries[(address / small_page_bytes) % small_pages];
 }
 
-void PageTable::set_range(DeviceAddress address, uint64_t first_value, bool is_mapped,
-                          uint64_t bytes) {
+void PageTable::set_range(DeviceAddress address, uint64_t first_value, bool is_mapped, uint64_t bytes) {
   assert(address % small_page_bytes == 0 && bytes % small_page_bytes == 0);
   assert(address + bytes <= DeviceAddress{1} << device_address_bits);
   uint64_t done = 0;
@@ -67,8 +65,7 @@ void PageTable::set_range(DeviceAddress address, uint64_t first_value, bool is_m
 void PageTable::map(DeviceAddress address, std::byte* host, uint64_t bytes, Access access) {
   assert(reinterpret_cast<uint64_t>(host) % small_page_bytes == 0);
   std::lock_guard lock(mutex_);
-  set_range(address, reinterpret_cast<uint64_t>(host) | static_cast<uint64_t>(access),
-            access != Access::none, bytes);
+  set_range(address, reinterpret_cast<uint64_t>(host) | static_cast<uint64_t>(access), access != Access::none, bytes);
   generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 
@@ -80,17 +77,13 @@ void PageTable::unmap(DeviceAddress address, uint64_t bytes) {
 
 Translation PageTable::find(DeviceAddress address, Access wanted) const {
   if (address >> device_address_bits) return {};
-  const Leaf* leaf =
-      leaves_[address >> (large_page_bits + leaf_bits)].load(std::memory_order_acquire);
+  const Leaf* leaf = leaves_[address >> (large_page_bits + leaf_bits)].load(std::memory_order_acquire);
   if (leaf == nullptr) return {};
-  uint64_t value =
-      leaf->entries[(address >> large_page_bits) & ((size_t{1} << leaf_bits) - 1)].load(
-          std::memory_order_acquire);
+  uint64_t value = leaf->entries[(address >> large_page_bits) & ((size_t{1} << leaf_bits) - 1)].load(std::memory_order_acquire);
   uint64_t page_bytes = large_page_bytes;
   if (value & is_split) {
     auto* pages = reinterpret_cast<const SmallPages*>(value & ~flag_bits);
-    value =
-        pages->entries[(address / small_page_bytes) % small_pages].load(std::memory_order_acquire);
+    value = pages->entries[(address / small_page_bytes) % small_pages].load(std::memory_order_acquire);
     page_bytes = small_page_bytes;
   }
   uint64_t right = static_cast<uint64_t>(wanted);

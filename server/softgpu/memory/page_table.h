@@ -50,8 +50,7 @@ class PageTable {
  private:
   static constexpr int large_page_bits = 21;
   static constexpr int leaf_bits = 14;  // one leaf covers 32 GiB
-  static constexpr size_t leaf_count = size_t{1}
-                                       << (device_address_bits - large_page_bits - leaf_bits);
+  static constexpr size_t leaf_count = size_t{1} << (device_address_bits - large_page_bits - leaf_bits);
   static constexpr size_t small_pages = large_page_bytes / small_page_bytes;
 
   // A host address of at least page alignment with the rights in its low bits; zero if unmapped.

@@ -15,8 +15,7 @@ bool MemoryAccount::try_charge(uint64_t bytes) {
   return true;
 }
 
-std::shared_ptr<PhysicalMemory> PhysicalMemory::create(std::shared_ptr<MemoryAccount> account,
-                                                       uint64_t bytes, Sharing sharing) {
+std::shared_ptr<PhysicalMemory> PhysicalMemory::create(std::shared_ptr<MemoryAccount> account, uint64_t bytes, Sharing sharing) {
   if (!account->try_charge(bytes)) return nullptr;
   int file = -1;
   void* mapping = MAP_FAILED;
@@ -25,20 +24,17 @@ std::shared_ptr<PhysicalMemory> PhysicalMemory::create(std::shared_ptr<MemoryAcc
     if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0)
       mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   } else {
-    mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   }
   if (mapping == MAP_FAILED) {
     if (file >= 0) close(file);
     account->release(bytes);
     return nullptr;
   }
-  return std::shared_ptr<PhysicalMemory>(
-      new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, file));
+  return std::shared_ptr<PhysicalMemory>(new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, file));
 }
 
-std::shared_ptr<PhysicalMemory> PhysicalMemory::import(std::shared_ptr<MemoryAccount> account,
-                                                       int file) {
+std::shared_ptr<PhysicalMemory> PhysicalMemory::import(std::shared_ptr<MemoryAccount> account, int file) {
   struct stat status = {};
   if (fstat(file, &status) != 0 || status.st_size <= 0) return nullptr;
   int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
@@ -50,8 +46,7 @@ std::shared_ptr<PhysicalMemory> PhysicalMemory::import(std::shared_ptr<MemoryAcc
     close(own);
     return nullptr;
   }
-  return std::shared_ptr<PhysicalMemory>(
-      new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, own));
+  return std::shared_ptr<PhysicalMemory>(new PhysicalMemory(std::move(account), static_cast<std::byte*>(mapping), bytes, own));
 }
 
 PhysicalMemory::~PhysicalMemory() {

@@ -38,8 +38,7 @@ class Assembler {
     for (const BasicBlock& block : flow_.blocks) {
       const IrInstruction& end = function_.instructions()[block.last - 1];
       bool can_part = end.flow == Flow::jump_table || (end.flow == Flow::jump && end.guard != none);
-      if (block.is_reachable && can_part && block.meeting != none)
-        is_meeting_[block.meeting] = true;
+      if (block.is_reachable && can_part && block.meeting != none) is_meeting_[block.meeting] = true;
     }
     position_of_block_.assign(flow_.blocks.size(), none);
     uint32_t position = 0;
@@ -53,27 +52,19 @@ class Assembler {
 
   OperandRef place(const Value& value) const {
     switch (value.kind) {
-      case Value::Kind::virtual_register:
-        return OperandRef::make(Bank::frame, registers_.offsets[value.index]);
-      case Value::Kind::constant:
-        return OperandRef::make(Bank::constants, value.index);
-      case Value::Kind::warp_register:
-        return OperandRef::make(Bank::warp, value.index);
-      case Value::Kind::block_register:
-        return OperandRef::make(Bank::block, value.index);
-      case Value::Kind::absent:
-        break;
+      case Value::Kind::virtual_register: return OperandRef::make(Bank::frame, registers_.offsets[value.index]);
+      case Value::Kind::constant: return OperandRef::make(Bank::constants, value.index);
+      case Value::Kind::warp_register: return OperandRef::make(Bank::warp, value.index);
+      case Value::Kind::block_register: return OperandRef::make(Bank::block, value.index);
+      case Value::Kind::absent: break;
     }
     return {};
   }
 
   int32_t distance_to(uint32_t block) const {
-    return static_cast<int32_t>(position_of_block_[block]) -
-           static_cast<int32_t>(routine_.code.size());
+    return static_cast<int32_t>(position_of_block_[block]) - static_cast<int32_t>(routine_.code.size());
   }
-  int32_t distance_to_label(uint32_t label) const {
-    return distance_to(flow_.block_of_instruction[function_.label_position(label)]);
-  }
+  int32_t distance_to_label(uint32_t label) const { return distance_to(flow_.block_of_instruction[function_.label_position(label)]); }
 
   void add(IrInstruction& from, const BasicBlock& block) {
     Instruction to;
@@ -82,11 +73,9 @@ class Assembler {
     to.flags = from.flags;
     to.line = from.line;
     for (int i = 0; i < from.operand_count; ++i) to.operands[i] = place(from.operands[i]);
-    if (from.guard != none)
-      to.guard = registers_.offsets[from.guard] | (from.is_guard_negated ? 1 : 0);
+    if (from.guard != none) to.guard = registers_.offsets[from.guard] | (from.is_guard_negated ? 1 : 0);
     if (from.flow == Flow::jump || from.flow == Flow::jump_table)
-      to.flags =
-          static_cast<uint32_t>(block.meeting == none ? ops::no_join : distance_to(block.meeting));
+      to.flags = static_cast<uint32_t>(block.meeting == none ? ops::no_join : distance_to(block.meeting));
     if (from.flow == Flow::jump) to.immediate = distance_to_label(from.target);
     if (from.flow == Flow::jump_table) {
       auto table = std::make_shared<ops::BranchTable>();

@@ -24,9 +24,7 @@ bool is_global_name(Linkage linkage) { return linkage != Linkage::internal; }
 
 class Builder {
  public:
-  explicit Builder(const std::vector<const ptx::Module*>& modules) : modules_(modules) {
-    symbols_.resize(modules.size());
-  }
+  explicit Builder(const std::vector<const ptx::Module*>& modules) : modules_(modules) { symbols_.resize(modules.size()); }
 
   std::shared_ptr<const Program> run() {
     for (size_t m = 0; m < modules_.size(); ++m) declare(m);
@@ -54,12 +52,11 @@ class Builder {
   void declare(size_t m) {
     const ptx::Module& module = *modules_[m];
     if (module.target_number > compute_capability_number)
-      throw LinkError("PTX for " + std::string(module.target) +
-                      ", which is newer than this device's sm_90");
+      throw LinkError("PTX for " + std::string(module.target) + ", which is newer than this device's sm_90");
     for (const ptx::Function& function : module.functions) {
       if (!function.has_body) continue;
-      if (!claim(shared_functions_, function.name, function.linkage, function.line,
-                 static_cast<uint32_t>(program_->routines.size()), symbols_[m].functions))
+      if (!claim(shared_functions_, function.name, function.linkage, function.line, static_cast<uint32_t>(program_->routines.size()),
+                 symbols_[m].functions))
         continue;
       auto routine = std::make_unique<Routine>();
       routine->name = function.name;
@@ -80,19 +77,17 @@ class Builder {
     if (is_shared && (variable.linkage != Linkage::external || variable.is_unsized)) {
       if (variable.bytes() > std::numeric_limits<uint32_t>::max() / 2)
         throw ptx::SyntaxError(variable.line, "shared variable is too large");
-      if (!claim(shared_shared_, variable.name, variable.linkage, variable.line,
-                 static_cast<uint32_t>(program_->shared.size()), symbols_[m].shared))
+      if (!claim(shared_shared_, variable.name, variable.linkage, variable.line, static_cast<uint32_t>(program_->shared.size()),
+                 symbols_[m].shared))
         return;
-      program_->shared.push_back({std::string(variable.name),
-                                  static_cast<uint32_t>(variable.bytes()), variable.align,
-                                  variable.is_unsized});
+      program_->shared.push_back(
+          {std::string(variable.name), static_cast<uint32_t>(variable.bytes()), variable.align, variable.is_unsized});
       return;
     }
     if (is_shared || variable.linkage == Linkage::external) return;
-    if (variable.bytes() > global_bytes_max)
-      throw ptx::SyntaxError(variable.line, "variable is too large");
-    if (!claim(shared_globals_, variable.name, variable.linkage, variable.line,
-               static_cast<uint32_t>(program_->globals.size()), symbols_[m].globals))
+    if (variable.bytes() > global_bytes_max) throw ptx::SyntaxError(variable.line, "variable is too large");
+    if (!claim(shared_globals_, variable.name, variable.linkage, variable.line, static_cast<uint32_t>(program_->globals.size()),
+               symbols_[m].globals))
       return;
     GlobalVariable global;
     global.name = variable.name;
@@ -113,25 +108,20 @@ class Builder {
   using SharedNames = std::unordered_map<std::string_view, SharedName>;
 
   /// Enters a definition. False if another module's definition of that name serves instead.
-  bool claim(SharedNames& all, std::string_view name, Linkage linkage, uint32_t line,
-             uint32_t index, Names& own) {
+  bool claim(SharedNames& all, std::string_view name, Linkage linkage, uint32_t line, uint32_t index, Names& own) {
     if (is_global_name(linkage)) {
       auto [found, is_new] = all.emplace(name, SharedName{index, linkage});
       bool may_repeat = [&] {
-        auto is_weak = [](Linkage l) {
-          return l == Linkage::weak || l == Linkage::common || l == Linkage::external;
-        };
+        auto is_weak = [](Linkage l) { return l == Linkage::weak || l == Linkage::common || l == Linkage::external; };
         return is_weak(linkage) || is_weak(found->second.linkage);
       }();
       if (!is_new) {
-        if (!may_repeat)
-          throw LinkError("'" + std::string(name) + "' is defined in several modules");
+        if (!may_repeat) throw LinkError("'" + std::string(name) + "' is defined in several modules");
         own[name] = found->second.index;
         return false;
       }
     }
-    if (!own.emplace(name, index).second)
-      throw ptx::SyntaxError(line, "'" + std::string(name) + "' is defined twice");
+    if (!own.emplace(name, index).second) throw ptx::SyntaxError(line, "'" + std::string(name) + "' is defined twice");
     return true;
   }
 
@@ -139,19 +129,15 @@ class Builder {
   void resolve(size_t m) {
     const ptx::Module& module = *modules_[m];
     Symbols& symbols = symbols_[m];
-    for (const ptx::Function& function : module.functions)
-      refer(shared_functions_, function.name, symbols.functions);
+    for (const ptx::Function& function : module.functions) refer(shared_functions_, function.name, symbols.functions);
     for (const ptx::Variable& variable : module.variables) {
       if (variable.linkage != Linkage::external) continue;
-      if (variable.space == Space::shared)
-        refer(shared_shared_, variable.name, symbols.shared);
-      else
-        refer(shared_globals_, variable.name, symbols.globals);
+      if (variable.space == Space::shared) refer(shared_shared_, variable.name, symbols.shared);
+      else refer(shared_globals_, variable.name, symbols.globals);
     }
     for (const ptx::Module::Alias& alias : module.aliases) {
       auto found = symbols.functions.find(alias.target);
-      if (found == symbols.functions.end())
-        throw LinkError("alias of '" + std::string(alias.target) + "', which is not defined");
+      if (found == symbols.functions.end()) throw LinkError("alias of '" + std::string(alias.target) + "', which is not defined");
       symbols.functions[alias.name] = found->second;
     }
   }
@@ -191,13 +177,10 @@ class Builder {
       if (!item.symbol.empty()) {
         // An address is entered where the program is loaded.
         GlobalVariable::Pointer pointer = {
-            .offset = offset,
-            .addend = static_cast<int64_t>(item.bits),
-            .width = static_cast<uint8_t>(item.mask_byte == 0xff ? bytes : 1)};
+            .offset = offset, .addend = static_cast<int64_t>(item.bits), .width = static_cast<uint8_t>(item.mask_byte == 0xff ? bytes : 1)};
         if (item.mask_byte != 0xff) pointer.first_byte = item.mask_byte;
         if (!name_symbol(m, item.symbol, pointer))
-          throw ptx::SyntaxError(variable.line,
-                                 "'" + std::string(item.symbol) + "' is not declared");
+          throw ptx::SyntaxError(variable.line, "'" + std::string(item.symbol) + "' is not declared");
         global.pointers.push_back(std::move(pointer));
         continue;
       }
@@ -223,11 +206,9 @@ class Builder {
 
   static uint64_t literal(const ptx::InitializerItem& item, ptx::Type type) {
     if (!item.is_float && !item.is_float32) return item.bits;
-    double value = item.is_float ? std::bit_cast<double>(item.bits)
-                                 : std::bit_cast<float>(static_cast<uint32_t>(item.bits));
+    double value = item.is_float ? std::bit_cast<double>(item.bits) : std::bit_cast<float>(static_cast<uint32_t>(item.bits));
     if (type == ptx::Type::f64) return std::bit_cast<uint64_t>(value);
-    if (type == ptx::Type::f32)
-      return item.is_float32 ? item.bits : std::bit_cast<uint32_t>(static_cast<float>(value));
+    if (type == ptx::Type::f32) return item.is_float32 ? item.bits : std::bit_cast<uint32_t>(static_cast<float>(value));
     return item.bits;
   }
 
@@ -236,8 +217,7 @@ class Builder {
   void lower(const Body& body) {
     Routine& routine = *program_->routines[body.routine];
     try {
-      Lowering(*program_, symbols_[body.module], *modules_[body.module], *body.source, routine)
-          .run();
+      Lowering(*program_, symbols_[body.module], *modules_[body.module], *body.source, routine).run();
     } catch (const Unsupported& reason) {
       routine.unsupported = reason.what();
       routine.code.clear();
@@ -275,9 +255,7 @@ class Builder {
       if (kernel.unsupported.empty() && !routine.unsupported.empty())
         kernel.unsupported = "function " + routine.name + ": " + routine.unsupported;
     }
-    for (uint32_t index : reachable)
-      kernel.register_count =
-          std::max(kernel.register_count, program_->routines[index]->register_count);
+    for (uint32_t index : reachable) kernel.register_count = std::max(kernel.register_count, program_->routines[index]->register_count);
     std::optional<uint32_t> deepest = deepest_stack(kernel.index);
     kernel.has_recursion = has_indirect_calls || !deepest;
     kernel.stack_bytes = kernel.has_recursion ? kernel.local_bytes : *deepest;
@@ -314,8 +292,7 @@ class Builder {
   void lay_out_shared(Routine& kernel, const std::vector<uint32_t>& reachable) {
     std::vector<bool> is_used(program_->shared.size(), false);
     for (uint32_t index : reachable)
-      for (uint32_t variable : program_->routines[index]->shared_variables)
-        is_used[variable] = true;
+      for (uint32_t variable : program_->routines[index]->shared_variables) is_used[variable] = true;
     kernel.shared_offsets.assign(program_->shared.size(), 0);
     uint64_t offset = 0;
     auto aligned = [&](uint32_t align) { return (offset + align - 1) / align * align; };
@@ -335,11 +312,9 @@ class Builder {
     // What the launch adds lies behind, all dynamic variables at the same place.
     if (kernel.uses_dynamic_shared) offset = aligned(std::max(dynamic_align, 16u));
     for (uint32_t i = 0; i < program_->shared.size(); ++i)
-      if (is_used[i] && program_->shared[i].is_dynamic)
-        kernel.shared_offsets[i] = static_cast<uint32_t>(reserved_shared_bytes + offset);
+      if (is_used[i] && program_->shared[i].is_dynamic) kernel.shared_offsets[i] = static_cast<uint32_t>(reserved_shared_bytes + offset);
     kernel.static_shared_bytes = static_cast<uint32_t>(offset);
-    if (offset > shared_bytes_max && kernel.unsupported.empty())
-      kernel.unsupported = "more static shared memory than a block can have";
+    if (offset > shared_bytes_max && kernel.unsupported.empty()) kernel.unsupported = "more static shared memory than a block can have";
   }
 
   /// Enters the addresses of shared variables, which are the same wherever the kernel is loaded.
@@ -355,9 +330,8 @@ class Builder {
         std::memcpy(at, &value, relocation.width);
       }
     }
-    std::erase_if(kernel.relocations, [](const ConstantRelocation& relocation) {
-      return relocation.kind == ConstantRelocation::Kind::shared;
-    });
+    std::erase_if(kernel.relocations,
+                  [](const ConstantRelocation& relocation) { return relocation.kind == ConstantRelocation::Kind::shared; });
   }
 
   static constexpr uint64_t shared_bytes_max = 227u << 10;
@@ -371,8 +345,6 @@ class Builder {
 
 }  // namespace
 
-std::shared_ptr<const Program> build(const std::vector<const ptx::Module*>& modules) {
-  return Builder(modules).run();
-}
+std::shared_ptr<const Program> build(const std::vector<const ptx::Module*>& modules) { return Builder(modules).run(); }
 
 }  // namespace fargpu::softgpu::program

@@ -7,9 +7,7 @@ namespace {
 
 bool ends_block(const IrInstruction& instruction) { return instruction.flow != Flow::next; }
 
-bool falls_through(const IrInstruction& instruction) {
-  return instruction.flow == Flow::next || instruction.guard != none;
-}
+bool falls_through(const IrInstruction& instruction) { return instruction.flow == Flow::next || instruction.guard != none; }
 
 std::vector<bool> find_leaders(const IrFunction& function) {
   const auto& code = function.instructions();
@@ -35,15 +33,12 @@ void cut_into_blocks(const IrFunction& function, ControlFlow& flow) {
 }
 
 void connect(const IrFunction& function, ControlFlow& flow) {
-  auto block_at = [&](uint32_t label) {
-    return flow.block_of_instruction[function.label_position(label)];
-  };
+  auto block_at = [&](uint32_t label) { return flow.block_of_instruction[function.label_position(label)]; };
   for (uint32_t b = 0; b < flow.blocks.size(); ++b) {
     BasicBlock& block = flow.blocks[b];
     const IrInstruction& end = function.instructions()[block.last - 1];
     auto add = [&](uint32_t to) {
-      if (std::find(block.successors.begin(), block.successors.end(), to) == block.successors.end())
-        block.successors.push_back(to);
+      if (std::find(block.successors.begin(), block.successors.end(), to) == block.successors.end()) block.successors.push_back(to);
     };
     if (falls_through(end) && b + 1 < flow.blocks.size()) add(b + 1);
     if (end.flow == Flow::jump) add(block_at(end.target));
@@ -137,12 +132,9 @@ std::vector<uint32_t> possible_roots(const IrFunction& function, const ControlFl
     if (!flow.blocks[b].is_reachable) continue;
     Flow end = function.instructions()[flow.blocks[b].last - 1].flow;
     bool is_end = flow.blocks[b].successors.empty();
-    if (is_end && (end == Flow::exit || end == Flow::give_back))
-      exits.push_back(b);
-    else if (is_end)
-      stops.push_back(b);
-    else
-      others.push_back(b);
+    if (is_end && (end == Flow::exit || end == Flow::give_back)) exits.push_back(b);
+    else if (is_end) stops.push_back(b);
+    else others.push_back(b);
   }
   exits.insert(exits.end(), stops.begin(), stops.end());
   exits.insert(exits.end(), others.begin(), others.end());

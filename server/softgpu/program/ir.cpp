@@ -8,8 +8,7 @@ uint32_t IrFunction::append_constant(const void* lane_value, uint32_t bytes) {
   // Lanes of 64-byte alignment, as in frames.
   uint32_t offset = static_cast<uint32_t>((constants_.size() + 63) / 64 * 64);
   constants_.resize(offset + size_t{bytes} * warp_size);
-  for (int lane = 0; lane < warp_size; ++lane)
-    std::memcpy(constants_.data() + offset + size_t{bytes} * lane, lane_value, bytes);
+  for (int lane = 0; lane < warp_size; ++lane) std::memcpy(constants_.data() + offset + size_t{bytes} * lane, lane_value, bytes);
   return offset;
 }
 
@@ -27,8 +26,7 @@ Value IrFunction::constant_128(uint64_t low, uint64_t high) {
 
 Value IrFunction::constant_predicate(bool value) { return constant(value ? all_lanes : 0, 4); }
 
-Value IrFunction::relocated(ConstantRelocation::Kind kind, uint32_t index, int64_t addend,
-                            uint32_t bytes) {
+Value IrFunction::relocated(ConstantRelocation::Kind kind, uint32_t index, int64_t addend, uint32_t bytes) {
   uint64_t bits = static_cast<uint64_t>(addend);
   uint32_t offset = append_constant(&bits, bytes);
   relocations_.push_back({offset, kind, static_cast<uint8_t>(bytes), index});

@@ -81,9 +81,7 @@ class IrFunction {
     label_positions_.push_back(none);
     return static_cast<uint32_t>(label_positions_.size() - 1);
   }
-  void place_label(uint32_t label) {
-    label_positions_[label] = static_cast<uint32_t>(instructions_.size());
-  }
+  void place_label(uint32_t label) { label_positions_[label] = static_cast<uint32_t>(instructions_.size()); }
   uint32_t label_position(uint32_t label) const { return label_positions_[label]; }
 
   IrInstruction& append(IrInstruction instruction) {

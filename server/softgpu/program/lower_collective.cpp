@@ -36,8 +36,7 @@ void lower_shfl(Lowering& l) {
   l.expect_operands(is_sync ? 5 : 4);
   ResultPair to = destinations(l, Type::b32);
   Value a = l.source(1, Type::b32), b = l.source(2, Type::b32), c = l.source(3, Type::b32);
-  l.emit(ops::shuffle(static_cast<ops::ShuffleMode>(mode)), {to.result, to.predicate},
-         {a, b, c, members(l, is_sync, 4)});
+  l.emit(ops::shuffle(static_cast<ops::ShuffleMode>(mode)), {to.result, to.predicate}, {a, b, c, members(l, is_sync, 4)});
 }
 
 void lower_vote(Lowering& l) {
@@ -49,8 +48,7 @@ void lower_vote(Lowering& l) {
   l.expect_operands(is_sync ? 3 : 2);
   Value result = mode == 3 ? l.destination(0, Type::b32) : l.destination_predicate(l.operand(0));
   Value predicate = l.source_predicate(l.operand(1));
-  l.emit(ops::vote(static_cast<ops::VoteMode>(mode)), {result},
-         {predicate, members(l, is_sync, 2)});
+  l.emit(ops::vote(static_cast<ops::VoteMode>(mode)), {result}, {predicate, members(l, is_sync, 2)});
 }
 
 void lower_match(Lowering& l) {
@@ -60,8 +58,7 @@ void lower_match(Lowering& l) {
   Type type = l.take_type();
   l.expect_operands(3);
   ResultPair to = destinations(l, Type::b32);
-  l.emit(ops::match(all, ptx::size_of(type)), {to.result, to.predicate},
-         {l.source(1, type), l.source(2, Type::b32)});
+  l.emit(ops::match(all, ptx::size_of(type)), {to.result, to.predicate}, {l.source(1, type), l.source(2, Type::b32)});
 }
 
 void lower_redux(Lowering& l) {

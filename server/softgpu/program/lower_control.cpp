@@ -77,15 +77,11 @@ ParameterLayout place_argument(Lowering& l, const ptx::Operand& argument, uint32
     const ptx::Variable& variable = l.function().variables[argument.index];
     return {l.variable_offset(argument.index), static_cast<uint32_t>(variable.bytes())};
   }
-  Type type = bytes == 1   ? Type::b8
-              : bytes == 2 ? Type::b16
-              : bytes == 4 ? Type::b32
-              : bytes == 8 ? Type::b64
-                           : Type::b128;
+  Type type = bytes == 1 ? Type::b8 : bytes == 2 ? Type::b16 : bytes == 4 ? Type::b32 : bytes == 8 ? Type::b64 : Type::b128;
   if (ptx::size_of(type) != bytes) l.fail("parameter of this size cannot be a register");
   uint32_t offset = l.reserve_local(bytes, bytes);
-  IrInstruction& store = l.emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {},
-                                {l.source(argument, type), l.constant(0, 8)});
+  IrInstruction& store =
+      l.emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {}, {l.source(argument, type), l.constant(0, 8)});
   store.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
   store.immediate = offset;
   return {offset, bytes};
@@ -103,8 +99,7 @@ constexpr auto system_functions = std::to_array<SystemFunctionName>({
     {"free", ops::SystemFunction::release},
 });
 
-void emit_direct_call(Lowering& l, std::string_view name, std::shared_ptr<ops::CallDetails> details,
-                      bool is_noreturn) {
+void emit_direct_call(Lowering& l, std::string_view name, std::shared_ptr<ops::CallDetails> details, bool is_noreturn) {
   Handler handler = nullptr;
   auto defined = l.symbols().functions.find(name);
   if (defined != l.symbols().functions.end()) {
@@ -116,8 +111,7 @@ void emit_direct_call(Lowering& l, std::string_view name, std::shared_ptr<ops::C
       if (candidate.name == name) handler = ops::call_system(candidate.function);
     // The device's own functions that it lacks matter to those kernels only that use them.
     bool is_of_system = name.starts_with("__cuda") || name.starts_with("cuda");
-    if (handler == nullptr && is_of_system)
-      throw Unsupported("call of " + std::string(name) + ", which this device does not have");
+    if (handler == nullptr && is_of_system) throw Unsupported("call of " + std::string(name) + ", which this device does not have");
     if (handler == nullptr) throw LinkError("function " + std::string(name) + " is not defined");
   }
   IrInstruction& call = l.emit(handler, {}, {});
@@ -149,12 +143,10 @@ void lower_call(Lowering& l) {
     // A list of possible targets, which all have the same signature.
     if (const ptx::TargetList* list = find_targets(l, prototype_name.name))
       for (const ptx::Function& function : l.module().functions)
-        if (!list->functions.empty() && function.name == list->functions[0])
-          signature = &function.signature;
+        if (!list->functions.empty() && function.name == list->functions[0]) signature = &function.signature;
   }
   if (signature == nullptr) l.fail("call of a function that is not declared");
-  if (signature->parameters.size() != arguments.elements.size() ||
-      signature->returns.size() != results.elements.size())
+  if (signature->parameters.size() != arguments.elements.size() || signature->returns.size() != results.elements.size())
     l.fail("number of parameters of a call");
 
   auto details = std::make_shared<ops::CallDetails>();
@@ -187,8 +179,8 @@ void lower_call(Lowering& l) {
   for (const ReturnedRegister& returned : registers) {
     uint32_t bytes = returned.place.bytes;
     Type type = bytes == 2 ? Type::b16 : bytes == 4 ? Type::b32 : bytes == 8 ? Type::b64 : Type::b8;
-    IrInstruction& load = l.emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}),
-                                 {l.destination(*returned.operand, type)}, {l.constant(0, 8)});
+    IrInstruction& load =
+        l.emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}), {l.destination(*returned.operand, type)}, {l.constant(0, 8)});
     load.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     load.immediate = returned.place.offset;
   }
@@ -196,8 +188,7 @@ void lower_call(Lowering& l) {
 
 // ---- barriers ----
 
-void emit_barrier(Lowering& l, BarrierKind kind, Value result, size_t first_operand,
-                  size_t operand_count, Value predicate) {
+void emit_barrier(Lowering& l, BarrierKind kind, Value result, size_t first_operand, size_t operand_count, Value predicate) {
   Value id = operand_count >= 1 ? l.source(first_operand, Type::u32) : l.constant(0, 4);
   Value threads = operand_count >= 2 ? l.source(first_operand + 1, Type::u32) : l.constant(0, 4);
   l.emit(ops::barrier(), {result}, {id, threads, predicate}).immediate = static_cast<int64_t>(kind);
@@ -208,15 +199,13 @@ void lower_cluster_barrier(Lowering& l) {
   if (!is_arrive && !l.take("wait")) l.fail("expected .arrive or .wait");
   l.ignore({"release", "relaxed", "acquire", "aligned"});
   l.expect_operands(0);
-  l.emit(is_arrive ? ops::cluster_arrive() : ops::cluster_wait(), {}, {}).immediate =
-      static_cast<int64_t>(BarrierKind::sync);
+  l.emit(is_arrive ? ops::cluster_arrive() : ops::cluster_wait(), {}, {}).immediate = static_cast<int64_t>(BarrierKind::sync);
 }
 
 void lower_barrier_reduction(Lowering& l) {
   int op = l.take_one_of({"popc", "and", "or"});
   if (op < 0) l.fail("expected a reduction");
-  constexpr BarrierKind kinds[] = {BarrierKind::reduce_popc, BarrierKind::reduce_and,
-                                   BarrierKind::reduce_or};
+  constexpr BarrierKind kinds[] = {BarrierKind::reduce_popc, BarrierKind::reduce_and, BarrierKind::reduce_or};
   Type type = l.take_type();
   l.expect_operands(3, 4);
   if ((op == 0) != (type == Type::u32)) l.fail("type of a reduction over a barrier");
@@ -244,16 +233,14 @@ void lower_barrier(Lowering& l) {
   if (!is_arrive && !l.take("sync")) l.fail("unknown kind of barrier");
   l.take("aligned");
   l.expect_operands(is_arrive ? 2 : 0, 2);
-  emit_barrier(l, is_arrive ? BarrierKind::arrive : BarrierKind::sync, l.sink(), 0,
-               l.operand_count(), no_predicate);
+  emit_barrier(l, is_arrive ? BarrierKind::arrive : BarrierKind::sync, l.sink(), 0, l.operand_count(), no_predicate);
 }
 
 }  // namespace
 
 bool is_executed_whole(std::string_view opcode) {
-  static constexpr std::string_view names[] = {
-      "bar",       "barrier",   "brx",   "call", "elect",    "ldmatrix", "match", "mma",
-      "movmatrix", "nanosleep", "redux", "shfl", "stmatrix", "vote",     "wmma"};
+  static constexpr std::string_view names[] = {"bar",       "barrier",   "brx",   "call", "elect",    "ldmatrix", "match", "mma",
+                                               "movmatrix", "nanosleep", "redux", "shfl", "stmatrix", "vote",     "wmma"};
   return std::find(std::begin(names), std::end(names), opcode) != std::end(names);
 }
 

@@ -20,14 +20,10 @@ bool has_float_type(const Lowering& l) {
 
 Rounding take_rounding(Lowering& l) {
   switch (l.take_one_of({"rn", "rz", "rm", "rp"})) {
-    case 1:
-      return Rounding::toward_zero;
-    case 2:
-      return Rounding::down;
-    case 3:
-      return Rounding::up;
-    default:
-      return Rounding::nearest_even;
+    case 1: return Rounding::toward_zero;
+    case 2: return Rounding::down;
+    case 3: return Rounding::up;
+    default: return Rounding::nearest_even;
   }
 }
 
@@ -79,13 +75,11 @@ void lower_copysign(Lowering& l) {
 }
 
 void lower_testp(Lowering& l) {
-  int property =
-      l.take_one_of({"finite", "infinite", "number", "notanumber", "normal", "subnormal"});
+  int property = l.take_one_of({"finite", "infinite", "number", "notanumber", "normal", "subnormal"});
   if (property < 0) l.fail("expected a property");
   Type type = l.take_type();
   l.expect_operands(2);
-  l.emit(ops::test_property(static_cast<ops::FloatClass>(property), type),
-         {l.destination_predicate(l.operand(0))}, {l.source(1, type)});
+  l.emit(ops::test_property(static_cast<ops::FloatClass>(property), type), {l.destination_predicate(l.operand(0))}, {l.source(1, type)});
 }
 
 }  // namespace

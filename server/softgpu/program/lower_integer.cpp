@@ -21,16 +21,11 @@ void emit_same_type(Lowering& l, Handler handler, Type type, size_t source_count
 /// The 32-bit type of the same signedness with twice the width, for results of .wide.
 Type wider(Lowering& l, Type type) {
   switch (type) {
-    case Type::u16:
-      return Type::u32;
-    case Type::s16:
-      return Type::s32;
-    case Type::u32:
-      return Type::u64;
-    case Type::s32:
-      return Type::s64;
-    default:
-      l.unsupported();
+    case Type::u16: return Type::u32;
+    case Type::s16: return Type::s32;
+    case Type::u32: return Type::u64;
+    case Type::s32: return Type::s64;
+    default: l.unsupported();
   }
 }
 
@@ -55,11 +50,9 @@ void lower_carry(Lowering& l, ops::CarryOp op, bool reads_carry, bool writes_car
   l.expect_operands(has_addend ? 4 : 3);
   Value zero = l.constant(0, ptx::size_of(type));
   Value c = has_addend ? l.source(3, type) : zero;
-  Value carry_in =
-      reads_carry ? l.carry_flag() : l.ir().constant_predicate(op == ops::CarryOp::subtract);
+  Value carry_in = reads_carry ? l.carry_flag() : l.ir().constant_predicate(op == ops::CarryOp::subtract);
   Value carry_out = writes_carry ? l.carry_flag() : l.sink();
-  l.emit(ops::with_carry(op, type), {l.destination(0, type), carry_out},
-         {l.source(1, type), l.source(2, type), c, carry_in});
+  l.emit(ops::with_carry(op, type), {l.destination(0, type), carry_out}, {l.source(1, type), l.source(2, type), c, carry_in});
 }
 
 void lower_add(Lowering& l) {
@@ -84,14 +77,10 @@ void lower_subc(Lowering& l) { lower_carry(l, ops::CarryOp::subtract, true, l.ta
 
 Half take_half(Lowering& l) {
   switch (l.take_one_of({"lo", "hi", "wide"})) {
-    case 0:
-      return Half::lo;
-    case 1:
-      return Half::hi;
-    case 2:
-      return Half::wide;
-    default:
-      l.fail("expected .lo, .hi or .wide");
+    case 0: return Half::lo;
+    case 1: return Half::hi;
+    case 2: return Half::wide;
+    default: l.fail("expected .lo, .hi or .wide");
   }
 }
 
@@ -101,30 +90,24 @@ void lower_mul(Lowering& l) {
   Type type = l.take_type();
   l.expect_operands(3);
   Type result = half == Half::wide ? wider(l, type) : type;
-  l.emit(ops::multiply(type, half), {l.destination(0, result)},
-         {l.source(1, type), l.source(2, type)});
+  l.emit(ops::multiply(type, half), {l.destination(0, result)}, {l.source(1, type), l.source(2, type)});
 }
 
 void lower_mad(Lowering& l) {
   if (lower_float_ternary(l)) return;
   Half half = take_half(l);
-  if (l.take("cc"))
-    return lower_carry(
-        l, half == Half::lo ? ops::CarryOp::multiply_add_lo : ops::CarryOp::multiply_add_hi, false,
-        true);
+  if (l.take("cc")) return lower_carry(l, half == Half::lo ? ops::CarryOp::multiply_add_lo : ops::CarryOp::multiply_add_hi, false, true);
   bool saturate = l.take("sat");
   Type type = l.take_type();
   l.expect_operands(4);
   Type result = half == Half::wide ? wider(l, type) : type;
-  l.emit(ops::multiply_add(type, half, saturate), {l.destination(0, result)},
-         {l.source(1, type), l.source(2, type), l.source(3, result)});
+  l.emit(ops::multiply_add(type, half, saturate), {l.destination(0, result)}, {l.source(1, type), l.source(2, type), l.source(3, result)});
 }
 
 void lower_madc(Lowering& l) {
   Half half = take_half(l);
   if (half == Half::wide) l.fail("madc has no .wide");
-  lower_carry(l, half == Half::lo ? ops::CarryOp::multiply_add_lo : ops::CarryOp::multiply_add_hi,
-              true, l.take("cc"));
+  lower_carry(l, half == Half::lo ? ops::CarryOp::multiply_add_lo : ops::CarryOp::multiply_add_hi, true, l.take("cc"));
 }
 
 void lower_mul24(Lowering& l) {
@@ -235,15 +218,12 @@ void lower_lop3(Lowering& l) {
   if (table > 0xff) l.fail("truth table of more than eight bits");
   // The predicate needs the value even where the destination is the sink.
   Value value = bool_op >= 0 ? l.new_register(4) : l.destination(result, Type::b32);
-  l.emit(ops::lop3(), {value},
-         {l.source(1, Type::b32), l.source(2, Type::b32), l.source(3, Type::b32)})
-      .immediate = table;
+  l.emit(ops::lop3(), {value}, {l.source(1, Type::b32), l.source(2, Type::b32), l.source(3, Type::b32)}).immediate = table;
   if (bool_op < 0) return;
   Value is_set = l.new_predicate();
   l.emit(ops::compare(ops::Comparison::ne, Type::u32, false), {is_set}, {value, l.constant(0, 4)});
   auto op = bool_op == 0 ? ops::PredicateOp::bit_or : ops::PredicateOp::bit_and;
-  l.emit(ops::predicate_logic(op), {l.destination_predicate(predicate)},
-         {is_set, l.source_predicate(l.operand(5))});
+  l.emit(ops::predicate_logic(op), {l.destination_predicate(predicate)}, {is_set, l.source_predicate(l.operand(5))});
   l.emit(ops::copy(4), {l.destination(result, Type::b32)}, {value});
 }
 
@@ -266,8 +246,7 @@ void lower_shf(Lowering& l) {
 void lower_bfe(Lowering& l) {
   Type type = l.take_type();
   l.expect_operands(4);
-  l.emit(ops::extract_bits(type), {l.destination(0, type)},
-         {l.source(1, type), l.source(2, Type::u32), l.source(3, Type::u32)});
+  l.emit(ops::extract_bits(type), {l.destination(0, type)}, {l.source(1, type), l.source(2, Type::u32), l.source(3, Type::u32)});
 }
 
 void lower_bfi(Lowering& l) {
@@ -281,8 +260,7 @@ void lower_bfind(Lowering& l) {
   bool shift_amount = l.take("shiftamt");
   Type type = l.take_type();
   l.expect_operands(2);
-  l.emit(ops::find_leading_bit(type, shift_amount), {l.destination(0, Type::u32)},
-         {l.source(1, type)});
+  l.emit(ops::find_leading_bit(type, shift_amount), {l.destination(0, Type::u32)}, {l.source(1, type)});
 }
 
 void lower_fns(Lowering& l) {

@@ -22,17 +22,13 @@ struct Shape {
 Shape take_shape(Lowering& l) {
   for (std::string_view modifier : l.instruction().modifiers) {
     size_t n = modifier.find('n'), k = modifier.find('k');
-    if (modifier.front() != 'm' || n == std::string_view::npos || k == std::string_view::npos ||
-        n > k)
-      continue;
+    if (modifier.front() != 'm' || n == std::string_view::npos || k == std::string_view::npos || n > k) continue;
     Shape shape;
     auto number = [&](size_t begin, size_t end, int& out) {
       auto [stop, error] = std::from_chars(modifier.data() + begin, modifier.data() + end, out);
       return error == std::errc() && stop == modifier.data() + end;
     };
-    if (!number(1, n, shape.m) || !number(n + 1, k, shape.n) ||
-        !number(k + 1, modifier.size(), shape.k))
-      continue;
+    if (!number(1, n, shape.m) || !number(n + 1, k, shape.n) || !number(k + 1, modifier.size(), shape.k)) continue;
     l.take(modifier);
     return shape;
   }
@@ -55,20 +51,16 @@ Element take_element(Lowering& l) {
 
 Type register_type(Element element) { return element == Element::f64 ? Type::b64 : Type::b32; }
 
-std::vector<Value> registers(Lowering& l, const ptx::Operand& operand, Element element,
-                             size_t count, bool is_destination) {
+std::vector<Value> registers(Lowering& l, const ptx::Operand& operand, Element element, size_t count, bool is_destination) {
   std::vector<const ptx::Operand*> elements;
   if (operand.kind == OperandKind::vector)
     for (const ptx::Operand& one : operand.elements) elements.push_back(&one);
-  else
-    elements.push_back(&operand);
+  else elements.push_back(&operand);
   if (elements.size() != count)
-    l.fail("matrix in " + std::to_string(elements.size()) + " registers where " +
-           std::to_string(count) + " are needed");
+    l.fail("matrix in " + std::to_string(elements.size()) + " registers where " + std::to_string(count) + " are needed");
   std::vector<Value> values;
   for (const ptx::Operand* one : elements)
-    values.push_back(is_destination ? l.destination(*one, register_type(element))
-                                    : l.source(*one, register_type(element)));
+    values.push_back(is_destination ? l.destination(*one, register_type(element)) : l.source(*one, register_type(element)));
   return values;
 }
 
@@ -96,16 +88,12 @@ void set_shape(ops::MultiplyForm& form, const Shape& shape) {
   form.k = static_cast<uint8_t>(shape.k);
 }
 
-bool is_integer(Element element) {
-  return element == Element::s8 || element == Element::u8 || element == Element::s32;
-}
+bool is_integer(Element element) { return element == Element::s8 || element == Element::u8 || element == Element::s32; }
 
 /// Elements that can be multiplied with one another and added up to the result.
 bool fit_together(const ops::MultiplyForm& form) {
-  if (form.d == Element::f64)
-    return form.a == Element::f64 && form.b == Element::f64 && form.c == Element::f64;
-  if (form.d == Element::s32)
-    return is_integer(form.a) && is_integer(form.b) && form.c == Element::s32;
+  if (form.d == Element::f64) return form.a == Element::f64 && form.b == Element::f64 && form.c == Element::f64;
+  if (form.d == Element::s32) return is_integer(form.a) && is_integer(form.b) && form.c == Element::s32;
   bool is_float_result = form.d == Element::f32 || form.d == Element::f16;
   return is_float_result && form.a == form.b && !is_integer(form.a) && form.a != Element::f64;
 }
@@ -127,9 +115,8 @@ void lower_mma(Lowering& l) {
   form->c = take_element(l);
   set_shape(*form, shape);
   // The fragments of all these shapes follow one rule; others do not exist or differ.
-  bool is_known = shape.n == 8 && ((shape.m == 16 && form->d != Element::f64) ||
-                                   (shape.m == 8 && form->d == Element::s32) ||
-                                   form->d == Element::f64);
+  bool is_known =
+      shape.n == 8 && ((shape.m == 16 && form->d != Element::f64) || (shape.m == 8 && form->d == Element::s32) || form->d == Element::f64);
   uint32_t bits = ops::bits_of(form->a);
   int least_k = 4 * static_cast<int>(std::max(32u, bits) / bits);
   is_known &= shape.k % least_k == 0 && shape.k <= 32 && (shape.m == 16 || shape.m == 8);
@@ -152,8 +139,7 @@ uint8_t fragment_registers(int rows, int columns, Element element, bool is_facto
 
 void require_fragment_shape(Lowering& l, const Shape& shape) {
   int area = shape.m * shape.n;
-  bool is_known = (area == 256 && (shape.k == 16 || shape.k == 8)) ||
-                  (shape.m == 8 && shape.n == 8 && shape.k == 4);
+  bool is_known = (area == 256 && (shape.k == 16 || shape.k == 8)) || (shape.m == 8 && shape.n == 8 && shape.k == 4);
   if (!is_known || shape.m > 32 || shape.n > 32) l.unsupported("matrix shape");
 }
 
@@ -204,8 +190,7 @@ FragmentOperation take_fragment(Lowering& l, int role) {
   form->columns = static_cast<uint8_t>(role == 0 ? shape.k : shape.n);
   Space space = take_space(l);
   form->element = take_element(l);
-  form->register_count =
-      fragment_registers(form->rows, form->columns, form->element, role != 2);
+  form->register_count = fragment_registers(form->rows, form->columns, form->element, role != 2);
   return {std::move(form), space};
 }
 
@@ -224,11 +209,9 @@ void lower_wmma(Lowering& l) {
   l.expect_operands(2, 3);
   Value address = generic_address(l, l.operand(is_load ? 1 : 0), fragment.space);
   Value stride = stride_of(l, *fragment.form);
-  std::vector<Value> values = registers(l, l.operand(is_load ? 0 : 1), fragment.form->element,
-                                        fragment.form->register_count, is_load);
+  std::vector<Value> values = registers(l, l.operand(is_load ? 0 : 1), fragment.form->element, fragment.form->register_count, is_load);
   if (is_load) {
-    l.emit_with_details(ops::load_fragment(), values, {address, stride},
-                        std::move(fragment.form));
+    l.emit_with_details(ops::load_fragment(), values, {address, stride}, std::move(fragment.form));
   } else {
     values.insert(values.begin(), {address, stride});
     l.emit_with_details(ops::store_fragment(), {}, values, std::move(fragment.form));
@@ -274,8 +257,7 @@ void lower_movmatrix(Lowering& l) {
   if (!l.take("trans")) l.fail("expected .trans");
   if (l.take_type() != Type::b16) l.unsupported();
   l.expect_operands(2);
-  l.emit_with_details(ops::transpose_tile(), {l.destination(0, Type::b32)},
-                      {l.source(1, Type::b32)}, std::make_shared<ops::TileForm>());
+  l.emit_with_details(ops::transpose_tile(), {l.destination(0, Type::b32)}, {l.source(1, Type::b32)}, std::make_shared<ops::TileForm>());
 }
 
 }  // namespace

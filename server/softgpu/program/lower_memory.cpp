@@ -21,9 +21,8 @@ using ptx::Type;
 bool ignore_cache_hints(Lowering& l) {
   l.ignore({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"});
   bool has_policy = l.take("L2::cache_hint");
-  l.ignore({"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last",
-            "L1::no_allocate", "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B",
-            "L2::128B", "L2::256B"});
+  l.ignore({"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::evict_normal",
+            "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B"});
   return has_policy;
 }
 
@@ -36,14 +35,10 @@ bool take_strength(Lowering& l) {
 
 uint32_t take_vector_width(Lowering& l) {
   switch (l.take_one_of({"v2", "v4", "v8"})) {
-    case 0:
-      return 2;
-    case 1:
-      return 4;
-    case 2:
-      return 8;
-    default:
-      return 1;
+    case 0: return 2;
+    case 1: return 4;
+    case 2: return 8;
+    default: return 1;
   }
 }
 
@@ -53,18 +48,15 @@ struct ElementRegisters {
   std::vector<Value> values;
 };
 
-ElementRegisters element_registers(Lowering& l, const ptx::Operand& operand, Type type,
-                                   uint32_t count, bool is_source) {
+ElementRegisters element_registers(Lowering& l, const ptx::Operand& operand, Type type, uint32_t count, bool is_source) {
   std::vector<const ptx::Operand*> elements;
   if (operand.kind == OperandKind::vector)
     for (const ptx::Operand& element : operand.elements) elements.push_back(&element);
-  else
-    elements.push_back(&operand);
+  else elements.push_back(&operand);
   if (elements.size() != count) l.fail("number of registers does not fit the vector");
   ElementRegisters result;
   result.bytes = ptx::size_of(type);
-  for (const ptx::Operand* element : elements)
-    result.bytes = std::max(result.bytes, l.register_bytes(*element));
+  for (const ptx::Operand* element : elements) result.bytes = std::max(result.bytes, l.register_bytes(*element));
   Type register_type = result.bytes == 1   ? Type::b8
                        : result.bytes == 2 ? Type::b16
                        : result.bytes == 4 ? Type::b32
@@ -72,8 +64,7 @@ ElementRegisters element_registers(Lowering& l, const ptx::Operand& operand, Typ
                                            : Type::b128;
   if (result.bytes == ptx::size_of(type)) register_type = type;
   for (const ptx::Operand* element : elements)
-    result.values.push_back(is_source ? l.source(*element, register_type)
-                                      : l.destination(*element, register_type));
+    result.values.push_back(is_source ? l.source(*element, register_type) : l.destination(*element, register_type));
   return result;
 }
 
@@ -107,10 +98,8 @@ void lower_st(Lowering& l) {
   ElementRegisters sources = element_registers(l, l.operand(1), type, count, true);
   std::vector<Value> uses = sources.values;
   uses.push_back(address.base);
-  IrInstruction& store = l.emit(
-      ops::store(
-          {.element_bytes = ptx::size_of(type), .register_bytes = sources.bytes, .count = count}),
-      {}, uses);
+  IrInstruction& store =
+      l.emit(ops::store({.element_bytes = ptx::size_of(type), .register_bytes = sources.bytes, .count = count}), {}, uses);
   store.immediate = address.offset;
   store.flags = access_flags(address.space, address.kind) | (is_strong ? ops::strong_access : 0);
 }
@@ -137,8 +126,7 @@ void lower_atomic(Lowering& l, bool has_result) {
   l.expect_operands(first + 2 + is_compare + has_policy);
 
   Address address = l.address(l.operand(first), space);
-  if (address.space != MemorySpace::generic && address.space != MemorySpace::global &&
-      address.space != MemorySpace::shared)
+  if (address.space != MemorySpace::generic && address.space != MemorySpace::global && address.space != MemorySpace::shared)
     l.unsupported();
   ElementRegisters values = element_registers(l, l.operand(first + 1), type, count, true);
   std::vector<Value> results(count, l.sink());
@@ -148,11 +136,9 @@ void lower_atomic(Lowering& l, bool has_result) {
   uses.insert(uses.end(), values.values.begin(), values.values.end());
   if (is_compare) uses.push_back(l.source(first + 2, type));
   if (count > 4) l.unsupported();
-  IrInstruction& atomic =
-      l.emit(ops::atomic({.op = op, .type = type, .count = count}), results, uses);
+  IrInstruction& atomic = l.emit(ops::atomic({.op = op, .type = type, .count = count}), results, uses);
   atomic.immediate = address.offset;
-  atomic.flags =
-      access_flags(address.space, address.kind) | (result_is_used ? ops::strong_access : 0);
+  atomic.flags = access_flags(address.space, address.kind) | (result_is_used ? ops::strong_access : 0);
 }
 
 void lower_atom(Lowering& l) { lower_atomic(l, true); }
@@ -184,12 +170,9 @@ void lower_bulk_copy(Lowering& l) {
   auto take_side = [&] {
     switch (l.take_one_of({"shared::cluster", "shared::cta", "global"})) {
       case 0:
-      case 1:
-        return Space::shared;
-      case 2:
-        return Space::global;
-      default:
-        l.fail("expected a state space");
+      case 1: return Space::shared;
+      case 2: return Space::global;
+      default: l.fail("expected a state space");
     }
   };
   std::string_view first = l.next_modifier();
@@ -202,11 +185,9 @@ void lower_bulk_copy(Lowering& l) {
   bool has_policy = l.take("L2::cache_hint");
   if (l.take("multicast::cluster") || l.take("cp_mask")) l.unsupported();
   l.expect_operands(3 + completes_barrier + has_policy);
-  Value barrier =
-      completes_barrier ? generic_address(l, l.operand(3), Space::shared) : l.constant(0, 8);
+  Value barrier = completes_barrier ? generic_address(l, l.operand(3), Space::shared) : l.constant(0, 8);
   l.emit(ops::copy_bulk(), {},
-         {generic_address(l, l.operand(0), to), generic_address(l, l.operand(1), from),
-          l.source(2, Type::u32), barrier})
+         {generic_address(l, l.operand(0), to), generic_address(l, l.operand(1), from), l.source(2, Type::u32), barrier})
       .flags = completes_barrier;
 }
 
@@ -223,13 +204,11 @@ void lower_cp(Lowering& l) {
     l.expect_operands(1);
     // Otherwise the pending count is raised first, and lowered again as the copies are complete.
     if (no_increment)
-      l.emit(ops::barrier_object(ops::BarrierObjectOp::arrive), {l.sink()},
-             {generic_address(l, l.operand(0), space), l.constant(1, 4)});
+      l.emit(ops::barrier_object(ops::BarrierObjectOp::arrive), {l.sink()}, {generic_address(l, l.operand(0), space), l.constant(1, 4)});
     return;
   }
   ignore_cache_hints(l);
-  if (l.take_one_of({"shared", "shared::cta"}) < 0 || !l.take("global"))
-    l.fail("expected .shared.global");
+  if (l.take_one_of({"shared", "shared::cta"}) < 0 || !l.take("global")) l.fail("expected .shared.global");
   l.expect_operands(3, 5);
   uint32_t bytes = l.immediate(l.operand(2));
   if (bytes != 4 && bytes != 8 && bytes != 16) l.fail("size of an asynchronous copy");
@@ -238,15 +217,12 @@ void lower_cp(Lowering& l) {
     bool is_predicate = l.register_type(l.operand(3)) == Type::pred;
     if (is_predicate) {  // ignore-src: nothing is read where it is true
       read = l.new_register(4);
-      l.emit(ops::select(4), {read},
-             {l.constant(0, 4), l.constant(bytes, 4), l.source_predicate(l.operand(3))});
+      l.emit(ops::select(4), {read}, {l.constant(0, 4), l.constant(bytes, 4), l.source_predicate(l.operand(3))});
     } else {
       read = l.source(3, Type::u32);
     }
   }
-  l.emit(ops::copy_async(), {},
-         {generic_address(l, l.operand(0), Space::shared),
-          generic_address(l, l.operand(1), Space::global), read})
+  l.emit(ops::copy_async(), {}, {generic_address(l, l.operand(0), Space::shared), generic_address(l, l.operand(1), Space::global), read})
       .immediate = bytes;
 }
 
@@ -278,40 +254,32 @@ void lower_mbarrier_test(Lowering& l) {
   l.expect_operands(3, 4);  // a time limit may follow
   Value awaited = l.source(2, by_parity ? Type::u32 : Type::b64);
   auto op = by_parity ? ops::BarrierObjectOp::test_parity : ops::BarrierObjectOp::test;
-  l.emit(ops::barrier_object(op), {l.destination_predicate(l.operand(0))},
-         {generic_address(l, l.operand(1), space), awaited});
+  l.emit(ops::barrier_object(op), {l.destination_predicate(l.operand(0))}, {generic_address(l, l.operand(1), space), awaited});
 }
 
 void lower_mbarrier(Lowering& l) {
-  switch (l.take_one_of({"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait",
-                         "pending_count", "expect_tx", "complete_tx"})) {
-    case 2:
-      return lower_mbarrier_arrive(l, false);
-    case 3:
-      return lower_mbarrier_arrive(l, true);
+  switch (l.take_one_of({"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "pending_count", "expect_tx", "complete_tx"})) {
+    case 2: return lower_mbarrier_arrive(l, false);
+    case 3: return lower_mbarrier_arrive(l, true);
     case 4:
-    case 5:
-      return lower_mbarrier_test(l);
+    case 5: return lower_mbarrier_test(l);
     case 6:
       l.take("b64");
       l.expect_operands(2);
-      l.emit(ops::barrier_object(ops::BarrierObjectOp::pending_count),
-             {l.destination(0, Type::u32)}, {l.source(1, Type::b64)});
+      l.emit(ops::barrier_object(ops::BarrierObjectOp::pending_count), {l.destination(0, Type::u32)}, {l.source(1, Type::b64)});
       return;
     case 0: {
       Space space = take_space(l);
       l.take("b64");
       l.expect_operands(2);
-      l.emit(ops::barrier_object(ops::BarrierObjectOp::init), {},
-             {generic_address(l, l.operand(0), space), l.source(1, Type::u32)});
+      l.emit(ops::barrier_object(ops::BarrierObjectOp::init), {}, {generic_address(l, l.operand(0), space), l.source(1, Type::u32)});
       return;
     }
     case 1: {
       Space space = take_space(l);
       l.take("b64");
       l.expect_operands(1);
-      l.emit(ops::barrier_object(ops::BarrierObjectOp::invalidate), {},
-             {generic_address(l, l.operand(0), space)});
+      l.emit(ops::barrier_object(ops::BarrierObjectOp::invalidate), {}, {generic_address(l, l.operand(0), space)});
       return;
     }
     case 7:
@@ -322,36 +290,27 @@ void lower_mbarrier(Lowering& l) {
       l.take("b64");
       l.expect_operands(2);
       auto op = is_expect ? ops::BarrierObjectOp::expect : ops::BarrierObjectOp::complete;
-      l.emit(ops::barrier_object(op), {},
-             {generic_address(l, l.operand(0), space), l.source(1, Type::u32)});
+      l.emit(ops::barrier_object(op), {}, {generic_address(l, l.operand(0), space), l.source(1, Type::u32)});
       return;
     }
-    default:
-      l.unsupported();
+    default: l.unsupported();
   }
 }
 
 }  // namespace
 
 Space take_space(Lowering& l) {
-  switch (l.take_one_of({"global", "const", "shared", "shared::cta", "shared::cluster", "local",
-                         "param", "param::entry", "param::func"})) {
-    case 0:
-      return Space::global;
-    case 1:
-      return Space::constant;
+  switch (l.take_one_of({"global", "const", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "param::func"})) {
+    case 0: return Space::global;
+    case 1: return Space::constant;
     case 2:
     case 3:
-    case 4:
-      return Space::shared;
-    case 5:
-      return Space::local;
+    case 4: return Space::shared;
+    case 5: return Space::local;
     case 6:
     case 7:
-    case 8:
-      return Space::param;
-    default:
-      return Space::generic;
+    case 8: return Space::param;
+    default: return Space::generic;
   }
 }
 

@@ -30,8 +30,7 @@ Geometry take_geometry(Lowering& l) {
 
 /// The object's handle: in a register, as textures and surfaces of the bindless kind are.
 Value handle_of(Lowering& l, const ptx::Operand& address) {
-  if (address.kind != OperandKind::address || address.elements.empty())
-    l.fail("operand must be a texture or surface with coordinates");
+  if (address.kind != OperandKind::address || address.elements.empty()) l.fail("operand must be a texture or surface with coordinates");
   if (address.elements[0].kind != OperandKind::reg) l.unsupported("texture references");
   return l.source(address.elements[0], Type::u64);
 }
@@ -40,20 +39,17 @@ std::vector<const ptx::Operand*> elements_of(const ptx::Operand& operand) {
   std::vector<const ptx::Operand*> elements;
   if (operand.kind == OperandKind::vector)
     for (const ptx::Operand& element : operand.elements) elements.push_back(&element);
-  else
-    elements.push_back(&operand);
+  else elements.push_back(&operand);
   return elements;
 }
 
 /// Layer and coordinates behind the handle; vectors may be padded to four elements.
-void append_coordinates(Lowering& l, const ptx::Operand& address, const Geometry& geometry,
-                        Type type, std::vector<Value>& uses) {
+void append_coordinates(Lowering& l, const ptx::Operand& address, const Geometry& geometry, Type type, std::vector<Value>& uses) {
   if (address.elements.size() != 2) l.unsupported("separate samplers");
   auto coordinates = elements_of(address.elements[1]);
   size_t needed = geometry.dimensions + geometry.is_layered;
   if (coordinates.size() < needed) l.fail("too few coordinates");
-  for (size_t i = 0; i < needed; ++i)
-    uses.push_back(l.source(*coordinates[i], geometry.is_layered && i == 0 ? Type::b32 : type));
+  for (size_t i = 0; i < needed; ++i) uses.push_back(l.source(*coordinates[i], geometry.is_layered && i == 0 ? Type::b32 : type));
 }
 
 void lower_tex(Lowering& l) {
@@ -87,8 +83,7 @@ void lower_tex(Lowering& l) {
     for (size_t i : {2, 3}) {
       auto gradient = elements_of(l.operand(i));
       if (gradient.size() < geometry.dimensions) l.fail("too few gradients");
-      for (size_t d = 0; d < geometry.dimensions; ++d)
-        uses.push_back(l.source(*gradient[d], Type::f32));
+      for (size_t d = 0; d < geometry.dimensions; ++d) uses.push_back(l.source(*gradient[d], Type::f32));
     }
   } else {
     l.expect_operands(2);
@@ -107,8 +102,7 @@ void lower_tld4(Lowering& l) {
   if (coordinate_type != Type::f32) l.unsupported();
   l.expect_operands(2);
   std::vector<Value> definitions, uses;
-  for (const ptx::Operand* result : elements_of(l.operand(0)))
-    definitions.push_back(l.destination(*result, type));
+  for (const ptx::Operand* result : elements_of(l.operand(0))) definitions.push_back(l.destination(*result, type));
   if (definitions.size() != 4) l.fail("number of results");
   uses.push_back(handle_of(l, l.operand(1)));
   append_coordinates(l, l.operand(1), {2, false}, coordinate_type, uses);
@@ -139,20 +133,14 @@ void lower_surface(Lowering& l, bool is_store) {
   if (values.size() != form->count) l.fail("number of values");
   form->element_bytes = static_cast<uint8_t>(ptx::size_of(type));
   uint32_t register_bytes = form->element_bytes;
-  for (const ptx::Operand* value : values)
-    register_bytes = std::max(register_bytes, l.register_bytes(*value));
+  for (const ptx::Operand* value : values) register_bytes = std::max(register_bytes, l.register_bytes(*value));
   form->register_bytes = static_cast<uint8_t>(register_bytes);
-  Type register_type = register_bytes == 1   ? Type::b8
-                       : register_bytes == 2 ? Type::b16
-                       : register_bytes == 4 ? Type::b32
-                                             : Type::b64;
+  Type register_type = register_bytes == 1 ? Type::b8 : register_bytes == 2 ? Type::b16 : register_bytes == 4 ? Type::b32 : Type::b64;
   std::vector<Value> definitions, uses = {handle_of(l, address)};
   append_coordinates(l, address, geometry, Type::b32, uses);
   for (const ptx::Operand* value : values) {
-    if (is_store)
-      uses.push_back(l.source(*value, register_type));
-    else
-      definitions.push_back(l.destination(*value, register_type));
+    if (is_store) uses.push_back(l.source(*value, register_type));
+    else definitions.push_back(l.destination(*value, register_type));
   }
   l.emit_with_details(ops::surface(), definitions, uses, std::move(form));
 }
@@ -161,14 +149,13 @@ void lower_suld(Lowering& l) { lower_surface(l, false); }
 void lower_sust(Lowering& l) { lower_surface(l, true); }
 
 void lower_query(Lowering& l, bool is_surface) {
-  int query = l.take_one_of({"width", "height", "depth", "channel_data_type", "channel_order",
-                             "normalized_coords", "array_size", "num_mipmap_levels"});
+  int query = l.take_one_of(
+      {"width", "height", "depth", "channel_data_type", "channel_order", "normalized_coords", "array_size", "num_mipmap_levels"});
   // Numbers that stand for formats are those of texture references.
   if (query < 0 || query == 3 || query == 4) l.unsupported();
   if (l.take_type() != Type::b32) l.unsupported();
   l.expect_operands(2);
-  IrInstruction& ask = l.emit(ops::query_texture(), {l.destination(0, Type::b32)},
-                              {handle_of(l, l.operand(1))});
+  IrInstruction& ask = l.emit(ops::query_texture(), {l.destination(0, Type::b32)}, {handle_of(l, l.operand(1))});
   ask.immediate = query;
   ask.flags = is_surface;
 }

@@ -34,8 +34,7 @@ uint32_t variable_bytes(const ptx::Variable& variable) {
   uint64_t bytes_max = variable.space == Space::param    ? parameter_bytes_max
                        : variable.space == Space::shared ? shared_bytes_max
                                                          : local_bytes_max;
-  if (variable.bytes() > bytes_max)
-    throw ptx::SyntaxError(variable.line, "'" + std::string(variable.name) + "' is too large");
+  if (variable.bytes() > bytes_max) throw ptx::SyntaxError(variable.line, "'" + std::string(variable.name) + "' is too large");
   return static_cast<uint32_t>(variable.bytes());
 }
 
@@ -125,42 +124,31 @@ constexpr auto constant_registers = std::to_array<ConstantRegister>({
 /// The bits of a literal as a value of the type.
 uint64_t literal_bits(const ptx::Operand& operand, Type type) {
   if (operand.kind == OperandKind::integer) return operand.bits;
-  double value = operand.kind == OperandKind::float64
-                     ? std::bit_cast<double>(operand.bits)
-                     : std::bit_cast<float>(static_cast<uint32_t>(operand.bits));
+  double value = operand.kind == OperandKind::float64 ? std::bit_cast<double>(operand.bits)
+                                                      : std::bit_cast<float>(static_cast<uint32_t>(operand.bits));
   switch (type) {
-    case Type::f64:
-      return std::bit_cast<uint64_t>(value);
-    case Type::f16:
-      return round_to<Half>(value).bits;
-    case Type::bf16:
-      return round_to<Bfloat>(value).bits;
+    case Type::f64: return std::bit_cast<uint64_t>(value);
+    case Type::f16: return round_to<Half>(value).bits;
+    case Type::bf16: return round_to<Bfloat>(value).bits;
     case Type::f32:
-    case Type::tf32:
-      return operand.kind == OperandKind::float32
-                 ? operand.bits
-                 : std::bit_cast<uint32_t>(static_cast<float>(value));
-    default:
-      return operand.bits;  // bits as they stand
+    case Type::tf32: return operand.kind == OperandKind::float32 ? operand.bits : std::bit_cast<uint32_t>(static_cast<float>(value));
+    default: return operand.bits;  // bits as they stand
   }
 }
 
 }  // namespace
 
-Lowering::Lowering(Program& program, const Symbols& symbols, const ptx::Module& module,
-                   const ptx::Function& source, Routine& routine)
+Lowering::Lowering(Program& program, const Symbols& symbols, const ptx::Module& module, const ptx::Function& source, Routine& routine)
     : program_(program), symbols_(symbols), module_(module), source_(source), routine_(routine) {}
 
 void Lowering::run() {
   place_variables();
-  for (const ptx::Register& reg : source_.registers)
-    registers_.push_back(ir_.new_register(ptx::size_of(reg.type)));
+  for (const ptx::Register& reg : source_.registers) registers_.push_back(ir_.new_register(ptx::size_of(reg.type)));
   for (size_t i = 0; i < source_.labels.size(); ++i) labels_.push_back(ir_.new_label());
   return_label_ = ir_.new_label();
 
   std::vector<std::vector<uint32_t>> labels_at(source_.body.size() + 1);
-  for (uint32_t i = 0; i < source_.labels.size(); ++i)
-    labels_at[source_.labels[i].position].push_back(labels_[i]);
+  for (uint32_t i = 0; i < source_.labels.size(); ++i) labels_at[source_.labels[i].position].push_back(labels_[i]);
 
   load_register_parameters();
   for (size_t i = 0; i < source_.body.size(); ++i) {
@@ -178,8 +166,7 @@ void Lowering::place_variables() {
   const ptx::Signature& signature = source_.signature;
   size_t in_parameters = 0, in_returns = 0;
   for (const auto& parameter : signature.returns) in_returns += parameter.space == Space::param;
-  for (const auto& parameter : signature.parameters)
-    in_parameters += parameter.space == Space::param;
+  for (const auto& parameter : signature.parameters) in_parameters += parameter.space == Space::param;
   // The parser declares returned values before parameters.
   lay_out_parameters(signature.returns, routine_.returns);
   if (routine_.is_kernel) {
@@ -198,27 +185,21 @@ void Lowering::place_variables() {
     const ptx::Variable& variable = source_.variables[i];
     switch (variable.space) {
       case Space::local:
-      case Space::param:
-        variables_.push_back(
-            {Storage::frame, reserve_local(variable_bytes(variable), variable.align)});
-        break;
+      case Space::param: variables_.push_back({Storage::frame, reserve_local(variable_bytes(variable), variable.align)}); break;
       case Space::shared:
         // It takes up space even if nothing uses it.
         routine_.shared_variables.push_back(static_cast<uint32_t>(program_.shared.size()));
         variables_.push_back({Storage::shared, static_cast<uint32_t>(program_.shared.size())});
-        program_.shared.push_back({std::string(variable.name), variable_bytes(variable),
-                                   variable.align, variable.is_unsized});
+        program_.shared.push_back({std::string(variable.name), variable_bytes(variable), variable.align, variable.is_unsized});
         break;
-      default:
-        throw ptx::SyntaxError(variable.line, "variable of this space within a function");
+      default: throw ptx::SyntaxError(variable.line, "variable of this space within a function");
     }
   }
 }
 
 /// Parameters of a function lie in the local memory of its frame; so do those declared as
 /// registers, from where they are loaded at the start.
-void Lowering::lay_out_parameters(const std::vector<ptx::Variable>& parameters,
-                                  std::vector<ParameterLayout>& layouts) {
+void Lowering::lay_out_parameters(const std::vector<ptx::Variable>& parameters, std::vector<ParameterLayout>& layouts) {
   for (const ptx::Variable& parameter : parameters) {
     uint32_t offset = reserve_local(variable_bytes(parameter), parameter.align);
     layouts.push_back({offset, variable_bytes(parameter)});
@@ -230,8 +211,7 @@ uint32_t Lowering::reserve_local(uint32_t bytes, uint32_t align) {
   // In words, because calls copy parameters by words.
   uint32_t offset = align_up(routine_.local_bytes, std::max(align, 4u));
   routine_.local_bytes = offset + align_up(bytes, 4);
-  if (routine_.local_bytes > local_bytes_max)
-    throw Unsupported("more than 512 KiB of local memory");
+  if (routine_.local_bytes > local_bytes_max) throw Unsupported("more than 512 KiB of local memory");
   return offset;
 }
 
@@ -246,8 +226,7 @@ void Lowering::load_register_parameters() {
     if (routine_.is_kernel || parameter.type == Type::pred || parameter.vector_width != 1)
       throw ptx::SyntaxError(parameter.line, "parameter of this type cannot be a register");
     uint32_t bytes = ptx::size_of(parameter.type);
-    IrInstruction& load = emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}),
-                               {registers_[reg++]}, {constant(0, 8)});
+    IrInstruction& load = emit(ops::load({.element_bytes = bytes, .register_bytes = bytes}), {registers_[reg++]}, {constant(0, 8)});
     load.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     load.immediate = routine_.parameters[i].offset;
   }
@@ -267,8 +246,7 @@ void Lowering::lower_return_place() {
     const ptx::Variable& value = source_.signature.returns[i];
     if (value.space != Space::reg) continue;
     uint32_t bytes = ptx::size_of(value.type);
-    IrInstruction& store = emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {},
-                                {registers_[reg++], constant(0, 8)});
+    IrInstruction& store = emit(ops::store({.element_bytes = bytes, .register_bytes = bytes}), {}, {registers_[reg++], constant(0, 8)});
     store.flags = access_flags(MemorySpace::frame, AddressKind::fixed);
     store.immediate = routine_.returns[i].offset;
   }
@@ -313,8 +291,7 @@ void Lowering::fail(const std::string& reason) const {
 
 void Lowering::unsupported(const std::string& reason) const {
   if (instruction_ == nullptr) throw Unsupported("parameters of this kind are not supported");
-  std::string text = "instruction " + text_of_instruction() + " (PTX line " +
-                     std::to_string(instruction_->line) + ") is not supported";
+  std::string text = "instruction " + text_of_instruction() + " (PTX line " + std::to_string(instruction_->line) + ") is not supported";
   if (!reason.empty()) text += ": " + reason;
   throw Unsupported(text);
 }
@@ -382,9 +359,7 @@ Type Lowering::register_type(const ptx::Operand& operand) const {
   return operand.kind == OperandKind::reg ? source_.registers[operand.index].type : Type::none;
 }
 
-uint32_t Lowering::register_bytes(const ptx::Operand& operand) const {
-  return ptx::size_of(register_type(operand));
-}
+uint32_t Lowering::register_bytes(const ptx::Operand& operand) const { return ptx::size_of(register_type(operand)); }
 
 uint32_t Lowering::immediate(const ptx::Operand& operand) const {
   if (operand.kind != OperandKind::integer) fail("operand must be an integer constant");
@@ -400,8 +375,7 @@ std::optional<Value> Lowering::special_register(std::string_view name, uint32_t 
   };
   for (const FixedRegister& fixed : fixed_registers)
     if (fixed.name == name) {
-      auto kind =
-          fixed.bank == Bank::warp ? Value::Kind::warp_register : Value::Kind::block_register;
+      auto kind = fixed.bank == Bank::warp ? Value::Kind::warp_register : Value::Kind::block_register;
       return fitted({kind, fixed.offset}, fixed.bytes);
     }
   for (const CounterRegister& counter : counter_registers)
@@ -427,8 +401,7 @@ Value Lowering::source(const ptx::Operand& operand, Type type, bool may_cut) {
       if (has_bytes == bytes) return register_value(operand.index);
       if (has_bytes == 0) fail("predicate where a value is needed");
       if (!may_cut || has_bytes < bytes)
-        fail("register of " + std::to_string(8 * has_bytes) + " bits where ." +
-             std::string(ptx::name_of(type)) + " is needed");
+        fail("register of " + std::to_string(8 * has_bytes) + " bits where ." + std::string(ptx::name_of(type)) + " is needed");
       Value cut = new_register(bytes);
       emit(ops::resize(bytes, has_bytes, false), {cut}, {register_value(operand.index)});
       return cut;
@@ -437,9 +410,7 @@ Value Lowering::source(const ptx::Operand& operand, Type type, bool may_cut) {
     case OperandKind::float32:
     case OperandKind::float64:
       if (bytes == 16)
-        return ir_.constant_128(
-            operand.bits,
-            static_cast<int64_t>(operand.bits) < 0 && !operand.is_unsigned ? ~uint64_t{0} : 0);
+        return ir_.constant_128(operand.bits, static_cast<int64_t>(operand.bits) < 0 && !operand.is_unsigned ? ~uint64_t{0} : 0);
       return constant(literal_bits(operand, type), bytes);
     case OperandKind::special: {
       if (operand.name == "%is_explicit_cluster") unsupported();
@@ -448,10 +419,8 @@ Value Lowering::source(const ptx::Operand& operand, Type type, bool may_cut) {
       return *value;
     }
     case OperandKind::variable:
-    case OperandKind::symbol:
-      return address_value(operand, bytes);
-    default:
-      fail("operand of a kind that does not fit");
+    case OperandKind::symbol: return address_value(operand, bytes);
+    default: fail("operand of a kind that does not fit");
   }
 }
 
@@ -463,8 +432,7 @@ Value Lowering::source_predicate(const ptx::Operand& operand) {
     emit(ops::compare(ops::Comparison::ne, Type::u32, false), {result}, {flag, constant(0, 4)});
     return result;
   }
-  if (operand.kind != OperandKind::reg || register_type(operand) != Type::pred)
-    fail("operand must be a predicate");
+  if (operand.kind != OperandKind::reg || register_type(operand) != Type::pred) fail("operand must be a predicate");
   Value value = register_value(operand.index);
   return operand.is_negated ? negated(value) : value;
 }
@@ -478,18 +446,15 @@ Value Lowering::negated(Value predicate) {
 Value Lowering::destination(const ptx::Operand& operand, Type type) {
   if (type == Type::pred) return destination_predicate(operand);
   if (operand.kind == OperandKind::sink) return sink();
-  if (operand.kind != OperandKind::reg || operand.is_negated || operand.offset != 0)
-    fail("destination must be a register");
+  if (operand.kind != OperandKind::reg || operand.is_negated || operand.offset != 0) fail("destination must be a register");
   if (register_bytes(operand) != ptx::size_of(type))
-    fail("register of " + std::to_string(8 * register_bytes(operand)) + " bits where ." +
-         std::string(ptx::name_of(type)) + " is needed");
+    fail("register of " + std::to_string(8 * register_bytes(operand)) + " bits where ." + std::string(ptx::name_of(type)) + " is needed");
   return register_value(operand.index);
 }
 
 Value Lowering::destination_predicate(const ptx::Operand& operand) {
   if (operand.kind == OperandKind::sink) return sink();
-  if (operand.kind != OperandKind::reg || register_type(operand) != Type::pred ||
-      operand.is_negated)
+  if (operand.kind != OperandKind::reg || register_type(operand) != Type::pred || operand.is_negated)
     fail("destination must be a predicate");
   return register_value(operand.index);
 }
@@ -504,8 +469,7 @@ Value Lowering::shared_address(uint32_t index, int64_t offset, uint32_t bytes) {
   auto& used = routine_.shared_variables;
   if (std::find(used.begin(), used.end(), index) == used.end()) used.push_back(index);
   if (bytes != 4 && bytes != 8) fail("address in a register of this size");
-  if (routine_.is_kernel)
-    return ir_.relocated(ConstantRelocation::Kind::shared, index, offset, bytes);
+  if (routine_.is_kernel) return ir_.relocated(ConstantRelocation::Kind::shared, index, offset, bytes);
   // Where it lies depends on the kernel that called.
   Value result = new_register(bytes);
   IrInstruction& read = emit(ops::shared_variable_address(bytes), {result}, {});
@@ -518,14 +482,10 @@ Value Lowering::address_value(const ptx::Operand& operand, uint32_t bytes) {
   if (operand.kind == OperandKind::variable) {
     const VariablePlace& place = variables_[operand.index];
     switch (place.storage) {
-      case Storage::kernel_parameter:
-        return constant(place.offset + operand.offset, bytes);
-      case Storage::frame:
-        return local_address(place.offset + operand.offset, bytes);
-      case Storage::shared:
-        return shared_address(place.offset, operand.offset, bytes);
-      case Storage::global:
-        break;
+      case Storage::kernel_parameter: return constant(place.offset + operand.offset, bytes);
+      case Storage::frame: return local_address(place.offset + operand.offset, bytes);
+      case Storage::shared: return shared_address(place.offset, operand.offset, bytes);
+      case Storage::global: break;
     }
   }
   if (auto found = symbols_.shared.find(operand.name); found != symbols_.shared.end())
@@ -538,35 +498,22 @@ Value Lowering::address_value(const ptx::Operand& operand, uint32_t bytes) {
     return ir_.relocated(ConstantRelocation::Kind::function, found->second, operand.offset, 8);
   }
   for (const ptx::Function& function : module_.functions)
-    if (function.name == operand.name)
-      throw LinkError("function " + std::string(operand.name) + " is not defined");
+    if (function.name == operand.name) throw LinkError("function " + std::string(operand.name) + " is not defined");
   fail("'" + std::string(operand.name) + "' is not declared");
 }
 
 Address Lowering::address(const ptx::Operand& operand, Space space) {
-  if (operand.kind != OperandKind::address || operand.elements.size() != 1)
-    fail("operand must be an address in brackets");
+  if (operand.kind != OperandKind::address || operand.elements.size() != 1) fail("operand must be an address in brackets");
   const ptx::Operand& base = operand.elements[0];
   Address result;
   switch (space) {
-    case Space::generic:
-      result.space = MemorySpace::generic;
-      break;
+    case Space::generic: result.space = MemorySpace::generic; break;
     case Space::global:
-    case Space::constant:
-      result.space = MemorySpace::global;
-      break;
-    case Space::shared:
-      result.space = MemorySpace::shared;
-      break;
-    case Space::local:
-      result.space = MemorySpace::local;
-      break;
-    case Space::param:
-      result.space = routine_.is_kernel ? MemorySpace::parameter : MemorySpace::local;
-      break;
-    case Space::reg:
-      fail("no memory in this space");
+    case Space::constant: result.space = MemorySpace::global; break;
+    case Space::shared: result.space = MemorySpace::shared; break;
+    case Space::local: result.space = MemorySpace::local; break;
+    case Space::param: result.space = routine_.is_kernel ? MemorySpace::parameter : MemorySpace::local; break;
+    case Space::reg: fail("no memory in this space");
   }
   result.offset = base.offset;
   if (base.kind == OperandKind::reg) {
@@ -574,8 +521,7 @@ Address Lowering::address(const ptx::Operand& operand, Space space) {
     if (bytes != 4 && bytes != 8) fail("address in a register of this size");
     result.kind = bytes == 4 ? AddressKind::register_32 : AddressKind::register_64;
     result.base = register_value(base.index);
-    bool may_be_short = result.space == MemorySpace::shared || result.space == MemorySpace::local ||
-                        result.space == MemorySpace::parameter;
+    bool may_be_short = result.space == MemorySpace::shared || result.space == MemorySpace::local || result.space == MemorySpace::parameter;
     if (bytes == 4 && !may_be_short) {
       // A short address of a wide space is extended with zeros.
       result.base = new_register(8);
@@ -600,8 +546,7 @@ Address Lowering::address(const ptx::Operand& operand, Space space) {
       return result;
     }
   }
-  if (base.kind != OperandKind::variable && base.kind != OperandKind::symbol)
-    fail("malformed address");
+  if (base.kind != OperandKind::variable && base.kind != OperandKind::symbol) fail("malformed address");
   ptx::Operand symbol = base;
   symbol.offset = 0;
   bool is_shared = base.kind == OperandKind::variable || symbols_.shared.contains(base.name);
@@ -618,8 +563,7 @@ Value Lowering::carry_flag() {
 
 // ---- output ----
 
-IrInstruction& Lowering::emit(Handler run, std::initializer_list<Value> definitions,
-                              std::initializer_list<Value> uses) {
+IrInstruction& Lowering::emit(Handler run, std::initializer_list<Value> definitions, std::initializer_list<Value> uses) {
   return emit(run, std::vector<Value>(definitions), std::vector<Value>(uses));
 }
 
@@ -633,8 +577,7 @@ IrInstruction& Lowering::append(Handler run) {
   return ir_.append(std::move(result));
 }
 
-IrInstruction& Lowering::emit(Handler run, const std::vector<Value>& definitions,
-                              const std::vector<Value>& uses) {
+IrInstruction& Lowering::emit(Handler run, const std::vector<Value>& definitions, const std::vector<Value>& uses) {
   IrInstruction& result = append(run);
   size_t count = definitions.size() + uses.size();
   if (count > Instruction::operand_count) unsupported("too many operands");
@@ -645,8 +588,7 @@ IrInstruction& Lowering::emit(Handler run, const std::vector<Value>& definitions
   return result;
 }
 
-IrInstruction& Lowering::emit_with_details(Handler run, const std::vector<Value>& definitions,
-                                           const std::vector<Value>& uses,
+IrInstruction& Lowering::emit_with_details(Handler run, const std::vector<Value>& definitions, const std::vector<Value>& uses,
                                            std::shared_ptr<const void> details) {
   IrInstruction& result = append(run);
   result.more_definitions = definitions;
@@ -673,13 +615,37 @@ const LoweringTable& lowering_table() {
 }
 
 bool is_known_but_unsupported(std::string_view opcode) {
-  static constexpr std::string_view names[] = {
-      "clusterlaunchcontrol", "createpolicy", "istypep",   "multimem", "pmevent", "sured",
-      "tcgen05",              "tensormap",    "vabsdiff",  "vabsdiff2", "vadd",   "vadd2",
-      "vadd4",                "vavrg2",       "vavrg4",    "vmad",     "vmax",    "vmax2",
-      "vmax4",                "vmin",         "vmin2",     "vmin4",    "vset",    "vset2",
-      "vset4",                "vshl",         "vshr",      "vsub",     "vsub2",   "vsub4",
-      "wgmma"};
+  static constexpr std::string_view names[] = {"clusterlaunchcontrol",
+                                               "createpolicy",
+                                               "istypep",
+                                               "multimem",
+                                               "pmevent",
+                                               "sured",
+                                               "tcgen05",
+                                               "tensormap",
+                                               "vabsdiff",
+                                               "vabsdiff2",
+                                               "vadd",
+                                               "vadd2",
+                                               "vadd4",
+                                               "vavrg2",
+                                               "vavrg4",
+                                               "vmad",
+                                               "vmax",
+                                               "vmax2",
+                                               "vmax4",
+                                               "vmin",
+                                               "vmin2",
+                                               "vmin4",
+                                               "vset",
+                                               "vset2",
+                                               "vset4",
+                                               "vshl",
+                                               "vshr",
+                                               "vsub",
+                                               "vsub2",
+                                               "vsub4",
+                                               "wgmma"};
   return std::find(std::begin(names), std::end(names), opcode) != std::end(names);
 }
 

@@ -38,8 +38,7 @@ struct Address {
 /// so none is ever ignored.
 class Lowering {
  public:
-  Lowering(Program& program, const Symbols& symbols, const ptx::Module& module,
-           const ptx::Function& source, Routine& routine);
+  Lowering(Program& program, const Symbols& symbols, const ptx::Module& module, const ptx::Function& source, Routine& routine);
 
   /// Fills the routine; throws Unsupported, or ptx::SyntaxError.
   void run();
@@ -96,13 +95,10 @@ class Lowering {
   Value constant(uint64_t bits, uint32_t bytes) { return ir_.constant(bits, bytes); }
   /// Appends an instruction under the guard of the one at hand. A null handler makes that one
   /// unsupported.
-  IrInstruction& emit(Handler run, std::initializer_list<Value> definitions,
-                      std::initializer_list<Value> uses);
-  IrInstruction& emit(Handler run, const std::vector<Value>& definitions,
-                      const std::vector<Value>& uses);
+  IrInstruction& emit(Handler run, std::initializer_list<Value> definitions, std::initializer_list<Value> uses);
+  IrInstruction& emit(Handler run, const std::vector<Value>& definitions, const std::vector<Value>& uses);
   /// The same with all operands, and what the handler needs besides, in MoreOperands.
-  IrInstruction& emit_with_details(Handler run, const std::vector<Value>& definitions,
-                                   const std::vector<Value>& uses,
+  IrInstruction& emit_with_details(Handler run, const std::vector<Value>& definitions, const std::vector<Value>& uses,
                                    std::shared_ptr<const void> details);
   Value negated(Value predicate);
   /// Space in the local memory of the frame.
@@ -129,8 +125,7 @@ class Lowering {
   };
 
   void place_variables();
-  void lay_out_parameters(const std::vector<ptx::Variable>& parameters,
-                          std::vector<ParameterLayout>& layouts);
+  void lay_out_parameters(const std::vector<ptx::Variable>& parameters, std::vector<ParameterLayout>& layouts);
   void load_register_parameters();
   void lower_instruction(const ptx::Instruction& instruction);
   void lower_return_place();

@@ -45,20 +45,14 @@ const Operator* binary_operator(const Token& token) {
 
 double as_double(const Constant& value) {
   switch (value.kind) {
-    case Constant::Kind::float64:
-      return std::bit_cast<double>(value.bits);
-    case Constant::Kind::float32:
-      return std::bit_cast<float>(static_cast<uint32_t>(value.bits));
-    case Constant::Kind::integer:
-      break;
+    case Constant::Kind::float64: return std::bit_cast<double>(value.bits);
+    case Constant::Kind::float32: return std::bit_cast<float>(static_cast<uint32_t>(value.bits));
+    case Constant::Kind::integer: break;
   }
-  return value.is_unsigned ? static_cast<double>(value.bits)
-                           : static_cast<double>(static_cast<int64_t>(value.bits));
+  return value.is_unsigned ? static_cast<double>(value.bits) : static_cast<double>(static_cast<int64_t>(value.bits));
 }
 
-Constant from_double(double value) {
-  return {.kind = Constant::Kind::float64, .bits = std::bit_cast<uint64_t>(value)};
-}
+Constant from_double(double value) { return {.kind = Constant::Kind::float64, .bits = std::bit_cast<uint64_t>(value)}; }
 
 Constant from_bool(bool value) { return {.bits = value}; }
 
@@ -87,9 +81,7 @@ class Evaluator {
     int& depth;
   };
 
-  [[noreturn]] void fail(const std::string& reason) {
-    throw SyntaxError(lexer_.peek().line, reason);
-  }
+  [[noreturn]] void fail(const std::string& reason) { throw SyntaxError(lexer_.peek().line, reason); }
 
   Constant binary(int precedence_min) {
     Constant left = unary();
@@ -111,9 +103,7 @@ class Evaluator {
     }
     if (token.kind == TokenKind::float32 || token.kind == TokenKind::float64) {
       lexer_.take();
-      return {.kind = token.kind == TokenKind::float32 ? Constant::Kind::float32
-                                                       : Constant::Kind::float64,
-              .bits = token.bits};
+      return {.kind = token.kind == TokenKind::float32 ? Constant::Kind::float32 : Constant::Kind::float64, .bits = token.bits};
     }
     if (token.kind == TokenKind::word && token.text == "WARP_SZ") {
       lexer_.take();
@@ -152,23 +142,16 @@ class Evaluator {
 
   static Constant negate(Constant value) {
     switch (value.kind) {
-      case Constant::Kind::integer:
-        value.bits = -value.bits;
-        break;
-      case Constant::Kind::float32:
-        value.bits ^= uint64_t{1} << 31;
-        break;
-      case Constant::Kind::float64:
-        value.bits ^= uint64_t{1} << 63;
-        break;
+      case Constant::Kind::integer: value.bits = -value.bits; break;
+      case Constant::Kind::float32: value.bits ^= uint64_t{1} << 31; break;
+      case Constant::Kind::float64: value.bits ^= uint64_t{1} << 63; break;
     }
     return value;
   }
 
   Constant apply(std::string_view op, const Constant& left, const Constant& right) {
     bool is_float = left.kind != Constant::Kind::integer || right.kind != Constant::Kind::integer;
-    return is_float ? apply_float(op, as_double(left), as_double(right))
-                    : apply_integer(op, left, right);
+    return is_float ? apply_float(op, as_double(left), as_double(right)) : apply_integer(op, left, right);
   }
 
   Constant apply_float(std::string_view op, double left, double right) {
@@ -188,9 +171,7 @@ class Evaluator {
   Constant apply_integer(std::string_view op, const Constant& left, const Constant& right) {
     bool is_unsigned = left.is_unsigned || right.is_unsigned;
     uint64_t a = left.bits, b = right.bits;
-    auto less = [&](uint64_t x, uint64_t y) {
-      return is_unsigned ? x < y : static_cast<int64_t>(x) < static_cast<int64_t>(y);
-    };
+    auto less = [&](uint64_t x, uint64_t y) { return is_unsigned ? x < y : static_cast<int64_t>(x) < static_cast<int64_t>(y); };
     auto result = [&](uint64_t bits) { return Constant{.is_unsigned = is_unsigned, .bits = bits}; };
     if (op == "+") return result(a + b);
     if (op == "-") return result(a - b);
@@ -234,14 +215,10 @@ bool starts_constant(const Lexer& lexer) {
   switch (token.kind) {
     case TokenKind::integer:
     case TokenKind::float32:
-    case TokenKind::float64:
-      return true;
-    case TokenKind::word:
-      return token.text == "WARP_SZ";
-    case TokenKind::punctuation:
-      return token.is("-") || token.is("+") || token.is("~") || token.is("(");
-    default:
-      return false;
+    case TokenKind::float64: return true;
+    case TokenKind::word: return token.text == "WARP_SZ";
+    case TokenKind::punctuation: return token.is("-") || token.is("+") || token.is("~") || token.is("(");
+    default: return false;
   }
 }
 

@@ -15,9 +15,7 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 bool is_follow(char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '$'; }
 bool is_word_start(char c) { return is_letter(c) || c == '_' || c == '$' || c == '%'; }
 
-bool is_hex_digit(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
+bool is_hex_digit(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
 }  // namespace
 
@@ -83,9 +81,7 @@ Token Lexer::scan_word(bool is_directive) {
     position_ += separator;
     while (is_follow(at(0))) ++position_;
   }
-  return {.kind = is_directive ? TokenKind::directive : TokenKind::word,
-          .line = line_,
-          .text = text_.substr(start, position_ - start)};
+  return {.kind = is_directive ? TokenKind::directive : TokenKind::word, .line = line_, .text = text_.substr(start, position_ - start)};
 }
 
 Token Lexer::scan_number() {
@@ -114,57 +110,44 @@ Token Lexer::scan_number() {
     bool is_float = at(ahead) == '.' || at(ahead) == 'e' || at(ahead) == 'E';
     if (is_float) {
       double value = 0;
-      auto [end, error] =
-          std::from_chars(text_.data() + position_, text_.data() + text_.size(), value);
+      auto [end, error] = std::from_chars(text_.data() + position_, text_.data() + text_.size(), value);
       if (error != std::errc()) throw SyntaxError(line_, "malformed floating-point literal");
       position_ = end - text_.data();
-      return {.kind = TokenKind::float64,
-              .line = line_,
-              .text = text(),
-              .bits = std::bit_cast<uint64_t>(value)};
+      return {.kind = TokenKind::float64, .line = line_, .text = text(), .bits = std::bit_cast<uint64_t>(value)};
     }
     if (at(0) == '0' && is_digit(at(1))) base = 8;
   }
   uint64_t value = 0;
-  auto [end, error] =
-      std::from_chars(text_.data() + position_, text_.data() + text_.size(), value, base);
+  auto [end, error] = std::from_chars(text_.data() + position_, text_.data() + text_.size(), value, base);
   if (error != std::errc()) throw SyntaxError(line_, "malformed or too large integer literal");
   position_ = end - text_.data();
   bool is_unsigned = at(0) == 'U' || at(0) == 'u';
   if (is_unsigned) ++position_;
   if (is_follow(at(0))) throw SyntaxError(line_, "malformed integer literal");
-  return {.kind = TokenKind::integer,
-          .line = line_,
-          .is_unsigned = is_unsigned || value > INT64_MAX,
-          .text = text(),
-          .bits = value};
+  return {.kind = TokenKind::integer, .line = line_, .is_unsigned = is_unsigned || value > INT64_MAX, .text = text(), .bits = value};
 }
 
 Token Lexer::scan_string() {
   size_t start = ++position_;
   while (!at_end() && at(0) != '"' && at(0) != '\n') position_ += at(0) == '\\' ? 2 : 1;
   if (at_end() || at(0) != '"') throw SyntaxError(line_, "string is never closed");
-  Token token = {
-      .kind = TokenKind::string, .line = line_, .text = text_.substr(start, position_ - start)};
+  Token token = {.kind = TokenKind::string, .line = line_, .text = text_.substr(start, position_ - start)};
   ++position_;
   return token;
 }
 
 Token Lexer::scan_punctuation() {
-  static constexpr std::array<std::string_view, 8> pairs = {"<<", ">>", "&&", "||",
-                                                            "==", "!=", "<=", ">="};
+  static constexpr std::array<std::string_view, 8> pairs = {"<<", ">>", "&&", "||", "==", "!=", "<=", ">="};
   size_t length = 1;
   for (std::string_view pair : pairs)
     if (text_.substr(position_, 2) == pair) length = 2;
   static constexpr std::string_view known = "{}()[],;:=+-*/%~!<>&|^?@#";
   if (length == 1 && known.find(at(0)) == std::string_view::npos) {
     char c = at(0);
-    std::string shown =
-        c >= ' ' && c < 127 ? std::string(1, c) : "\\x" + std::to_string(static_cast<uint8_t>(c));
+    std::string shown = c >= ' ' && c < 127 ? std::string(1, c) : "\\x" + std::to_string(static_cast<uint8_t>(c));
     throw SyntaxError(line_, "unexpected character '" + shown + "'");
   }
-  Token token = {
-      .kind = TokenKind::punctuation, .line = line_, .text = text_.substr(position_, length)};
+  Token token = {.kind = TokenKind::punctuation, .line = line_, .text = text_.substr(position_, length)};
   position_ += length;
   return token;
 }

@@ -23,12 +23,8 @@ struct Token {
   std::string_view text;
   uint64_t bits = 0;
 
-  bool is(std::string_view punctuation) const {
-    return kind == TokenKind::punctuation && text == punctuation;
-  }
-  bool is_directive(std::string_view name) const {
-    return kind == TokenKind::directive && text == name;
-  }
+  bool is(std::string_view punctuation) const { return kind == TokenKind::punctuation && text == punctuation; }
+  bool is_directive(std::string_view name) const { return kind == TokenKind::directive && text == name; }
 };
 
 /// Cuts PTX text into tokens (PTX ISA 4.1 to 4.5). Views point into the text.
@@ -49,9 +45,7 @@ class Lexer {
   Token scan_string();
   Token scan_punctuation();
   bool at_end() const { return position_ >= text_.size(); }
-  char at(size_t offset) const {
-    return position_ + offset < text_.size() ? text_[position_ + offset] : '\0';
-  }
+  char at(size_t offset) const { return position_ + offset < text_.size() ? text_[position_ + offset] : '\0'; }
 
   std::string_view text_;
   size_t position_ = 0;

@@ -57,10 +57,8 @@ class Scopes {
       if (function.labels[label].position != no_index) continue;
       if (scopes_.empty()) throw SyntaxError(closed.label_lines[name], unknown_label(name));
       auto [outer, is_new] = scopes_.back().labels.emplace(name, label);
-      if (is_new)
-        scopes_.back().label_lines[name] = closed.label_lines[name];
-      else
-        same_labels_.emplace_back(label, outer->second);
+      if (is_new) scopes_.back().label_lines[name] = closed.label_lines[name];
+      else same_labels_.emplace_back(label, outer->second);
     }
   }
 
@@ -71,36 +69,29 @@ class Scopes {
   }
 
   void bind(std::string_view name, Binding binding, uint32_t line) {
-    if (!scopes_.back().names.emplace(name, binding).second)
-      throw SyntaxError(line, "'" + std::string(name) + "' is declared twice");
+    if (!scopes_.back().names.emplace(name, binding).second) throw SyntaxError(line, "'" + std::string(name) + "' is declared twice");
   }
 
   /// Declares prefix0 to prefix(count-1) as consecutive registers.
-  void bind_range(std::string_view prefix, uint32_t first, uint32_t count) {
-    scopes_.back().ranges[prefix] = {first, count};
-  }
+  void bind_range(std::string_view prefix, uint32_t first, uint32_t count) { scopes_.back().ranges[prefix] = {first, count}; }
 
   std::optional<Binding> find(std::string_view name) const {
     size_t digits = name.find_last_not_of("0123456789");
     digits = digits == std::string_view::npos ? 0 : digits + 1;
     std::string_view prefix = name.substr(0, digits);
     uint32_t number = 0;
-    bool has_number =
-        digits < name.size() &&
-        std::from_chars(name.data() + digits, name.data() + name.size(), number).ec == std::errc();
+    bool has_number = digits < name.size() && std::from_chars(name.data() + digits, name.data() + name.size(), number).ec == std::errc();
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
       if (auto found = scope->names.find(name); found != scope->names.end()) return found->second;
       if (!has_number) continue;
       auto range = scope->ranges.find(prefix);
-      if (range != scope->ranges.end() && number < range->second.count)
-        return Binding{true, range->second.first + number, 1};
+      if (range != scope->ranges.end() && number < range->second.count) return Binding{true, range->second.first + number, 1};
     }
     return std::nullopt;
   }
 
   uint32_t mention_label(Function& function, std::string_view name, uint32_t line) {
-    auto [found, is_new] =
-        scopes_.back().labels.emplace(name, static_cast<uint32_t>(function.labels.size()));
+    auto [found, is_new] = scopes_.back().labels.emplace(name, static_cast<uint32_t>(function.labels.size()));
     if (is_new) {
       function.labels.push_back({.name = name});
       scopes_.back().label_lines[name] = line;
@@ -110,8 +101,7 @@ class Scopes {
 
   void define_label(Function& function, std::string_view name, uint32_t line) {
     Label& label = function.labels[mention_label(function, name, line)];
-    if (label.position != no_index)
-      throw SyntaxError(line, "label '" + std::string(name) + "' is defined twice");
+    if (label.position != no_index) throw SyntaxError(line, "label '" + std::string(name) + "' is defined twice");
     label.position = static_cast<uint32_t>(function.body.size());
   }
 
@@ -128,9 +118,7 @@ class Scopes {
     std::unordered_map<std::string_view, uint32_t> label_lines;
   };
 
-  static std::string unknown_label(std::string_view name) {
-    return "label '" + std::string(name) + "' is not defined";
-  }
+  static std::string unknown_label(std::string_view name) { return "label '" + std::string(name) + "' is not defined"; }
 
   std::vector<Scope> scopes_;
   std::vector<std::pair<uint32_t, uint32_t>> same_labels_;
@@ -149,9 +137,7 @@ class Parser {
   const Token& peek() const { return lexer_.peek(); }
   Token take() { return lexer_.take(); }
 
-  [[noreturn]] void fail(const std::string& reason) const {
-    throw SyntaxError(peek().line, reason);
-  }
+  [[noreturn]] void fail(const std::string& reason) const { throw SyntaxError(peek().line, reason); }
   [[noreturn]] void fail_expected(std::string_view what) const {
     fail("expected " + std::string(what) + ", found '" + std::string(peek().text) + "'");
   }
@@ -186,28 +172,22 @@ class Parser {
     std::string_view version = take().text;
     size_t dot = version.find('.');
     const char* end = version.data() + version.size();
-    auto number = [&](const char* first, const char* last, uint32_t& out) {
-      return std::from_chars(first, last, out).ec == std::errc();
-    };
-    if (dot == std::string_view::npos ||
-        !number(version.data(), version.data() + dot, module_.version_major) ||
+    auto number = [&](const char* first, const char* last, uint32_t& out) { return std::from_chars(first, last, out).ec == std::errc(); };
+    if (dot == std::string_view::npos || !number(version.data(), version.data() + dot, module_.version_major) ||
         !number(version.data() + dot + 1, end, module_.version_minor))
       fail("malformed .version");
     if (module_.version_major * 100 + module_.version_minor > newest_version)
-      throw UnsupportedVersion(peek().line,
-                               "PTX " + std::string(version) + " is newer than this device");
+      throw UnsupportedVersion(peek().line, "PTX " + std::string(version) + " is newer than this device");
     if (!accept_directive(".target")) fail("expected .target after .version");
     module_.target = expect_word("a target");
     size_t digits = module_.target.find_first_of("0123456789");
     if (!module_.target.starts_with("sm_") && !module_.target.starts_with("compute_"))
       fail("unknown target '" + std::string(module_.target) + "'");
     if (digits == std::string_view::npos ||
-        !number(module_.target.data() + digits, module_.target.data() + module_.target.size(),
-                module_.target_number))
+        !number(module_.target.data() + digits, module_.target.data() + module_.target.size(), module_.target_number))
       fail("malformed target '" + std::string(module_.target) + "'");
     while (accept(",")) expect_word("a target option");
-    if (accept_directive(".address_size"))
-      module_.address_bits = static_cast<uint32_t>(expect_integer());
+    if (accept_directive(".address_size")) module_.address_bits = static_cast<uint32_t>(expect_integer());
     if (module_.address_bits != 64) fail("only .address_size 64 is supported");
   }
 
@@ -220,13 +200,11 @@ class Parser {
         linkage = *parsed;
         take();
       }
-    if (peek().is_directive(".func") || peek().is_directive(".entry"))
-      return parse_function(linkage);
+    if (peek().is_directive(".func") || peek().is_directive(".entry")) return parse_function(linkage);
     if (peek().kind == TokenKind::directive && parse_space(peek().text)) {
       std::vector<Variable> declared;
       Space space = *parse_space(take().text);
-      if (space == Space::reg || space == Space::local || space == Space::param)
-        fail("this state space has no variables of module scope");
+      if (space == Space::reg || space == Space::local || space == Space::param) fail("this state space has no variables of module scope");
       parse_variables(space, linkage, declared);
       expect(";");
       for (Variable& variable : declared) module_.variables.push_back(std::move(variable));
@@ -283,8 +261,7 @@ class Parser {
       std::string_view directive = take().text;
       if (directive == ".align") {
         uint64_t align = expect_integer();
-        if (align == 0 || (align & (align - 1)) != 0 || align > 1u << 16)
-          fail("alignment is not a power of two");
+        if (align == 0 || (align & (align - 1)) != 0 || align > 1u << 16) fail("alignment is not a power of two");
         result.align = static_cast<uint32_t>(align);
       } else if (directive == ".v2" || directive == ".v4" || directive == ".v8") {
         result.vector_width = directive[2] - '0';
@@ -373,16 +350,15 @@ class Parser {
     if (variable.is_unsized) {
       uint64_t inner = 1;
       for (size_t i = 1; i < extents.size(); ++i) inner *= extents[i];
-      variable.count = (variable.initializer.size() + inner - 1) / std::max<uint64_t>(inner, 1) *
-                       (inner / std::max<uint64_t>(variable.vector_width, 1));
+      variable.count =
+          (variable.initializer.size() + inner - 1) / std::max<uint64_t>(inner, 1) * (inner / std::max<uint64_t>(variable.vector_width, 1));
       variable.is_unsized = false;
     }
     if (variable.initializer.size() > variable.count * variable.vector_width)
       fail("initializer of '" + std::string(variable.name) + "' has too many elements");
   }
 
-  void parse_initializer_level(std::vector<InitializerItem>& out,
-                               const std::vector<uint64_t>& extents, size_t level) {
+  void parse_initializer_level(std::vector<InitializerItem>& out, const std::vector<uint64_t>& extents, size_t level) {
     if (!accept("{")) {
       out.push_back(parse_initializer_item());
       return;
@@ -466,8 +442,7 @@ class Parser {
     scopes_ = Scopes();
     scopes_.open();
     if (accept_directive(".attribute")) parse_attribute();
-    if (!function.is_kernel && peek().is("("))
-      function.signature.returns = parse_parameters(/*is_bound=*/true);
+    if (!function.is_kernel && peek().is("(")) function.signature.returns = parse_parameters(/*is_bound=*/true);
     function.name = expect_word("a function name");
     if (peek().is("(")) function.signature.parameters = parse_parameters(/*is_bound=*/true);
     parse_function_directives(function);
@@ -512,10 +487,8 @@ class Parser {
   }
 
   void bind_parameter(const Variable& parameter) {
-    if (parameter.space == Space::reg)
-      declare_register(parameter.name, parameter.type, parameter.vector_width, parameter.line);
-    else
-      declare_variable(parameter);
+    if (parameter.space == Space::reg) declare_register(parameter.name, parameter.type, parameter.vector_width, parameter.line);
+    else declare_variable(parameter);
   }
 
   void parse_function_directives(Function& function) {
@@ -534,8 +507,7 @@ class Parser {
         bounds.max_cluster_rank = static_cast<uint32_t>(expect_integer());
       } else if (directive == ".minnctapersm" || directive == ".maxnctapersm") {
         uint64_t count = expect_integer();
-        if (directive == ".minnctapersm")
-          bounds.min_blocks_per_multiprocessor = static_cast<uint32_t>(count);
+        if (directive == ".minnctapersm") bounds.min_blocks_per_multiprocessor = static_cast<uint32_t>(count);
       } else if (directive == ".maxnreg") {
         bounds.max_registers = static_cast<uint32_t>(expect_integer());
       } else if (directive == ".noreturn") {
@@ -632,8 +604,7 @@ class Parser {
 
   uint32_t add_registers(Type type, uint64_t count) {
     std::vector<Register>& registers = function_->registers;
-    if (count > registers_max || registers.size() + count > registers_max)
-      fail("too many registers");
+    if (count > registers_max || registers.size() + count > registers_max) fail("too many registers");
     uint32_t first = static_cast<uint32_t>(registers.size());
     registers.resize(registers.size() + count, Register{type});
     return first;
@@ -674,12 +645,9 @@ class Parser {
       if (peek().is("(")) prototype.signature.parameters = parse_parameters(/*is_bound=*/false);
       while (peek().kind == TokenKind::directive) {
         std::string_view directive = take().text;
-        if (directive == ".noreturn")
-          prototype.signature.is_noreturn = true;
-        else if (directive == ".abi_preserve" || directive == ".abi_preserve_control")
-          expect_integer();
-        else
-          fail("unknown directive '" + std::string(directive) + "' of a prototype");
+        if (directive == ".noreturn") prototype.signature.is_noreturn = true;
+        else if (directive == ".abi_preserve" || directive == ".abi_preserve_control") expect_integer();
+        else fail("unknown directive '" + std::string(directive) + "' of a prototype");
       }
       expect(";");
       function_->prototypes.push_back(std::move(prototype));
@@ -697,8 +665,7 @@ class Parser {
       instruction.is_guard_negated = accept("!");
       std::string_view name = expect_word("a predicate");
       auto binding = scopes_.find(name);
-      if (!binding || !binding->is_register ||
-          function_->registers[binding->index].type != Type::pred)
+      if (!binding || !binding->is_register || function_->registers[binding->index].type != Type::pred)
         fail("guard '" + std::string(name) + "' is not a predicate");
       instruction.guard = binding->index;
     }
@@ -739,8 +706,7 @@ class Parser {
         prototype = parse_operand(call);
       }
     }
-    call.operands = {std::move(results), std::move(target), std::move(arguments),
-                     std::move(prototype)};
+    call.operands = {std::move(results), std::move(target), std::move(arguments), std::move(prototype)};
   }
 
   Operand parse_list(const Instruction& owner, std::string_view open, std::string_view close) {
@@ -793,18 +759,11 @@ class Parser {
 
   Operand parse_constant_operand() {
     Constant value = parse_constant(lexer_);
-    Operand operand = {
-        .is_unsigned = value.is_unsigned, .bits = value.bits, .name = {}, .elements = {}};
+    Operand operand = {.is_unsigned = value.is_unsigned, .bits = value.bits, .name = {}, .elements = {}};
     switch (value.kind) {
-      case Constant::Kind::integer:
-        operand.kind = OperandKind::integer;
-        break;
-      case Constant::Kind::float32:
-        operand.kind = OperandKind::float32;
-        break;
-      case Constant::Kind::float64:
-        operand.kind = OperandKind::float64;
-        break;
+      case Constant::Kind::integer: operand.kind = OperandKind::integer; break;
+      case Constant::Kind::float32: operand.kind = OperandKind::float32; break;
+      case Constant::Kind::float64: operand.kind = OperandKind::float64; break;
     }
     return operand;
   }
@@ -834,8 +793,7 @@ class Parser {
   static Operand vector_register(const Scopes::Binding& binding) {
     Operand vector = {.kind = OperandKind::vector, .name = {}, .elements = {}};
     for (uint32_t i = 0; i < binding.vector_width; ++i)
-      vector.elements.push_back(
-          {.kind = OperandKind::reg, .index = binding.index + i, .name = {}, .elements = {}});
+      vector.elements.push_back({.kind = OperandKind::reg, .index = binding.index + i, .name = {}, .elements = {}});
     return vector;
   }
 

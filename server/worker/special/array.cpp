@@ -116,8 +116,8 @@ Outcome cuArray3DCreate_v2(Session& session, Call& call, wire::CuArray3DCreateV2
   CUDA_ARRAY3D_DESCRIPTOR array{};
   decode(in.getPAllocateArray(), array);
   const std::uint64_t bytes = takes_nothing(array) ? 0 : bytes_of_array(driver, array, device_of(session, call));
-  return make<wire::CuArray3DCreateV2Reply>(session, call, array,
-                                            plain_array(driver, bytes, [&](CUarray* out) { return driver.cuArray3DCreate_v2(out, &array); }));
+  return make<wire::CuArray3DCreateV2Reply>(
+      session, call, array, plain_array(driver, bytes, [&](CUarray* out) { return driver.cuArray3DCreate_v2(out, &array); }));
 }
 
 Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedArrayCreate::Reader in) {

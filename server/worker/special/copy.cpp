@@ -75,8 +75,9 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
       }
       session_.submitted(*stream);
       ++open_;
-      session_.completions().after(*stream, Completions::Kind::delivery,
-                                   [self = shared_from_this(), bytes = *part, at = column_](CUresult done) { self->arrived(at, bytes, done); });
+      session_.completions().after(
+          *stream, Completions::Kind::delivery,
+          [self = shared_from_this(), bytes = *part, at = column_](CUresult done) { self->arrived(at, bytes, done); });
       column_ += width;
       if (column_ == shape_.width) {
         column_ = 0;
@@ -132,21 +133,24 @@ class Landing : public std::enable_shared_from_this<Landing> {
     held_ = session_.order().hold(stream);
     if (complete_) session_.order().hold_context(*stream.context, held_, [] {});
     missing_ = chunks_of(bytes_);
-    session_.transfers().receive(transfer, bytes_, [self = shared_from_this()](Chunk chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
+    session_.transfers().receive(transfer, bytes_,
+                                 [self = shared_from_this()](Chunk chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
   }
 
  private:
   void take(Chunk chunk, std::span<std::byte> slot) {
     StreamState* const stream = session_.stream(stream_, call_.context);
     CUresult result = failure_;
-    if (result == CUDA_SUCCESS && (!stream || !target_.alive(session_) || !session_.make_current(*stream->context))) result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS && (!stream || !target_.alive(session_) || !session_.make_current(*stream->context)))
+      result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS) {
       const Side part = target_.from(std::uint64_t{chunk.number} * limits::lane_chunk_bytes, 0);
       result = copy_rows(session_, *stream, {slot.size(), 1, 1}, part, slot.data(), true);
     }
     if (result == CUDA_SUCCESS) {
       session_.submitted(*stream);
-      session_.completions().after(*stream, Completions::Kind::release, [&session = session_, slot](CUresult) { session.transfers().give(slot); });
+      session_.completions().after(*stream, Completions::Kind::release,
+                                   [&session = session_, slot](CUresult) { session.transfers().give(slot); });
     } else {
       failure_ = result;
       session_.transfers().give(slot);
@@ -236,14 +240,14 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   if (const CUresult bad = read_side(session, in.getTarget(), shape, target); bad != CUDA_SUCCESS) return refuse(bad);
   const auto source = in.getSource();
   if (source.isBulk()) {
-    if (bulk.size() != extent_of_rows(shape.width, 1, shape.height, shape.width)) throw ProtocolError("a copy with too few or too many bytes");
+    if (bulk.size() != extent_of_rows(shape.width, 1, shape.height, shape.width))
+      throw ProtocolError("a copy with too few or too many bytes");
     const CUresult result = copy_rows(session, *stream, shape, target, bulk.data(), true);
     if (result != CUDA_SUCCESS) return refuse(result);
     session.submitted(*stream);
     // From ordinary memory the driver has taken the bytes by now; from staging they go at their own time.
     if (staged) {
-      session.completions().after(*stream, Completions::Kind::release,
-                                  [&session, bulk](CUresult) { session.staging().in().give(bulk); });
+      session.completions().after(*stream, Completions::Kind::release, [&session, bulk](CUresult) { session.staging().in().give(bulk); });
     }
   } else if (shape.height != 1 && (source.isPull() || source.isLanes())) {
     return refuse(CUDA_ERROR_INVALID_VALUE);
@@ -260,8 +264,8 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     session.submitted(*stream);
   } else {
     const ClientRequests::Wanted wanted{.address = source.isPull() ? source.getPull() : 0,
-                                 .part = part,
-                                 .bytes = extent_of_rows(shape.width, 1, shape.height, shape.width)};
+                                        .part = part,
+                                        .bytes = extent_of_rows(shape.width, 1, shape.height, shape.width)};
     const std::uint64_t held = session.order().hold(*stream);
     const auto done = [&session, id = call.id(), held, part](CUresult result) {
       session.order().release(held);

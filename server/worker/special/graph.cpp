@@ -44,7 +44,8 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
   }
   NodeParameters node(session);
   if (const CUresult bad = node.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
-  if (holds_itself(session, graph, Handle(in.getGraph()), node.params(), Handle(in.getParameters().isChild() ? in.getParameters().getChild() : 0)))
+  if (holds_itself(session, graph, Handle(in.getGraph()), node.params(),
+                   Handle(in.getParameters().isChild() ? in.getParameters().getChild() : 0)))
     return CUDA_ERROR_INVALID_VALUE;
   if (node.memory()) {
     if (const CUresult bad = check_memory(session, Handle(in.getGraph()), *node.memory()); bad != CUDA_SUCCESS) return bad;
@@ -92,7 +93,8 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
     const std::vector<Handle> within = known_within(session, node);
     const CUresult result = driver.cuGraphNodeSetParams(node, &params.params());
     if (result != CUDA_SUCCESS) params.take_back();
-    else for (const Handle gone : within) session.forget(gone.kind(), gone.value());
+    else
+      for (const Handle gone : within) session.forget(gone.kind(), gone.value());
     return result;
   }
   CUgraphExec exec{};
@@ -240,7 +242,8 @@ Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call& call, wire::C
   if (!session.resolve(HandleKind::graph, in.getChildGraph(), child)) return session.invalid(HandleKind::graph);
   if (const auto later = session.held_calls().behind_launches(call, in.getHGraphExec())) return *later;
   // A child graph cannot be exchanged in the copy from which an attended graph's pieces are made.
-  if (session.attended(in.getHGraphExec()) || needs_attention(session.driver(), session.graph_parts(), child)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (session.attended(in.getHGraphExec()) || needs_attention(session.driver(), session.graph_parts(), child))
+    return CUDA_ERROR_NOT_SUPPORTED;
   return session.driver().cuGraphExecChildGraphNodeSetParams(exec, node, child);
 }
 
@@ -302,7 +305,8 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
   if (const auto later = session.held_calls().behind_launches(call, in.getExec())) {
     if (later->is_later()) return *later;
     call.out<wire::UpdateGraphReply>().setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
-    call.out<wire::UpdateGraphReply>().setRefusal("updating an executable graph of which a launch is behind a wait for a value in memory of the host");
+    call.out<wire::UpdateGraphReply>().setRefusal(
+        "updating an executable graph of which a launch is behind a wait for a value in memory of the host");
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
   DriverTable& driver = session.driver();

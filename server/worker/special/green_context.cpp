@@ -28,7 +28,8 @@ Outcome deviceResource(Session& session, Call& call, wire::DeviceResource::Reade
   if (in.getOf().isDevice()) {
     const int device = session.driver_ordinal(in.getOf().getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    if (Partition* const part = session.contexts().partition(in.getOf().getDevice())) {  // which is the device, as far as programs are concerned
+    if (Partition* const part =
+            session.contexts().partition(in.getOf().getDevice())) {  // which is the device, as far as programs are concerned
       result = part->open();
       if (result == CUDA_SUCCESS) result = driver.cuGreenCtxGetDevResource(part->green(), &resource, type);
     } else {

@@ -41,7 +41,8 @@ void tell_cluster(DriverTable& driver, CUfunction function, wire::LaunchReply::B
 // What comes of it is told later, as of all launches that nobody waits for.
 CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, StreamState& stream) {
   Launch& launch = session.crew().next(stream);
-  if (const CUresult bad = launch.arguments.read(session, in.getFunction(), in.getParameters(), launch.function, stream.context, /*copy=*/true);
+  if (const CUresult bad =
+          launch.arguments.read(session, in.getFunction(), in.getParameters(), launch.function, stream.context, /*copy=*/true);
       bad != CUDA_SUCCESS)
     return bad;
   launch.id = call.id();
@@ -103,18 +104,18 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
   session.crew().wait_for(*stream);
   CUfunction function{};
   Arguments arguments;
-  if (const CUresult bad = arguments.read(session, in.getFunction(), in.getParameters(), function, stream->context); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = arguments.read(session, in.getFunction(), in.getParameters(), function, stream->context); bad != CUDA_SUCCESS)
+    return bad;
   DriverTable& driver = session.driver();
   CUresult result;
   switch (in.getForm()) {
     case wire::Launch::Form::PLAIN:
-      result = driver.cuLaunchKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(), in.getBlockY(),
-                                     in.getBlockZ(), in.getSharedBytes(), stream->cuda, arguments.pointers(), nullptr);
+      result = driver.cuLaunchKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(), in.getBlockY(), in.getBlockZ(),
+                                     in.getSharedBytes(), stream->cuda, arguments.pointers(), nullptr);
       break;
     case wire::Launch::Form::COOPERATIVE:
-      result = driver.cuLaunchCooperativeKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(),
-                                                in.getBlockY(), in.getBlockZ(), in.getSharedBytes(), stream->cuda,
-                                                arguments.pointers());
+      result = driver.cuLaunchCooperativeKernel(function, in.getGridX(), in.getGridY(), in.getGridZ(), in.getBlockX(), in.getBlockY(),
+                                                in.getBlockZ(), in.getSharedBytes(), stream->cuda, arguments.pointers());
       break;
     default: {
       std::vector<CUlaunchAttribute> attributes;

@@ -60,10 +60,11 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
   if ((in.getType() == CU_JIT_INPUT_CUBIN || in.getType() == CU_JIT_INPUT_FATBINARY) && !keeps_within(input))
     return CUDA_ERROR_INVALID_IMAGE;
   session.note_printing();
-  return run(session, call, link, [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
-    return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()), input.size(),
-                                   name.c_str(), options->count(), options->kinds(), options->values());
-  });
+  return run(session, call, link,
+             [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
+               return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()),
+                                              input.size(), name.c_str(), options->count(), options->kinds(), options->values());
+             });
 }
 
 Outcome completeLink(Session& session, Call& call, wire::CompleteLink::Reader in) {

@@ -25,7 +25,9 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
   session.memory().release(handle);
   const char* name = "an unknown error";
   session.driver().cuGetErrorName(result, &name);
-  session.warn(std::string("memory of the device is not given, for it could not be filled with zeros first: the GPU host's driver answered ") + name);
+  session.warn(
+      std::string("memory of the device is not given, for it could not be filled with zeros first: the GPU host's driver answered ") +
+      name);
   return result;
 }
 
@@ -51,7 +53,8 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   DeviceMemory& memory = session.memory();
   if (!session.options().scrub) {
     const CUresult result = memory.back(address, bytes, device);
-    if (result == CUDA_SUCCESS) call.out<wire::BackMemoryReply>().setSpares(back_spares(session, call, address, bytes, device, in.getSpares()));
+    if (result == CUDA_SUCCESS)
+      call.out<wire::BackMemoryReply>().setSpares(back_spares(session, call, address, bytes, device, in.getSpares()));
     return result;
   }
   CUmemGenericAllocationHandle handle{};
@@ -110,12 +113,13 @@ Outcome cuMemCreate(Session& session, Call& call, wire::CuMemCreate::Reader in) 
     call.out<wire::CuMemCreateReply>().setHandle(session.reveal(HandleKind::allocation, handle, call).value());
     return CUDA_SUCCESS;
   }
-  return session.aside_reply(call, scrubbing(session, prop.location.id, handle, bytes),
-                             [&session, handle, id = call.id()](CUresult result, MessageWriter& writer) {
-                               if (result != CUDA_SUCCESS) return not_scrubbed(session, handle, result);
-                               writer.root<wire::CuMemCreateReply>().setHandle(session.handles().reveal(HandleKind::allocation, handle, 0).value());
-                               return result;
-                             });
+  return session.aside_reply(
+      call, scrubbing(session, prop.location.id, handle, bytes),
+      [&session, handle, id = call.id()](CUresult result, MessageWriter& writer) {
+        if (result != CUDA_SUCCESS) return not_scrubbed(session, handle, result);
+        writer.root<wire::CuMemCreateReply>().setHandle(session.handles().reveal(HandleKind::allocation, handle, 0).value());
+        return result;
+      });
 }
 
 Outcome cuMemRelease(Session& session, Call&, wire::CuMemRelease::Reader in) {
@@ -170,9 +174,7 @@ Outcome mapGraphPart(Session& session, Call&, wire::MapGraphPart::Reader in) {
   return CUDA_SUCCESS;
 }
 
-Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in) {
-  return session.host_blocks().close(in.getAddress());
-}
+Outcome closeHostBlock(Session& session, Call&, wire::CloseHostBlock::Reader in) { return session.host_blocks().close(in.getAddress()); }
 
 Outcome writeHostBlock(Session& session, Call& call, wire::WriteHostBlock::Reader in) {
   return session.host_blocks().write(in.getAddress(), call.bulk()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -83,10 +83,8 @@ bool lacks_code(CUresult result) {
     case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
     case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
     case CUDA_ERROR_JIT_COMPILATION_DISABLED:
-    case CUDA_ERROR_NOT_FOUND:
-      return true;
-    default:
-      return false;
+    case CUDA_ERROR_NOT_FOUND: return true;
+    default: return false;
   }
 }
 
@@ -102,7 +100,8 @@ void tell_attributes(wire::FunctionAttributesReply::Builder out, Get&& get) {
 }
 
 void tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
-  tell_attributes(out, [&](int* value, CUfunction_attribute which) { return session.driver().cuKernelGetAttribute(value, which, kernel, device); });
+  tell_attributes(
+      out, [&](int* value, CUfunction_attribute which) { return session.driver().cuKernelGetAttribute(value, which, kernel, device); });
 }
 
 void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out) {
@@ -130,7 +129,8 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
   const ContextState* const context = session.context(id.context);
   if (!context) return CUDA_SUCCESS;
   // What everybody asks next.
-  if (kernel) tell_attributes(session, reinterpret_cast<CUkernel>(entry.value), session.driver_ordinal(context->device), out.initAttributes());
+  if (kernel)
+    tell_attributes(session, reinterpret_cast<CUkernel>(entry.value), session.driver_ordinal(context->device), out.initAttributes());
   else tell_attributes(session, reinterpret_cast<CUfunction>(entry.value), out.initAttributes());
   return CUDA_SUCCESS;
 }
@@ -266,7 +266,8 @@ Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::R
   if (CUkernel kernel{}; session.resolve(HandleKind::kernel, handle.value(), kernel)) {
     CUlibrary library{};
     if (const CUresult bad = driver.cuKernelGetLibrary(&library, kernel); bad != CUDA_SUCCESS) return bad;
-    return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
+    return describe(session, call.id(), handle, call.out<wire::FunctionReply>(),
+                    session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
   }
   CUfunction function{};
   if (!session.handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;

@@ -10,8 +10,7 @@ namespace fargpu::server::hand {
 
 Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Reader in) {
   CUstream stream{};
-  if (in.getHStream() == 1 || !session.resolve(HandleKind::stream, in.getHStream(), stream))
-    return session.invalid(HandleKind::stream);
+  if (in.getHStream() == 1 || !session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
   // Completions on it are given up first: their events stay valid, but nobody asks the stream any more.
   session.forget(HandleKind::stream, in.getHStream());
   return session.driver().cuStreamDestroy_v2(stream);
@@ -192,8 +191,7 @@ Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in) 
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   NodeParameters node(session);
   if (const CUresult bad = node.read_copy(call, in.getCopy()); bad != CUDA_SUCCESS) return bad;
-  return capture_node(session, node, stream->cuda,
-                      [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream->cuda); });
+  return capture_node(session, node, stream->cuda, [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream->cuda); });
 }
 
 // The driver captures an empty node, behind what the stream depends on, and the stream goes on behind it.
@@ -247,9 +245,9 @@ Outcome cuStreamBeginCaptureToGraph(Session& session, Call&, wire::CuStreamBegin
   std::vector<CUgraphEdgeData> edges(session.list_size(edge_list.size()));
   if (in.getHasDependencyData() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
-  const CUresult result = session.driver().cuStreamBeginCaptureToGraph(
-      stream, graph, dependencies.data(), in.getHasDependencyData() ? edges.data() : nullptr, dependencies.size(),
-      CU_STREAM_CAPTURE_MODE_RELAXED);
+  const CUresult result =
+      session.driver().cuStreamBeginCaptureToGraph(stream, graph, dependencies.data(), in.getHasDependencyData() ? edges.data() : nullptr,
+                                                   dependencies.size(), CU_STREAM_CAPTURE_MODE_RELAXED);
   if (result == CUDA_SUCCESS) session.captures().begun();
   return result;
 }
@@ -275,8 +273,7 @@ Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) 
   const CUgraphNode* dependencies = nullptr;
   const CUgraphEdgeData* edges = nullptr;
   std::size_t count = 0;
-  const CUresult result =
-      session.driver().cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &dependencies, &edges, &count);
+  const CUresult result = session.driver().cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &dependencies, &edges, &count);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CaptureInfoReply>();
   out.setStatus(status);

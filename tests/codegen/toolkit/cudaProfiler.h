@@ -4,4 +4,5 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-CUresult CUDAAPI cuProfilerStart(void);
+    CUresult CUDAAPI
+    cuProfilerStart(void);

@@ -5,7 +5,8 @@ typedef CUresult(CUDAAPI* PFN_cuInit_v2000)(unsigned int Flags);
 typedef CUresult(CUDAAPI* PFN_cuStreamCreate_v2000)(CUstream* phStream, unsigned int Flags);
 typedef CUresult(CUDAAPI* PFN_cuStreamDestroy_v4000)(CUstream hStream);
 typedef CUresult(CUDAAPI* PFN_cuStreamSetAttribute_v11000)(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue* value);
-typedef CUresult(CUDAAPI* PFN_cuStreamSetAttribute_v11000_ptsz)(CUstream hStream, CUlaunchAttributeID attr, const CUlaunchAttributeValue* value);
+typedef CUresult(CUDAAPI* PFN_cuStreamSetAttribute_v11000_ptsz)(CUstream hStream, CUlaunchAttributeID attr,
+                                                                const CUlaunchAttributeValue* value);
 typedef CUresult(CUDAAPI* PFN_cuBoxCreate_v12000)(CUbox* box, const CUboxShape* shape, const char* name, CUdevice dev);
 typedef CUresult(CUDAAPI* PFN_cuBoxDestroy_v12000)(CUbox box);
 typedef CUresult(CUDAAPI* PFN_cuBoxGetColour_v12000)(CUcolour* colour, CUbox box);

@@ -40,8 +40,8 @@ void product_ex(cudaDataType in, cudaDataType out, cublasComputeType_t compute, 
   Memory<In> a(whole<In>(m * k)), b(whole<In>(k * n, 2));
   Memory<Out> c(m * n);
   const Scale one(1), zero(0);
-  OK(cublasGemmEx(handle, first, CUBLAS_OP_N, m, n, k, &one, a.data(), in, first == CUBLAS_OP_N ? m : k, b.data(), in, k, &zero, c.data(), out, m,
-                  compute, CUBLAS_GEMM_DEFAULT));
+  OK(cublasGemmEx(handle, first, CUBLAS_OP_N, m, n, k, &one, a.data(), in, first == CUBLAS_OP_N ? m : k, b.data(), in, k, &zero, c.data(),
+                  out, m, compute, CUBLAS_GEMM_DEFAULT));
   show("product", c);
 }
 
@@ -156,8 +156,8 @@ CASE(product_large) {
   Memory<__half> a(whole<__half>(size * size)), b(whole<__half>(size * size, 2)), c(size * size);
   const float one = 1, zero = 0;
   for (int turn = 0; turn < 3; ++turn)
-    OK(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, size, size, size, &one, a.data(), CUDA_R_16F, size, b.data(), CUDA_R_16F, size, &zero, c.data(),
-                    CUDA_R_16F, size, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
+    OK(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, size, size, size, &one, a.data(), CUDA_R_16F, size, b.data(), CUDA_R_16F, size, &zero,
+                    c.data(), CUDA_R_16F, size, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
   show("c", c);
 }
 
@@ -166,8 +166,8 @@ CASE(batched_by_stride) {
   constexpr int count = 20;
   Memory<float> a(whole<float>(m * k * count)), b(whole<float>(k * n * count, 2)), c(m * n * count);
   const float one = 1, zero = 0;
-  OK(cublasSgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, a.data(), m, m * k, b.data(), k, k * n, &zero, c.data(), m, m * n,
-                               count));
+  OK(cublasSgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, a.data(), m, m * k, b.data(), k, k * n, &zero, c.data(), m,
+                               m * n, count));
   show("c", c);
 }
 
@@ -202,7 +202,8 @@ CASE(triangular_solve) {
   Handle handle;
   Memory<double> a(definite<double>(n)), b(whole<double>(n * 16));
   const double one = 1;
-  OK(cublasDtrsm(handle, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, CUBLAS_DIAG_NON_UNIT, n, 16, &one, a.data(), n, b.data(), n));
+  OK(cublasDtrsm(handle, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, CUBLAS_DIAG_NON_UNIT, n, 16, &one, a.data(), n, b.data(),
+                 n));
   show("x", b);
 }
 
@@ -363,7 +364,8 @@ CASE(lt_int8) {
   Memory<int8_t> a(whole<int8_t>(lm * lk)), b(whole<int8_t>(lk * ln, 2));
   Memory<int32_t> d(lm * ln);
   const int32_t one = 1, zero = 0;
-  matmul({CUDA_R_8I, lk, lm}, a.data(), {CUDA_R_8I, lk, ln}, b.data(), {CUDA_R_32I, lm, ln}, d.data(), CUBLAS_COMPUTE_32I, CUDA_R_32I, &one, &zero);
+  matmul({CUDA_R_8I, lk, lm}, a.data(), {CUDA_R_8I, lk, ln}, b.data(), {CUDA_R_32I, lm, ln}, d.data(), CUBLAS_COMPUTE_32I, CUDA_R_32I, &one,
+         &zero);
   show("d", d);
 }
 CASE(lt_transformed) {

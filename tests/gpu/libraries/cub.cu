@@ -159,17 +159,21 @@ CASE(histogram) {
 
 CASE(select) {
   Memory<int> in(whole<int>(count)), out(count), chosen(1);
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceSelect::If(storage, bytes, in.data(), out.data(), chosen.data(), count, IsEven()); });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DeviceSelect::If(storage, bytes, in.data(), out.data(), chosen.data(), count, IsEven());
+  });
   show("even", out);
   show("how many", chosen);
-  with_storage([&](void* storage, size_t& bytes) { return cub::DeviceSelect::Unique(storage, bytes, in.data(), out.data(), chosen.data(), count); });
+  with_storage(
+      [&](void* storage, size_t& bytes) { return cub::DeviceSelect::Unique(storage, bytes, in.data(), out.data(), chosen.data(), count); });
   show("without repetitions", chosen);
 }
 
 CASE(partition) {
   Memory<int> in(whole<int>(count)), out(count), chosen(1);
-  with_storage(
-      [&](void* storage, size_t& bytes) { return cub::DevicePartition::If(storage, bytes, in.data(), out.data(), chosen.data(), count, IsEven()); });
+  with_storage([&](void* storage, size_t& bytes) {
+    return cub::DevicePartition::If(storage, bytes, in.data(), out.data(), chosen.data(), count, IsEven());
+  });
   show("out", out);
 }
 

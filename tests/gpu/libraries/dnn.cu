@@ -44,7 +44,8 @@ struct Convolution {
     size_t bytes;
     OK(cudnnGetConvolutionForwardWorkspaceSize(handle, in, filter, description, out, algorithm, &bytes));
     Memory<char> work(bytes + 1);
-    OK(cudnnConvolutionForward(handle, &one, in, x.data(), filter, w.data(), description, algorithm, work.data(), bytes, &zero, out, y.data()));
+    OK(cudnnConvolutionForward(handle, &one, in, x.data(), filter, w.data(), description, algorithm, work.data(), bytes, &zero, out,
+                               y.data()));
     show("y", y);
   }
 };
@@ -84,15 +85,18 @@ void recurrent(cudnnRNNMode_t mode) {
   cudnnRNNDescriptor_t network;
   OK(cudnnCreateRNNDescriptor(&network));
   OK(cudnnSetRNNDescriptor_v8(network, CUDNN_RNN_ALGO_STANDARD, mode, CUDNN_RNN_DOUBLE_BIAS, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
-                              CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, inputs, hidden, hidden, 2, dropout, CUDNN_RNN_PADDED_IO_DISABLED));
+                              CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, inputs, hidden, hidden, 2, dropout,
+                              CUDNN_RNN_PADDED_IO_DISABLED));
   const std::vector<int> lengths(batch, length);
   Memory<int> device_lengths(lengths);
   float padding = 0;
   cudnnRNNDataDescriptor_t in, out;
   OK(cudnnCreateRNNDataDescriptor(&in));
   OK(cudnnCreateRNNDataDescriptor(&out));
-  OK(cudnnSetRNNDataDescriptor(in, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, length, batch, inputs, lengths.data(), &padding));
-  OK(cudnnSetRNNDataDescriptor(out, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, length, batch, hidden, lengths.data(), &padding));
+  OK(cudnnSetRNNDataDescriptor(in, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, length, batch, inputs, lengths.data(),
+                               &padding));
+  OK(cudnnSetRNNDataDescriptor(out, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, length, batch, hidden, lengths.data(),
+                               &padding));
   cudnnTensorDescriptor_t state;
   const int dimensions[] = {2, batch, hidden}, strides[] = {batch * hidden, hidden, 1};
   OK(cudnnCreateTensorDescriptor(&state));
@@ -100,12 +104,13 @@ void recurrent(cudnnRNNMode_t mode) {
   size_t weight_bytes, work_bytes, reserve_bytes;
   OK(cudnnGetRNNWeightSpaceSize(handle, network, &weight_bytes));
   OK(cudnnGetRNNTempSpaceSizes(handle, network, CUDNN_FWD_MODE_INFERENCE, in, &work_bytes, &reserve_bytes));
-  Memory<float> x(fractions<float>(length * batch * inputs)), y(length * batch * hidden), weights(fractions<float>(weight_bytes / sizeof(float), 2));
+  Memory<float> x(fractions<float>(length * batch * inputs)), y(length * batch * hidden),
+      weights(fractions<float>(weight_bytes / sizeof(float), 2));
   Memory<float> last(2 * batch * hidden), last_cell(2 * batch * hidden);
   Memory<char> work(work_bytes + 1), reserve(reserve_bytes + 1);
-  OK(cudnnRNNForward(handle, network, CUDNN_FWD_MODE_INFERENCE, device_lengths.data(), in, x.data(), out, y.data(), state, nullptr, last.data(), state,
-                     nullptr, mode == CUDNN_LSTM ? last_cell.data() : nullptr, weight_bytes, weights.data(), work_bytes, work.data(), reserve_bytes,
-                     reserve.data()));
+  OK(cudnnRNNForward(handle, network, CUDNN_FWD_MODE_INFERENCE, device_lengths.data(), in, x.data(), out, y.data(), state, nullptr,
+                     last.data(), state, nullptr, mode == CUDNN_LSTM ? last_cell.data() : nullptr, weight_bytes, weights.data(), work_bytes,
+                     work.data(), reserve_bytes, reserve.data()));
   show("y", y);
   show("state", last);
 }
@@ -137,10 +142,10 @@ CASE(convolution_backward) {
   OK(cudnnGetConvolutionBackwardDataWorkspaceSize(c.handle, c.filter, c.out, c.description, c.in, data_algorithm, &data_bytes));
   OK(cudnnGetConvolutionBackwardFilterWorkspaceSize(c.handle, c.in, c.out, c.description, c.filter, filter_algorithm, &filter_bytes));
   Memory<char> work(data_bytes > filter_bytes ? data_bytes + 1 : filter_bytes + 1);
-  OK(cudnnConvolutionBackwardData(c.handle, &one, c.filter, c.w.data(), c.out, dy.data(), c.description, data_algorithm, work.data(), data_bytes, &zero,
-                                  c.in, dx.data()));
-  OK(cudnnConvolutionBackwardFilter(c.handle, &one, c.in, c.x.data(), c.out, dy.data(), c.description, filter_algorithm, work.data(), filter_bytes,
-                                    &zero, c.filter, dw.data()));
+  OK(cudnnConvolutionBackwardData(c.handle, &one, c.filter, c.w.data(), c.out, dy.data(), c.description, data_algorithm, work.data(),
+                                  data_bytes, &zero, c.in, dx.data()));
+  OK(cudnnConvolutionBackwardFilter(c.handle, &one, c.in, c.x.data(), c.out, dy.data(), c.description, filter_algorithm, work.data(),
+                                    filter_bytes, &zero, c.filter, dw.data()));
   OK(cudnnConvolutionBackwardBias(c.handle, &one, c.out, dy.data(), &zero, bias, db.data()));
   show("dx", dx);
   show("dw", dw);
@@ -166,13 +171,13 @@ CASE(softmax) {
 CASE(batch_normalization) {
   Handle handle;
   Tensor tensor(8, 6, 12, 12), channels(1, 6, 1, 1);
-  Memory<float> x(fractions<float>(tensor.count)), y(tensor.count), scale(whole<float>(6)), bias(whole<float>(6, 2)), mean(6), variance(6), saved(6),
-      inverse(6), dy(fractions<float>(tensor.count, 3)), dx(tensor.count), dscale(6), dbias(6);
+  Memory<float> x(fractions<float>(tensor.count)), y(tensor.count), scale(whole<float>(6)), bias(whole<float>(6, 2)), mean(6), variance(6),
+      saved(6), inverse(6), dy(fractions<float>(tensor.count, 3)), dx(tensor.count), dscale(6), dbias(6);
   const auto mode = CUDNN_BATCHNORM_SPATIAL;
-  OK(cudnnBatchNormalizationForwardTraining(handle, mode, &one, &zero, tensor, x.data(), tensor, y.data(), channels, scale.data(), bias.data(), 0.5,
-                                            mean.data(), variance.data(), 1e-5, saved.data(), inverse.data()));
-  OK(cudnnBatchNormalizationBackward(handle, mode, &one, &zero, &one, &zero, tensor, x.data(), tensor, dy.data(), tensor, dx.data(), channels,
-                                     scale.data(), dscale.data(), dbias.data(), 1e-5, saved.data(), inverse.data()));
+  OK(cudnnBatchNormalizationForwardTraining(handle, mode, &one, &zero, tensor, x.data(), tensor, y.data(), channels, scale.data(),
+                                            bias.data(), 0.5, mean.data(), variance.data(), 1e-5, saved.data(), inverse.data()));
+  OK(cudnnBatchNormalizationBackward(handle, mode, &one, &zero, &one, &zero, tensor, x.data(), tensor, dy.data(), tensor, dx.data(),
+                                     channels, scale.data(), dscale.data(), dbias.data(), 1e-5, saved.data(), inverse.data()));
   show("y", y);
   show("mean", mean);
   show("dx", dx);
@@ -217,8 +222,8 @@ CASE(operations_on_tensors) {
   show("sum", c);
   cudnnReduceTensorDescriptor_t reduction;
   OK(cudnnCreateReduceTensorDescriptor(&reduction));
-  OK(cudnnSetReduceTensorDescriptor(reduction, CUDNN_REDUCE_TENSOR_ADD, CUDNN_DATA_FLOAT, CUDNN_PROPAGATE_NAN, CUDNN_REDUCE_TENSOR_NO_INDICES,
-                                    CUDNN_32BIT_INDICES));
+  OK(cudnnSetReduceTensorDescriptor(reduction, CUDNN_REDUCE_TENSOR_ADD, CUDNN_DATA_FLOAT, CUDNN_PROPAGATE_NAN,
+                                    CUDNN_REDUCE_TENSOR_NO_INDICES, CUDNN_32BIT_INDICES));
   size_t bytes;
   OK(cudnnGetReductionWorkspaceSize(handle, reduction, tensor, sums, &bytes));
   Memory<char> work(bytes + 1);

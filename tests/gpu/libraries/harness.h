@@ -152,8 +152,8 @@ struct Registration {
   Registration(const char* name, void (*run)()) { cases().push_back({name, run}); }
 };
 
-#define CASE(name)                                                       \
-  static void case_##name();                                             \
+#define CASE(name)                                                         \
+  static void case_##name();                                               \
   static ::library::Registration registration_##name{#name, &case_##name}; \
   static void case_##name()
 

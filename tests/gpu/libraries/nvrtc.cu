@@ -90,8 +90,9 @@ CASE(debug) { run_scale(Program(scale, {"--gpu-architecture=sm_90", "-G"}).cubin
 
 CASE(names) {
   OK(cudaFree(nullptr));
-  Program program("template <class T, int by> __global__ void times(T* x) { x[threadIdx.x] *= by; } namespace inner { __device__ int number = 7; }",
-                  {"--gpu-architecture=sm_90"}, {"times<double, 3>", "&inner::number"});
+  Program program(
+      "template <class T, int by> __global__ void times(T* x) { x[threadIdx.x] *= by; } namespace inner { __device__ int number = 7; }",
+      {"--gpu-architecture=sm_90"}, {"times<double, 3>", "&inner::number"});
   OK(program.result);
   const char *kernel, *variable;
   OK(nvrtcGetLoweredName(program.handle, "times<double, 3>", &kernel));
@@ -115,7 +116,8 @@ CASE(names) {
 }
 
 CASE(headers) {
-  run_scale(Program("#include \"mine.h\"\nKERNEL scale(float* x, float by, int n) { if (AT < n) x[AT] *= by; }", {"--gpu-architecture=sm_90"}, {},
+  run_scale(Program("#include \"mine.h\"\nKERNEL scale(float* x, float by, int n) { if (AT < n) x[AT] *= by; }",
+                    {"--gpu-architecture=sm_90"}, {},
                     {"#define KERNEL extern \"C\" __global__ void\n#define AT (blockIdx.x * blockDim.x + threadIdx.x)\n"}, {"mine.h"})
                 .cubin());
 }
@@ -150,9 +152,10 @@ CASE(linked_by_driver) {
                                     {"--gpu-architecture=compute_90", "--relocatable-device-code=true"})
                                 .ptx();
   const std::string second =
-      Program("extern \"C\" __device__ float twice(float); extern \"C\" __global__ void scale(float* x, float by, int n) {"
-              " int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = twice(x[i]) * by; }",
-              {"--gpu-architecture=compute_90", "--relocatable-device-code=true"})
+      Program(
+          "extern \"C\" __device__ float twice(float); extern \"C\" __global__ void scale(float* x, float by, int n) {"
+          " int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = twice(x[i]) * by; }",
+          {"--gpu-architecture=compute_90", "--relocatable-device-code=true"})
           .ptx();
   CUlinkState link;
   OK(cuLinkCreate(0, nullptr, nullptr, &link));
@@ -167,11 +170,13 @@ CASE(linked_by_driver) {
 
 CASE(linked_with_optimisation) {
   const std::string first =
-      Program("extern \"C\" __device__ float twice(float x) { return 2 * x; }", {"--gpu-architecture=compute_90", "-dlto", "-rdc=true"}).lto();
+      Program("extern \"C\" __device__ float twice(float x) { return 2 * x; }", {"--gpu-architecture=compute_90", "-dlto", "-rdc=true"})
+          .lto();
   const std::string second =
-      Program("extern \"C\" __device__ float twice(float); extern \"C\" __global__ void scale(float* x, float by, int n) {"
-              " int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = twice(x[i]) + by; }",
-              {"--gpu-architecture=compute_90", "-dlto", "-rdc=true"})
+      Program(
+          "extern \"C\" __device__ float twice(float); extern \"C\" __global__ void scale(float* x, float by, int n) {"
+          " int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = twice(x[i]) + by; }",
+          {"--gpu-architecture=compute_90", "-dlto", "-rdc=true"})
           .lto();
   nvJitLinkHandle link;
   const char* options[] = {"-arch=sm_90", "-lto"};

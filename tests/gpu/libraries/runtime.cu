@@ -41,8 +41,12 @@ __global__ void say(int number) { printf("thread %d says %d\n", threadIdx.x, num
 __global__ void sample(cudaTextureObject_t texture, float* out, int width) {
   out[blockIdx.x * width + threadIdx.x] = tex2D<float>(texture, threadIdx.x + 0.75f, blockIdx.x + 0.5f);
 }
-__global__ void paint(cudaSurfaceObject_t surface) { surf2Dwrite(static_cast<float>(threadIdx.x * blockIdx.x), surface, threadIdx.x * 4, blockIdx.x); }
-__global__ void levels(cudaTextureObject_t texture, float* out) { out[threadIdx.x] = tex2DLod<float>(texture, 0.3f, 0.6f, static_cast<float>(threadIdx.x)); }
+__global__ void paint(cudaSurfaceObject_t surface) {
+  surf2Dwrite(static_cast<float>(threadIdx.x * blockIdx.x), surface, threadIdx.x * 4, blockIdx.x);
+}
+__global__ void levels(cudaTextureObject_t texture, float* out) {
+  out[threadIdx.x] = tex2DLod<float>(texture, 0.3f, 0.6f, static_cast<float>(threadIdx.x));
+}
 __global__ void in_phases(int* data, int n) {
   const auto grid = cg::this_grid();
   const int i = static_cast<int>(grid.thread_rank());
@@ -96,9 +100,9 @@ CASE(device) {
   OK(cudaGetDeviceCount(&devices));
   OK(cudaGetDeviceProperties(&properties, 0));
   OK(cudaRuntimeGetVersion(&runtime));
-  std::printf("%s %d.%d, %d processors, %zu bytes shared, %d registers, %d threads, runtime %d\n", properties.name, properties.major, properties.minor,
-              properties.multiProcessorCount, properties.sharedMemPerBlockOptin, properties.regsPerBlock, properties.maxThreadsPerMultiProcessor,
-              runtime);
+  std::printf("%s %d.%d, %d processors, %zu bytes shared, %d registers, %d threads, runtime %d\n", properties.name, properties.major,
+              properties.minor, properties.multiProcessorCount, properties.sharedMemPerBlockOptin, properties.regsPerBlock,
+              properties.maxThreadsPerMultiProcessor, runtime);
 }
 
 CASE(copies) {
@@ -298,7 +302,8 @@ CASE(host_functions) {
   for (int i = 0; i < 5; ++i) {
     fill<<<blocks(count), 128, 0, stream>>>(data.data(), i * 10, count);
     OK(cudaMemcpyAsync(&seen[i], data.data(), sizeof(int), cudaMemcpyDeviceToHost, stream));
-    OK(cudaLaunchHostFunc(stream, [](void*) { ++position; }, nullptr));
+    OK(cudaLaunchHostFunc(
+        stream, [](void*) { ++position; }, nullptr));
   }
   OK(cudaStreamSynchronize(stream));
   std::printf("%d: %d %d %d %d %d\n", position, seen[0], seen[1], seen[2], seen[3], seen[4]);
@@ -320,8 +325,8 @@ CASE(occupancy) {
   OK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, fill));
   cudaFuncAttributes attributes;
   OK(cudaFuncGetAttributes(&attributes, fill));
-  std::printf("%d %d %d; %d threads, %d registers, %zu bytes constant\n", resident, grid, block, attributes.maxThreadsPerBlock, attributes.numRegs,
-              attributes.constSizeBytes);
+  std::printf("%d %d %d; %d threads, %d registers, %zu bytes constant\n", resident, grid, block, attributes.maxThreadsPerBlock,
+              attributes.numRegs, attributes.constSizeBytes);
 }
 
 CASE(cooperative) {
@@ -492,10 +497,8 @@ CASE(graph_updated) {
     add<<<blocks(count), 128, 0, stream>>>(data.data(), turn, count);
     OK(cudaStreamEndCapture(stream, &graph));
     cudaGraphExecUpdateResultInfo result{};
-    if (exec == nullptr)
-      OK(cudaGraphInstantiate(&exec, graph, 0));
-    else
-      OK(cudaGraphExecUpdate(exec, graph, &result));
+    if (exec == nullptr) OK(cudaGraphInstantiate(&exec, graph, 0));
+    else OK(cudaGraphExecUpdate(exec, graph, &result));
     OK(cudaGraphLaunch(exec, stream));
     OK(cudaGraphDestroy(graph));
   }
@@ -580,10 +583,12 @@ CASE(pointers) {
   int *pinned, *managed, plain;
   OK(cudaMallocHost(&pinned, 100));
   OK(cudaMallocManaged(&managed, 100));
-  for (void* pointer : {static_cast<void*>(device.data()), static_cast<void*>(pinned), static_cast<void*>(managed), static_cast<void*>(&plain)}) {
+  for (void* pointer :
+       {static_cast<void*>(device.data()), static_cast<void*>(pinned), static_cast<void*>(managed), static_cast<void*>(&plain)}) {
     cudaPointerAttributes attributes;
     OK(cudaPointerGetAttributes(&attributes, pointer));
-    std::printf("%d %d %d %d\n", attributes.type, attributes.device, attributes.devicePointer != nullptr, attributes.hostPointer != nullptr);
+    std::printf("%d %d %d %d\n", attributes.type, attributes.device, attributes.devicePointer != nullptr,
+                attributes.hostPointer != nullptr);
   }
 }
 

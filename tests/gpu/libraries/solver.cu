@@ -102,7 +102,8 @@ CASE(eigenvalues) {
   OK(cusolverDnDsyevd_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, a.data(), n, values.data(), &length));
   Memory<double> work(length);
   Memory<int> info(1);
-  OK(cusolverDnDsyevd(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, a.data(), n, values.data(), work.data(), length, info.data()));
+  OK(cusolverDnDsyevd(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, a.data(), n, values.data(), work.data(), length,
+                      info.data()));
   show("values", values);
   show("vectors", a);
 }
@@ -119,12 +120,12 @@ CASE(eigenvalues_by_jacobi) {
   }
   Memory<float> a(all), values(size * count);
   int length;
-  OK(cusolverDnSsyevjBatched_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, size, a.data(), size, values.data(), &length,
-                                        parameters, count));
+  OK(cusolverDnSsyevjBatched_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, size, a.data(), size, values.data(),
+                                        &length, parameters, count));
   Memory<float> work(length);
   Memory<int> info(count);
-  OK(cusolverDnSsyevjBatched(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, size, a.data(), size, values.data(), work.data(), length,
-                             info.data(), parameters, count));
+  OK(cusolverDnSsyevjBatched(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, size, a.data(), size, values.data(), work.data(),
+                             length, info.data(), parameters, count));
   show("values", values);
   OK(cusolverDnDestroySyevjInfo(parameters));
 }
@@ -137,8 +138,8 @@ CASE(singular_values) {
   OK(cusolverDnDgesvd_bufferSize(handle, rows, columns, &length));
   Memory<double> work(length);
   Memory<int> info(1);
-  OK(cusolverDnDgesvd(handle, 'A', 'A', rows, columns, a.data(), rows, s.data(), u.data(), rows, v.data(), columns, work.data(), length, real.data(),
-                      info.data()));
+  OK(cusolverDnDgesvd(handle, 'A', 'A', rows, columns, a.data(), rows, s.data(), u.data(), rows, v.data(), columns, work.data(), length,
+                      real.data(), info.data()));
   show("s", s);
   show("u", u);
 }
@@ -150,12 +151,12 @@ CASE(singular_values_by_jacobi) {
   constexpr int size = 48;
   Memory<float> a(fractions<float>(size * size)), s(size), u(size * size), v(size * size);
   int length;
-  OK(cusolverDnSgesvdj_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, 0, size, size, a.data(), size, s.data(), u.data(), size, v.data(), size, &length,
-                                  parameters));
+  OK(cusolverDnSgesvdj_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, 0, size, size, a.data(), size, s.data(), u.data(), size, v.data(), size,
+                                  &length, parameters));
   Memory<float> work(length);
   Memory<int> info(1);
-  OK(cusolverDnSgesvdj(handle, CUSOLVER_EIG_MODE_VECTOR, 0, size, size, a.data(), size, s.data(), u.data(), size, v.data(), size, work.data(), length,
-                       info.data(), parameters));
+  OK(cusolverDnSgesvdj(handle, CUSOLVER_EIG_MODE_VECTOR, 0, size, size, a.data(), size, s.data(), u.data(), size, v.data(), size,
+                       work.data(), length, info.data(), parameters));
   show("s", s);
   OK(cusolverDnDestroyGesvdjInfo(parameters));
 }
@@ -190,8 +191,8 @@ CASE(lu_64) {
   Memory<int> info(1);
   OK(cusolverDnXgetrf(handle, handle.parameters, n, n, CUDA_R_64F, a.data(), n, pivots.data(), CUDA_R_64F, on_device.data(), device_bytes,
                       on_host.data(), host_bytes, info.data()));
-  OK(cusolverDnXgetrs(handle, handle.parameters, CUBLAS_OP_N, n, right_sides, CUDA_R_64F, a.data(), n, pivots.data(), CUDA_R_64F, b.data(), n,
-                      info.data()));
+  OK(cusolverDnXgetrs(handle, handle.parameters, CUBLAS_OP_N, n, right_sides, CUDA_R_64F, a.data(), n, pivots.data(), CUDA_R_64F, b.data(),
+                      n, info.data()));
   expect_solved(values, b.get(), sides);
   show("x", b);
 }
@@ -247,8 +248,8 @@ CASE(sparse) {
   Memory<int> device_rows(rows), device_columns(columns);
   Memory<double> device_values(values), b(whole<double>(n)), x(n);
   int singular = 0;
-  OK(cusolverSpDcsrlsvqr(handle, n, static_cast<int>(values.size()), description, device_values.data(), device_rows.data(), device_columns.data(),
-                         b.data(), 1e-12, 0, x.data(), &singular));
+  OK(cusolverSpDcsrlsvqr(handle, n, static_cast<int>(values.size()), description, device_values.data(), device_rows.data(),
+                         device_columns.data(), b.data(), 1e-12, 0, x.data(), &singular));
   std::printf("%d\n", singular);
   show("x", x);
   OK(cusparseDestroyMatDescr(description));

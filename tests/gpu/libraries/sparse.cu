@@ -20,7 +20,8 @@ struct Csr {
   std::vector<float> values;
 
   Csr(int rows, int columns, unsigned seed = 1) : rows(rows), columns(columns) {
-    const auto dense = whole<float>(static_cast<size_t>(rows) * columns, seed), mask = whole<float>(static_cast<size_t>(rows) * columns, seed + 7);
+    const auto dense = whole<float>(static_cast<size_t>(rows) * columns, seed),
+               mask = whole<float>(static_cast<size_t>(rows) * columns, seed + 7);
     for (int i = 0; i < rows; ++i) {
       for (int j = 0; j < columns; ++j) {
         const size_t at = static_cast<size_t>(i) * columns + j;
@@ -131,7 +132,8 @@ CASE(coordinates) {
   OK(cusparseCreateDnVec(&vx, columns, x.data(), CUDA_R_32F));
   OK(cusparseCreateDnVec(&vy, rows, y.data(), CUDA_R_32F));
   size_t bytes;
-  OK(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT, &bytes));
+  OK(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT,
+                             &bytes));
   Memory<char> buffer(bytes + 1);
   OK(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT, buffer.data()));
   expect_near(y.get(), host.times(whole<float>(columns, 3)), 0);
@@ -150,12 +152,13 @@ CASE(times_sparse) {
   OK(cusparseSpGEMM_createDescr(&work));
   const auto plain = CUSPARSE_OPERATION_NON_TRANSPOSE;
   size_t first, second;
-  OK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work, &first,
-                                   nullptr));
+  OK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work,
+                                   &first, nullptr));
   Memory<char> first_buffer(first + 1);
-  OK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work, &first,
-                                   first_buffer.data()));
-  OK(cusparseSpGEMM_compute(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work, &second, nullptr));
+  OK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work,
+                                   &first, first_buffer.data()));
+  OK(cusparseSpGEMM_compute(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work, &second,
+                            nullptr));
   Memory<char> second_buffer(second + 1);
   OK(cusparseSpGEMM_compute(handle, plain, plain, &one, a.matrix, b.matrix, &zero, c, CUDA_R_32F, CUSPARSE_SPGEMM_DEFAULT, work, &second,
                             second_buffer.data()));
@@ -250,8 +253,8 @@ CASE(to_dense_and_back) {
   show("dense", dense);
   Memory<int> offsets(rows + 1);
   cusparseSpMatDescr_t back;
-  OK(cusparseCreateCsr(&back, rows, columns, 0, offsets.data(), nullptr, nullptr, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO,
-                       CUDA_R_32F));
+  OK(cusparseCreateCsr(&back, rows, columns, 0, offsets.data(), nullptr, nullptr, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I,
+                       CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
   OK(cusparseDenseToSparse_bufferSize(handle, d, back, CUSPARSE_DENSETOSPARSE_ALG_DEFAULT, &bytes));
   Memory<char> other(bytes + 1);
   OK(cusparseDenseToSparse_analysis(handle, d, back, CUSPARSE_DENSETOSPARSE_ALG_DEFAULT, other.data()));
@@ -277,8 +280,9 @@ CASE(transposed) {
                                    offsets.data(), indices.data(), CUDA_R_32F, CUSPARSE_ACTION_NUMERIC, CUSPARSE_INDEX_BASE_ZERO,
                                    CUSPARSE_CSR2CSC_ALG_DEFAULT, &bytes));
   Memory<char> buffer(bytes + 1);
-  OK(cusparseCsr2cscEx2(handle, rows, columns, host.count(), a.values.data(), a.offsets.data(), a.indices.data(), values.data(), offsets.data(),
-                        indices.data(), CUDA_R_32F, CUSPARSE_ACTION_NUMERIC, CUSPARSE_INDEX_BASE_ZERO, CUSPARSE_CSR2CSC_ALG_DEFAULT, buffer.data()));
+  OK(cusparseCsr2cscEx2(handle, rows, columns, host.count(), a.values.data(), a.offsets.data(), a.indices.data(), values.data(),
+                        offsets.data(), indices.data(), CUDA_R_32F, CUSPARSE_ACTION_NUMERIC, CUSPARSE_INDEX_BASE_ZERO,
+                        CUSPARSE_CSR2CSC_ALG_DEFAULT, buffer.data()));
   show("offsets", offsets);
   show("indices", indices);
   show("values", values);

@@ -188,8 +188,9 @@ CASE(zipped) {
   auto x = on_device<int>(count), y = on_device<int>(count, 2);
   thrust::device_vector<int> out(count);
   const auto first = thrust::make_zip_iterator(thrust::make_tuple(x.begin(), y.begin()));
-  thrust::transform(first, first + count, out.begin(),
-                    [] __host__ __device__(const thrust::tuple<int, int>& pair) { return thrust::get<0>(pair) * 10 + thrust::get<1>(pair); });
+  thrust::transform(first, first + count, out.begin(), [] __host__ __device__(const thrust::tuple<int, int>& pair) {
+    return thrust::get<0>(pair) * 10 + thrust::get<1>(pair);
+  });
   show("out", on_host(out));
 }
 

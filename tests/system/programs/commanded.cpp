@@ -159,13 +159,15 @@ std::string perform(std::istream& rest) {
   if (command == "multiprocessors") {  // as the attribute has it, the device, and its context if there is one
     int attribute = 0;
     unsigned device = 0;
-    if (const CUresult bad = cuDeviceGetAttribute(&attribute, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, std::atoi(name.c_str())); bad != CUDA_SUCCESS)
+    if (const CUresult bad = cuDeviceGetAttribute(&attribute, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, std::atoi(name.c_str()));
+        bad != CUDA_SUCCESS)
       return name_of(bad);
     if (const CUresult bad = multiprocessors(std::atoi(name.c_str()), device); bad != CUDA_SUCCESS) return name_of(bad);
     std::string text = "SUCCESS " + std::to_string(attribute) + " " + std::to_string(device);
     CUcontext context = nullptr;
     CUdevResource resource;
-    if (cuCtxGetCurrent(&context) == CUDA_SUCCESS && context && cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS)
+    if (cuCtxGetCurrent(&context) == CUDA_SUCCESS && context &&
+        cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS)
       text += " " + std::to_string(resource.sm.smCount);
     return text;
   }

@@ -140,7 +140,8 @@ int main(int argc, char** argv) {
        }},
       {"cuPointerGetAttributes",
        [&] {
-         CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+         CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                         CU_POINTER_ATTRIBUTE_IS_MANAGED};
          unsigned type;
          int ordinal, managed;
          void* values[] = {&type, &ordinal, &managed};

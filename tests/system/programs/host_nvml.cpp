@@ -50,9 +50,9 @@ struct Field {
   EXPORT int name(void* device, unsigned long long* out) { return tell(#name, device, out); }
 #define KIND(name) \
   EXPORT int name(void* device, unsigned kind, unsigned* out) { return tell(#name + std::to_string(kind), device, out); }
-#define TWO(name)                                                      \
-  EXPORT int name(void* device, unsigned* first, unsigned* second) {   \
-    const int result = tell(#name "0", device, first);                 \
+#define TWO(name)                                                        \
+  EXPORT int name(void* device, unsigned* first, unsigned* second) {     \
+    const int result = tell(#name "0", device, first);                   \
     return result == success ? tell(#name "1", device, second) : result; \
   }
 

@@ -60,8 +60,14 @@ std::string several() {
   std::size_t free = 0, total = 0;
   CUstream stream = nullptr;
   CUcontext current = nullptr;
-  const CUresult results[] = {cuInit(0), use(), cuDeviceGetCount(&value), cuMemGetInfo(&free, &total), cuStreamCreate(&stream, 0),
-                              cuCtxGetCurrent(&current), cuCtxSynchronize(), cuMemFree(block)};
+  const CUresult results[] = {cuInit(0),
+                              use(),
+                              cuDeviceGetCount(&value),
+                              cuMemGetInfo(&free, &total),
+                              cuStreamCreate(&stream, 0),
+                              cuCtxGetCurrent(&current),
+                              cuCtxSynchronize(),
+                              cuMemFree(block)};
   std::string text;
   for (const CUresult result : results)
     if (text.find(" " + number(result) + " ") == std::string::npos) text += " " + number(result) + " ";
@@ -71,8 +77,8 @@ std::string several() {
 void wait_for(pid_t child) {
   int status = 0;
   ::waitpid(child, &status, 0);
-  say("child ended" + std::string(WIFSIGNALED(status) ? " by signal " + std::to_string(WTERMSIG(status))
-                                                      : " with " + std::to_string(WEXITSTATUS(status))));
+  say("child ended" +
+      std::string(WIFSIGNALED(status) ? " by signal " + std::to_string(WTERMSIG(status)) : " with " + std::to_string(WEXITSTATUS(status))));
 }
 
 template <class Child>
@@ -224,10 +230,19 @@ int thread_ends() {
 }
 
 const std::map<std::string, std::function<int()>> scenarios{
-    {"fork-after", fork_after}, {"fork-before", fork_before}, {"fork-busy", fork_busy},   {"spawn", spawn},
+    {"fork-after", fork_after},
+    {"fork-before", fork_before},
+    {"fork-busy", fork_busy},
+    {"spawn", spawn},
     {"spawn-connecting", spawn_connecting},
-    {"exec", exec_self},        {"after-exec", after_exec},   {"exit-code", exit_code},   {"late-calls", late_calls},
-    {"threads", threads_at_exit}, {"quick-exit", quick_exit}, {"crash", crash},           {"thread-ends", thread_ends},
+    {"exec", exec_self},
+    {"after-exec", after_exec},
+    {"exit-code", exit_code},
+    {"late-calls", late_calls},
+    {"threads", threads_at_exit},
+    {"quick-exit", quick_exit},
+    {"crash", crash},
+    {"thread-ends", thread_ends},
 };
 
 }  // namespace

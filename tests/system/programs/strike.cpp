@@ -92,8 +92,12 @@ __attribute__((visibility("default"))) void fargpu_test_driver_call() {
 }
 
 __attribute__((visibility("default"))) void* malloc(std::size_t bytes) { return fails(CALLER) ? nullptr : __libc_malloc(bytes); }
-__attribute__((visibility("default"))) void* calloc(std::size_t count, std::size_t bytes) { return fails(CALLER) ? nullptr : __libc_calloc(count, bytes); }
-__attribute__((visibility("default"))) void* realloc(void* memory, std::size_t bytes) { return fails(CALLER) ? nullptr : __libc_realloc(memory, bytes); }
+__attribute__((visibility("default"))) void* calloc(std::size_t count, std::size_t bytes) {
+  return fails(CALLER) ? nullptr : __libc_calloc(count, bytes);
+}
+__attribute__((visibility("default"))) void* realloc(void* memory, std::size_t bytes) {
+  return fails(CALLER) ? nullptr : __libc_realloc(memory, bytes);
+}
 __attribute__((visibility("default"))) void* memalign(std::size_t alignment, std::size_t bytes) {
   return fails(CALLER) ? nullptr : __libc_memalign(alignment, bytes);
 }

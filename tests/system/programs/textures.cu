@@ -8,13 +8,13 @@
 #include <cstring>
 #include <vector>
 
-#define CHECK(call)                                                        \
-  do {                                                                     \
-    const cudaError_t status = (call);                                     \
-    if (status != cudaSuccess) {                                           \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorName(status));   \
-      std::exit(1);                                                        \
-    }                                                                      \
+#define CHECK(call)                                                      \
+  do {                                                                   \
+    const cudaError_t status = (call);                                   \
+    if (status != cudaSuccess) {                                         \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorName(status)); \
+      std::exit(1);                                                      \
+    }                                                                    \
   } while (0)
 
 constexpr int width = 96, height = 40, depth = 6;
@@ -141,8 +141,10 @@ int main() {
   CHECK(cudaDestroyTextureObject(solid));
 
   // A picture goes out into pinned memory and from there into another array, with nobody waiting in between.
-  CHECK(cudaMemcpy2DFromArrayAsync(pinned, width * sizeof(float), turned, 0, 0, width * sizeof(float), height, cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaMemcpy2DToArrayAsync(array, 0, 0, pinned, width * sizeof(float), width * sizeof(float), height, cudaMemcpyHostToDevice, stream));
+  CHECK(cudaMemcpy2DFromArrayAsync(pinned, width * sizeof(float), turned, 0, 0, width * sizeof(float), height, cudaMemcpyDeviceToHost,
+                                   stream));
+  CHECK(
+      cudaMemcpy2DToArrayAsync(array, 0, 0, pinned, width * sizeof(float), width * sizeof(float), height, cudaMemcpyHostToDevice, stream));
   CHECK(cudaStreamSynchronize(stream));
   CHECK(cudaMemcpy2DFromArray(back.data(), width * sizeof(float), array, 0, 0, width * sizeof(float), height, cudaMemcpyDeviceToHost));
   expect(back, reversed, "through pinned memory");

@@ -13,13 +13,13 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(call)                                                                          \
-  do {                                                                                       \
-    const cudaError_t status = (call);                                                       \
-    if (status != cudaSuccess) {                                                             \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorName(status));                     \
-      std::exit(1);                                                                          \
-    }                                                                                        \
+#define CHECK(call)                                                      \
+  do {                                                                   \
+    const cudaError_t status = (call);                                   \
+    if (status != cudaSuccess) {                                         \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorName(status)); \
+      std::exit(1);                                                      \
+    }                                                                    \
   } while (0)
 
 // Takes this long by the clock, so that a busy machine changes nothing.
@@ -50,8 +50,9 @@ using Clock = std::chrono::steady_clock;
 static double seconds_since(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
 static int usage() {
-  std::fprintf(stderr, "turns [together] spend|graphs SECONDS PIECE_US [BATCH PAUSE_MS] | turns [together] copies SECONDS MIB |\n"
-                       "turns [together] fill SECONDS BLOCKS ROUNDS | turns ranks ROUNDS | turns for-ever\n");
+  std::fprintf(stderr,
+               "turns [together] spend|graphs SECONDS PIECE_US [BATCH PAUSE_MS] | turns [together] copies SECONDS MIB |\n"
+               "turns [together] fill SECONDS BLOCKS ROUNDS | turns ranks ROUNDS | turns for-ever\n");
   return 2;
 }
 
@@ -103,8 +104,10 @@ static int work(bool together, double seconds, long piece_us, int batch, int pau
   CHECK(cudaDeviceSynchronize());
   std::sort(latencies.begin(), latencies.end());
   const auto part = [&](double p) { return latencies.empty() ? 0.0 : latencies[static_cast<size_t>(p * (latencies.size() - 1))]; };
-  std::printf("{\"kernels\": %ld, \"seconds\": %.4f, \"share\": %.4f, \"requests\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, \"series\": [", done,
-              took, done * piece_us / 1e6 / took, latencies.size(), part(0.5), part(0.99), part(1));
+  std::printf(
+      "{\"kernels\": %ld, \"seconds\": %.4f, \"share\": %.4f, \"requests\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, "
+      "\"series\": [",
+      done, took, done * piece_us / 1e6 / took, latencies.size(), part(0.5), part(0.99), part(1));
   for (size_t i = 0; i < series.size(); ++i) std::printf("%s%.4f", i ? ", " : "", series[i] * piece_us / 1e5);
   std::puts("]}");
   return 0;
@@ -184,7 +187,8 @@ int main(int argc, char** argv) {
     if (argc >= 4 && !std::strcmp(argv[1], name))
       return load(together, std::atof(argv[2]), std::atol(argv[3]), argc > 4 ? std::atoi(argv[4]) : 0, argc > 5 ? std::atoi(argv[5]) : 0);
   if (argc == 4 && !std::strcmp(argv[1], "copies")) return copies(together, std::atof(argv[2]), size_t(std::atol(argv[3])) << 20);
-  if (argc == 5 && !std::strcmp(argv[1], "fill")) return fill(together, std::atof(argv[2]), unsigned(std::atoi(argv[3])), std::atol(argv[4]));
+  if (argc == 5 && !std::strcmp(argv[1], "fill"))
+    return fill(together, std::atof(argv[2]), unsigned(std::atoi(argv[3])), std::atol(argv[4]));
   if (argc == 3 && !std::strcmp(argv[1], "ranks")) return ranks(std::atoi(argv[2]));
   if (argc == 2 && !std::strcmp(argv[1], "for-ever")) {
     spend<<<1, 1>>>(1000);

@@ -22,8 +22,7 @@ const Instruction* run_copy_async(Warp& warp, const Instruction& instruction, La
     std::array<std::byte, 16> piece = {};
     uint64_t read = std::min<uint64_t>(wanted[lane], bytes);
     if ((to[lane] | (read != 0 ? from[lane] : 0)) % bytes != 0)
-      return warp.raise(FaultKind::misaligned_address, instruction, lane,
-                        "misaligned address of an asynchronous copy");
+      return warp.raise(FaultKind::misaligned_address, instruction, lane, "misaligned address of an asynchronous copy");
     if (!read_generic(warp, instruction, lane, from[lane], piece.data(), read) ||
         !write_generic(warp, instruction, lane, to[lane], piece.data(), bytes))
       return nullptr;
@@ -46,17 +45,13 @@ struct BarrierObject {
 
   static BarrierObject decode(uint64_t bits) {
     uint64_t bytes = (bits >> bytes_shift) & ((uint64_t{1} << bytes_bits) - 1);
-    int32_t sign_extended =
-        static_cast<int32_t>(static_cast<uint32_t>(bytes) << (32 - bytes_bits)) >>
-        (32 - bytes_bits);
-    return {static_cast<uint32_t>(bits & count_mask),
-            static_cast<uint32_t>(bits >> count_bits & count_mask), sign_extended,
+    int32_t sign_extended = static_cast<int32_t>(static_cast<uint32_t>(bytes) << (32 - bytes_bits)) >> (32 - bytes_bits);
+    return {static_cast<uint32_t>(bits & count_mask), static_cast<uint32_t>(bits >> count_bits & count_mask), sign_extended,
             static_cast<bool>(bits >> 63)};
   }
   uint64_t encode() const {
     uint64_t bytes = static_cast<uint32_t>(pending_bytes) & ((uint64_t{1} << bytes_bits) - 1);
-    return (pending & count_mask) | (expected & count_mask) << count_bits | bytes << bytes_shift |
-           uint64_t{parity} << 63;
+    return (pending & count_mask) | (expected & count_mask) << count_bits | bytes << bytes_shift | uint64_t{parity} << 63;
   }
   void settle() {
     if (pending != 0 || pending_bytes != 0) return;
@@ -88,8 +83,7 @@ const Instruction* run_copy_bulk(Warp& warp, const Instruction& instruction, Lan
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     if ((to[lane] | from[lane] | bytes[lane]) % 16 != 0)
-      return warp.raise(FaultKind::misaligned_address, instruction, lane,
-                        "bulk copy that is not aligned to 16 bytes");
+      return warp.raise(FaultKind::misaligned_address, instruction, lane, "bulk copy that is not aligned to 16 bytes");
     std::array<std::byte, 4096> piece;
     for (uint32_t done = 0; done < bytes[lane]; done += sizeof piece) {
       uint64_t length = std::min<uint64_t>(sizeof piece, bytes[lane] - done);
@@ -98,11 +92,10 @@ const Instruction* run_copy_bulk(Warp& warp, const Instruction& instruction, Lan
         return nullptr;
     }
     if (!(instruction.flags & 1)) continue;
-    bool is_done =
-        change_object(warp, instruction, lane, barrier[lane], [&](BarrierObject& object, uint64_t) {
-          object.pending_bytes -= static_cast<int32_t>(bytes[lane]);
-          object.settle();
-        });
+    bool is_done = change_object(warp, instruction, lane, barrier[lane], [&](BarrierObject& object, uint64_t) {
+      object.pending_bytes -= static_cast<int32_t>(bytes[lane]);
+      object.settle();
+    });
     if (!is_done) return nullptr;
   }
   return &instruction + 1;
@@ -113,9 +106,7 @@ const Instruction* run_init(Warp& warp, const Instruction& instruction, LaneMask
   const uint32_t* count = warp.lanes<uint32_t>(instruction.operands[1]);
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
-    auto set = [&](BarrierObject& object, uint64_t) {
-      object = {.pending = count[lane], .expected = count[lane]};
-    };
+    auto set = [&](BarrierObject& object, uint64_t) { object = {.pending = count[lane], .expected = count[lane]}; };
     if (!change_object(warp, instruction, lane, address[lane], set)) return nullptr;
   }
   return &instruction + 1;
@@ -129,19 +120,17 @@ const Instruction* run_arrive(Warp& warp, const Instruction& instruction, LaneMa
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     uint32_t amount = count[lane];
-    bool is_done = change_object(warp, instruction, lane, address[lane],
-                                 [&](BarrierObject& object, uint64_t before) {
-                                   state[lane] = before;
-                                   if constexpr (op == BarrierObjectOp::arrive_expect) {
-                                     object.pending_bytes += static_cast<int32_t>(amount);
-                                     object.pending -= 1;
-                                   } else {
-                                     if constexpr (op == BarrierObjectOp::arrive_drop)
-                                       object.expected -= amount;
-                                     object.pending -= amount;
-                                   }
-                                   object.settle();
-                                 });
+    bool is_done = change_object(warp, instruction, lane, address[lane], [&](BarrierObject& object, uint64_t before) {
+      state[lane] = before;
+      if constexpr (op == BarrierObjectOp::arrive_expect) {
+        object.pending_bytes += static_cast<int32_t>(amount);
+        object.pending -= 1;
+      } else {
+        if constexpr (op == BarrierObjectOp::arrive_drop) object.expected -= amount;
+        object.pending -= amount;
+      }
+      object.settle();
+    });
     if (!is_done) return nullptr;
   }
   return &instruction + 1;
@@ -171,10 +160,8 @@ const Instruction* run_test(Warp& warp, const Instruction& instruction, LaneMask
     uint64_t bits = 0;
     if (!read_generic(warp, instruction, lane, address[lane], &bits, sizeof bits)) return nullptr;
     bool awaited;
-    if constexpr (by_parity)
-      awaited = warp.lanes<uint32_t>(instruction.operands[2])[lane] & 1;
-    else
-      awaited = BarrierObject::decode(warp.lanes<uint64_t>(instruction.operands[2])[lane]).parity;
+    if constexpr (by_parity) awaited = warp.lanes<uint32_t>(instruction.operands[2])[lane] & 1;
+    else awaited = BarrierObject::decode(warp.lanes<uint64_t>(instruction.operands[2])[lane]).parity;
     bool is_completed = BarrierObject::decode(bits).parity != awaited;
     completed |= LaneMask{is_completed} << lane;
   }
@@ -190,9 +177,7 @@ const Instruction* run_pending_count(Warp& warp, const Instruction& instruction,
   return &instruction + 1;
 }
 
-const Instruction* run_invalidate(Warp&, const Instruction& instruction, LaneMask) {
-  return &instruction + 1;
-}
+const Instruction* run_invalidate(Warp&, const Instruction& instruction, LaneMask) { return &instruction + 1; }
 
 }  // namespace
 
@@ -201,26 +186,16 @@ Handler copy_bulk() { return &run_copy_bulk; }
 
 Handler barrier_object(BarrierObjectOp op) {
   switch (op) {
-    case BarrierObjectOp::init:
-      return &run_init;
-    case BarrierObjectOp::invalidate:
-      return &run_invalidate;
-    case BarrierObjectOp::arrive:
-      return &run_arrive<BarrierObjectOp::arrive>;
-    case BarrierObjectOp::arrive_drop:
-      return &run_arrive<BarrierObjectOp::arrive_drop>;
-    case BarrierObjectOp::arrive_expect:
-      return &run_arrive<BarrierObjectOp::arrive_expect>;
-    case BarrierObjectOp::expect:
-      return &run_change_bytes<1>;
-    case BarrierObjectOp::complete:
-      return &run_change_bytes<-1>;
-    case BarrierObjectOp::test:
-      return &run_test<false>;
-    case BarrierObjectOp::test_parity:
-      return &run_test<true>;
-    case BarrierObjectOp::pending_count:
-      return &run_pending_count;
+    case BarrierObjectOp::init: return &run_init;
+    case BarrierObjectOp::invalidate: return &run_invalidate;
+    case BarrierObjectOp::arrive: return &run_arrive<BarrierObjectOp::arrive>;
+    case BarrierObjectOp::arrive_drop: return &run_arrive<BarrierObjectOp::arrive_drop>;
+    case BarrierObjectOp::arrive_expect: return &run_arrive<BarrierObjectOp::arrive_expect>;
+    case BarrierObjectOp::expect: return &run_change_bytes<1>;
+    case BarrierObjectOp::complete: return &run_change_bytes<-1>;
+    case BarrierObjectOp::test: return &run_test<false>;
+    case BarrierObjectOp::test_parity: return &run_test<true>;
+    case BarrierObjectOp::pending_count: return &run_pending_count;
   }
   return nullptr;
 }

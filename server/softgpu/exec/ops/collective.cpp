@@ -9,9 +9,7 @@ namespace fargpu::softgpu::ops {
 namespace {
 
 /// Which lanes take part: all of those that are here give the same mask.
-LaneMask members_of(Warp& warp, OperandRef operand, LaneMask lanes) {
-  return warp.lanes<uint32_t>(operand)[first_lane(lanes)];
-}
+LaneMask members_of(Warp& warp, OperandRef operand, LaneMask lanes) { return warp.lanes<uint32_t>(operand)[first_lane(lanes)]; }
 
 template <class T>
 void deposit_values(Warp& warp, OperandRef operand, LaneMask lanes, Exchange& exchange) {
@@ -21,14 +19,12 @@ void deposit_values(Warp& warp, OperandRef operand, LaneMask lanes, Exchange& ex
 
 // ---- shuffle ----
 
-void deposit_shuffle(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                     Exchange& exchange) {
+void deposit_shuffle(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange& exchange) {
   deposit_values<uint32_t>(warp, instruction.operands[2], lanes, exchange);
 }
 
 template <ShuffleMode mode>
-void collect_shuffle(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                     const Exchange& exchange) {
+void collect_shuffle(Warp& warp, const Instruction& instruction, LaneMask lanes, const Exchange& exchange) {
   uint32_t* result = warp.lanes<uint32_t>(instruction.operands[0]);
   const uint32_t* own = warp.lanes<uint32_t>(instruction.operands[2]);
   const uint32_t* b = warp.lanes<uint32_t>(instruction.operands[3]);
@@ -58,9 +54,7 @@ void collect_shuffle(Warp& warp, const Instruction& instruction, LaneMask lanes,
     if (!is_in_range) source = lane;
     in_range |= LaneMask{is_in_range} << lane;
     // The value of a lane that does not take part is undefined; here it is the reader's own.
-    result[lane] = has_lane(exchange.lanes, source)
-                       ? static_cast<uint32_t>(exchange.values.lane[source])
-                       : own[lane];
+    result[lane] = has_lane(exchange.lanes, source) ? static_cast<uint32_t>(exchange.values.lane[source]) : own[lane];
   });
   warp.set_predicate(instruction.operands[1], lanes, in_range);
 }
@@ -78,17 +72,14 @@ void deposit_vote(Warp& warp, const Instruction& instruction, LaneMask lanes, Ex
 }
 
 template <VoteMode mode>
-void collect_vote(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                  const Exchange& exchange) {
+void collect_vote(Warp& warp, const Instruction& instruction, LaneMask lanes, const Exchange& exchange) {
   LaneMask members = members_of(warp, instruction.operands[2], lanes) & exchange.lanes;
   LaneMask yes = exchange.predicate & members;
   if constexpr (mode == VoteMode::ballot) {
     uint32_t* result = warp.lanes<uint32_t>(instruction.operands[0]);
     for_each_lane(lanes, [&](int lane) { result[lane] = yes; });
   } else {
-    bool holds = mode == VoteMode::all   ? yes == members
-                 : mode == VoteMode::any ? yes != 0
-                                         : yes == members || yes == 0;
+    bool holds = mode == VoteMode::all ? yes == members : mode == VoteMode::any ? yes != 0 : yes == members || yes == 0;
     warp.set_predicate(instruction.operands[0], lanes, holds ? all_lanes : 0);
   }
 }
@@ -107,8 +98,7 @@ void deposit_match(Warp& warp, const Instruction& instruction, LaneMask lanes, E
 }
 
 template <bool all>
-void collect_match(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                   const Exchange& exchange) {
+void collect_match(Warp& warp, const Instruction& instruction, LaneMask lanes, const Exchange& exchange) {
   LaneMask members = members_of(warp, instruction.operands[3], lanes) & exchange.lanes;
   uint32_t* result = warp.lanes<uint32_t>(instruction.operands[0]);
   for_each_lane(lanes, [&](int lane) {
@@ -119,8 +109,7 @@ void collect_match(Warp& warp, const Instruction& instruction, LaneMask lanes,
     });
     bool all_equal = equal == members;
     result[lane] = !all || all_equal ? equal : 0;
-    if (all)
-      warp.set_predicate(instruction.operands[1], LaneMask{1} << lane, all_equal ? all_lanes : 0);
+    if (all) warp.set_predicate(instruction.operands[1], LaneMask{1} << lane, all_equal ? all_lanes : 0);
   });
 }
 
@@ -132,38 +121,24 @@ const Instruction* run_match(Warp& warp, const Instruction& instruction, LaneMas
 
 // ---- reduction ----
 
-void deposit_reduce(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                    Exchange& exchange) {
+void deposit_reduce(Warp& warp, const Instruction& instruction, LaneMask lanes, Exchange& exchange) {
   deposit_values<uint32_t>(warp, instruction.operands[1], lanes, exchange);
 }
 
 template <ReduceOp op, class T>
-void collect_reduce(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                    const Exchange& exchange) {
+void collect_reduce(Warp& warp, const Instruction& instruction, LaneMask lanes, const Exchange& exchange) {
   LaneMask members = members_of(warp, instruction.operands[2], lanes) & exchange.lanes;
   if (members == 0) return;
   T total = static_cast<T>(exchange.values.lane[first_lane(members)]);
   for_each_lane(members & (members - 1), [&](int lane) {
     T value = static_cast<T>(exchange.values.lane[lane]);
     switch (op) {
-      case ReduceOp::add:
-        total = static_cast<T>(static_cast<uint32_t>(total) + static_cast<uint32_t>(value));
-        break;
-      case ReduceOp::minimum:
-        total = std::min(total, value);
-        break;
-      case ReduceOp::maximum:
-        total = std::max(total, value);
-        break;
-      case ReduceOp::bit_and:
-        total &= value;
-        break;
-      case ReduceOp::bit_or:
-        total |= value;
-        break;
-      case ReduceOp::bit_xor:
-        total ^= value;
-        break;
+      case ReduceOp::add: total = static_cast<T>(static_cast<uint32_t>(total) + static_cast<uint32_t>(value)); break;
+      case ReduceOp::minimum: total = std::min(total, value); break;
+      case ReduceOp::maximum: total = std::max(total, value); break;
+      case ReduceOp::bit_and: total &= value; break;
+      case ReduceOp::bit_or: total |= value; break;
+      case ReduceOp::bit_xor: total ^= value; break;
     }
   });
   T* result = warp.lanes<T>(instruction.operands[0]);
@@ -185,8 +160,7 @@ Handler reduce_of(bool is_signed) {
 
 void deposit_nothing(Warp&, const Instruction&, LaneMask, Exchange&) {}
 
-void collect_elect(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                   const Exchange& exchange) {
+void collect_elect(Warp& warp, const Instruction& instruction, LaneMask lanes, const Exchange& exchange) {
   LaneMask members = members_of(warp, instruction.operands[2], lanes) & exchange.lanes;
   int leader = members != 0 ? first_lane(members) : 0;
   uint32_t* result = warp.lanes<uint32_t>(instruction.operands[0]);
@@ -216,28 +190,20 @@ const Instruction* run_active_mask(Warp& warp, const Instruction& instruction, L
 
 Handler shuffle(ShuffleMode mode) {
   switch (mode) {
-    case ShuffleMode::up:
-      return &run_shuffle<ShuffleMode::up>;
-    case ShuffleMode::down:
-      return &run_shuffle<ShuffleMode::down>;
-    case ShuffleMode::butterfly:
-      return &run_shuffle<ShuffleMode::butterfly>;
-    case ShuffleMode::index:
-      return &run_shuffle<ShuffleMode::index>;
+    case ShuffleMode::up: return &run_shuffle<ShuffleMode::up>;
+    case ShuffleMode::down: return &run_shuffle<ShuffleMode::down>;
+    case ShuffleMode::butterfly: return &run_shuffle<ShuffleMode::butterfly>;
+    case ShuffleMode::index: return &run_shuffle<ShuffleMode::index>;
   }
   return nullptr;
 }
 
 Handler vote(VoteMode mode) {
   switch (mode) {
-    case VoteMode::all:
-      return &run_vote<VoteMode::all>;
-    case VoteMode::any:
-      return &run_vote<VoteMode::any>;
-    case VoteMode::uniform:
-      return &run_vote<VoteMode::uniform>;
-    case VoteMode::ballot:
-      return &run_vote<VoteMode::ballot>;
+    case VoteMode::all: return &run_vote<VoteMode::all>;
+    case VoteMode::any: return &run_vote<VoteMode::any>;
+    case VoteMode::uniform: return &run_vote<VoteMode::uniform>;
+    case VoteMode::ballot: return &run_vote<VoteMode::ballot>;
   }
   return nullptr;
 }
@@ -250,18 +216,12 @@ Handler match(bool all, uint32_t bytes) {
 
 Handler reduce(ReduceOp op, bool is_signed) {
   switch (op) {
-    case ReduceOp::add:
-      return reduce_of<ReduceOp::add>(is_signed);
-    case ReduceOp::minimum:
-      return reduce_of<ReduceOp::minimum>(is_signed);
-    case ReduceOp::maximum:
-      return reduce_of<ReduceOp::maximum>(is_signed);
-    case ReduceOp::bit_and:
-      return reduce_of<ReduceOp::bit_and>(is_signed);
-    case ReduceOp::bit_or:
-      return reduce_of<ReduceOp::bit_or>(is_signed);
-    case ReduceOp::bit_xor:
-      return reduce_of<ReduceOp::bit_xor>(is_signed);
+    case ReduceOp::add: return reduce_of<ReduceOp::add>(is_signed);
+    case ReduceOp::minimum: return reduce_of<ReduceOp::minimum>(is_signed);
+    case ReduceOp::maximum: return reduce_of<ReduceOp::maximum>(is_signed);
+    case ReduceOp::bit_and: return reduce_of<ReduceOp::bit_and>(is_signed);
+    case ReduceOp::bit_or: return reduce_of<ReduceOp::bit_or>(is_signed);
+    case ReduceOp::bit_xor: return reduce_of<ReduceOp::bit_xor>(is_signed);
   }
   return nullptr;
 }

@@ -14,34 +14,20 @@ template <Comparison comparison, class T>
 bool holds(T a, T b) {
   bool is_unordered = a != a || b != b;
   switch (comparison) {
-    case Comparison::eq:
-      return a == b;
-    case Comparison::ne:
-      return !is_unordered && a != b;
-    case Comparison::lt:
-      return a < b;
-    case Comparison::le:
-      return a <= b;
-    case Comparison::gt:
-      return a > b;
-    case Comparison::ge:
-      return a >= b;
-    case Comparison::equ:
-      return is_unordered || a == b;
-    case Comparison::neu:
-      return a != b;
-    case Comparison::ltu:
-      return !(a >= b);
-    case Comparison::leu:
-      return !(a > b);
-    case Comparison::gtu:
-      return !(a <= b);
-    case Comparison::geu:
-      return !(a < b);
-    case Comparison::num:
-      return !is_unordered;
-    case Comparison::nan:
-      return is_unordered;
+    case Comparison::eq: return a == b;
+    case Comparison::ne: return !is_unordered && a != b;
+    case Comparison::lt: return a < b;
+    case Comparison::le: return a <= b;
+    case Comparison::gt: return a > b;
+    case Comparison::ge: return a >= b;
+    case Comparison::equ: return is_unordered || a == b;
+    case Comparison::neu: return a != b;
+    case Comparison::ltu: return !(a >= b);
+    case Comparison::leu: return !(a > b);
+    case Comparison::gtu: return !(a <= b);
+    case Comparison::geu: return !(a < b);
+    case Comparison::num: return !is_unordered;
+    case Comparison::nan: return is_unordered;
   }
   return false;
 }
@@ -93,25 +79,18 @@ struct SelectBySign {
 };
 template <class T>
 struct SelectBySignFlush {
-  static T apply(T a, T b, float c) {
-    return CompareFlush<Comparison::ge>::flushed(c) >= 0 ? a : b;
-  }
+  static T apply(T a, T b, float c) { return CompareFlush<Comparison::ge>::flushed(c) >= 0 ? a : b; }
 };
 
 template <PredicateOp op>
 const Instruction* run_predicate_logic(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   LaneMask a = warp.predicate(instruction.operands[1]);
   LaneMask value;
-  if constexpr (op == PredicateOp::bit_not)
-    value = ~a;
-  else if constexpr (op == PredicateOp::copy)
-    value = a;
-  else if constexpr (op == PredicateOp::bit_and)
-    value = a & warp.predicate(instruction.operands[2]);
-  else if constexpr (op == PredicateOp::bit_or)
-    value = a | warp.predicate(instruction.operands[2]);
-  else
-    value = a ^ warp.predicate(instruction.operands[2]);
+  if constexpr (op == PredicateOp::bit_not) value = ~a;
+  else if constexpr (op == PredicateOp::copy) value = a;
+  else if constexpr (op == PredicateOp::bit_and) value = a & warp.predicate(instruction.operands[2]);
+  else if constexpr (op == PredicateOp::bit_or) value = a | warp.predicate(instruction.operands[2]);
+  else value = a ^ warp.predicate(instruction.operands[2]);
   warp.set_predicate(instruction.operands[0], lanes, value);
   return &instruction + 1;
 }
@@ -124,20 +103,13 @@ struct WriteTruth {
 template <class T>
 Handler compare_integer(Comparison comparison) {
   switch (comparison) {
-    case Comparison::eq:
-      return elementwise<Compare<Comparison::eq, std::make_unsigned_t<T>>>();
-    case Comparison::ne:
-      return elementwise<Compare<Comparison::ne, std::make_unsigned_t<T>>>();
-    case Comparison::lt:
-      return elementwise<Compare<Comparison::lt, T>>();
-    case Comparison::le:
-      return elementwise<Compare<Comparison::le, T>>();
-    case Comparison::gt:
-      return elementwise<Compare<Comparison::gt, T>>();
-    case Comparison::ge:
-      return elementwise<Compare<Comparison::ge, T>>();
-    default:
-      return nullptr;
+    case Comparison::eq: return elementwise<Compare<Comparison::eq, std::make_unsigned_t<T>>>();
+    case Comparison::ne: return elementwise<Compare<Comparison::ne, std::make_unsigned_t<T>>>();
+    case Comparison::lt: return elementwise<Compare<Comparison::lt, T>>();
+    case Comparison::le: return elementwise<Compare<Comparison::le, T>>();
+    case Comparison::gt: return elementwise<Compare<Comparison::gt, T>>();
+    case Comparison::ge: return elementwise<Compare<Comparison::ge, T>>();
+    default: return nullptr;
   }
 }
 
@@ -145,34 +117,20 @@ Handler compare_integer(Comparison comparison) {
 template <class Make>
 Handler for_comparison(Comparison comparison, Make make) {
   switch (comparison) {
-    case Comparison::eq:
-      return make.template operator()<Comparison::eq>();
-    case Comparison::ne:
-      return make.template operator()<Comparison::ne>();
-    case Comparison::lt:
-      return make.template operator()<Comparison::lt>();
-    case Comparison::le:
-      return make.template operator()<Comparison::le>();
-    case Comparison::gt:
-      return make.template operator()<Comparison::gt>();
-    case Comparison::ge:
-      return make.template operator()<Comparison::ge>();
-    case Comparison::equ:
-      return make.template operator()<Comparison::equ>();
-    case Comparison::neu:
-      return make.template operator()<Comparison::neu>();
-    case Comparison::ltu:
-      return make.template operator()<Comparison::ltu>();
-    case Comparison::leu:
-      return make.template operator()<Comparison::leu>();
-    case Comparison::gtu:
-      return make.template operator()<Comparison::gtu>();
-    case Comparison::geu:
-      return make.template operator()<Comparison::geu>();
-    case Comparison::num:
-      return make.template operator()<Comparison::num>();
-    case Comparison::nan:
-      return make.template operator()<Comparison::nan>();
+    case Comparison::eq: return make.template operator()<Comparison::eq>();
+    case Comparison::ne: return make.template operator()<Comparison::ne>();
+    case Comparison::lt: return make.template operator()<Comparison::lt>();
+    case Comparison::le: return make.template operator()<Comparison::le>();
+    case Comparison::gt: return make.template operator()<Comparison::gt>();
+    case Comparison::ge: return make.template operator()<Comparison::ge>();
+    case Comparison::equ: return make.template operator()<Comparison::equ>();
+    case Comparison::neu: return make.template operator()<Comparison::neu>();
+    case Comparison::ltu: return make.template operator()<Comparison::ltu>();
+    case Comparison::leu: return make.template operator()<Comparison::leu>();
+    case Comparison::gtu: return make.template operator()<Comparison::gtu>();
+    case Comparison::geu: return make.template operator()<Comparison::geu>();
+    case Comparison::num: return make.template operator()<Comparison::num>();
+    case Comparison::nan: return make.template operator()<Comparison::nan>();
   }
   return nullptr;
 }
@@ -189,92 +147,58 @@ Handler select_by_sign_of(Type sign_type, bool flush) {
 Handler compare(Comparison comparison, Type type, bool flush) {
   if (flush) {
     if (type != Type::f32) return nullptr;
-    return for_comparison(comparison,
-                          []<Comparison c>() { return elementwise<CompareFlush<c>>(); });
+    return for_comparison(comparison, []<Comparison c>() { return elementwise<CompareFlush<c>>(); });
   }
   switch (type) {
     case Type::b16:
-    case Type::u16:
-      return compare_integer<uint16_t>(comparison);
+    case Type::u16: return compare_integer<uint16_t>(comparison);
     case Type::b32:
-    case Type::u32:
-      return compare_integer<uint32_t>(comparison);
+    case Type::u32: return compare_integer<uint32_t>(comparison);
     case Type::b64:
-    case Type::u64:
-      return compare_integer<uint64_t>(comparison);
-    case Type::s16:
-      return compare_integer<int16_t>(comparison);
-    case Type::s32:
-      return compare_integer<int32_t>(comparison);
-    case Type::s64:
-      return compare_integer<int64_t>(comparison);
-    case Type::f32:
-      return for_comparison(comparison,
-                            []<Comparison c>() { return elementwise<Compare<c, float>>(); });
-    case Type::f64:
-      return for_comparison(comparison,
-                            []<Comparison c>() { return elementwise<Compare<c, double>>(); });
-    case Type::f16:
-      return for_comparison(
-          comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Half>>(); });
-    case Type::bf16:
-      return for_comparison(
-          comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Bfloat>>(); });
-    default:
-      return nullptr;
+    case Type::u64: return compare_integer<uint64_t>(comparison);
+    case Type::s16: return compare_integer<int16_t>(comparison);
+    case Type::s32: return compare_integer<int32_t>(comparison);
+    case Type::s64: return compare_integer<int64_t>(comparison);
+    case Type::f32: return for_comparison(comparison, []<Comparison c>() { return elementwise<Compare<c, float>>(); });
+    case Type::f64: return for_comparison(comparison, []<Comparison c>() { return elementwise<Compare<c, double>>(); });
+    case Type::f16: return for_comparison(comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Half>>(); });
+    case Type::bf16: return for_comparison(comparison, []<Comparison c>() { return scalar_elementwise<CompareShort<c, Bfloat>>(); });
+    default: return nullptr;
   }
 }
 
 Handler compare_pair(Comparison comparison, Type type) {
-  if (type == Type::f16x2)
-    return for_comparison(comparison,
-                          []<Comparison c>() -> Handler { return &run_compare_pair<c, Half>; });
-  if (type == Type::bf16x2)
-    return for_comparison(comparison,
-                          []<Comparison c>() -> Handler { return &run_compare_pair<c, Bfloat>; });
+  if (type == Type::f16x2) return for_comparison(comparison, []<Comparison c>() -> Handler { return &run_compare_pair<c, Half>; });
+  if (type == Type::bf16x2) return for_comparison(comparison, []<Comparison c>() -> Handler { return &run_compare_pair<c, Bfloat>; });
   return nullptr;
 }
 
 Handler select(uint32_t bytes) {
   switch (bytes) {
-    case 1:
-      return elementwise<Select<uint8_t>>();
-    case 2:
-      return elementwise<Select<uint16_t>>();
-    case 4:
-      return elementwise<Select<uint32_t>>();
-    case 8:
-      return elementwise<Select<uint64_t>>();
-    default:
-      return nullptr;
+    case 1: return elementwise<Select<uint8_t>>();
+    case 2: return elementwise<Select<uint16_t>>();
+    case 4: return elementwise<Select<uint32_t>>();
+    case 8: return elementwise<Select<uint64_t>>();
+    default: return nullptr;
   }
 }
 
 Handler select_by_sign(uint32_t bytes, Type sign_type, bool flush) {
   switch (bytes) {
-    case 2:
-      return select_by_sign_of<uint16_t>(sign_type, flush);
-    case 4:
-      return select_by_sign_of<uint32_t>(sign_type, flush);
-    case 8:
-      return select_by_sign_of<uint64_t>(sign_type, flush);
-    default:
-      return nullptr;
+    case 2: return select_by_sign_of<uint16_t>(sign_type, flush);
+    case 4: return select_by_sign_of<uint32_t>(sign_type, flush);
+    case 8: return select_by_sign_of<uint64_t>(sign_type, flush);
+    default: return nullptr;
   }
 }
 
 Handler predicate_logic(PredicateOp op) {
   switch (op) {
-    case PredicateOp::bit_and:
-      return &run_predicate_logic<PredicateOp::bit_and>;
-    case PredicateOp::bit_or:
-      return &run_predicate_logic<PredicateOp::bit_or>;
-    case PredicateOp::bit_xor:
-      return &run_predicate_logic<PredicateOp::bit_xor>;
-    case PredicateOp::bit_not:
-      return &run_predicate_logic<PredicateOp::bit_not>;
-    case PredicateOp::copy:
-      return &run_predicate_logic<PredicateOp::copy>;
+    case PredicateOp::bit_and: return &run_predicate_logic<PredicateOp::bit_and>;
+    case PredicateOp::bit_or: return &run_predicate_logic<PredicateOp::bit_or>;
+    case PredicateOp::bit_xor: return &run_predicate_logic<PredicateOp::bit_xor>;
+    case PredicateOp::bit_not: return &run_predicate_logic<PredicateOp::bit_not>;
+    case PredicateOp::copy: return &run_predicate_logic<PredicateOp::copy>;
   }
   return nullptr;
 }
@@ -282,19 +206,13 @@ Handler predicate_logic(PredicateOp op) {
 Handler write_truth(Type result_type) {
   switch (result_type) {
     case Type::u16:
-    case Type::s16:
-      return elementwise<WriteTruth<uint16_t, 0xffff>>();
+    case Type::s16: return elementwise<WriteTruth<uint16_t, 0xffff>>();
     case Type::u32:
-    case Type::s32:
-      return elementwise<WriteTruth<uint32_t, 0xffffffff>>();
-    case Type::f32:
-      return elementwise<WriteTruth<uint32_t, 0x3f800000>>();
-    case Type::f16:
-      return elementwise<WriteTruth<uint16_t, 0x3c00>>();
-    case Type::bf16:
-      return elementwise<WriteTruth<uint16_t, 0x3f80>>();
-    default:
-      return nullptr;
+    case Type::s32: return elementwise<WriteTruth<uint32_t, 0xffffffff>>();
+    case Type::f32: return elementwise<WriteTruth<uint32_t, 0x3f800000>>();
+    case Type::f16: return elementwise<WriteTruth<uint16_t, 0x3c00>>();
+    case Type::bf16: return elementwise<WriteTruth<uint16_t, 0x3f80>>();
+    default: return nullptr;
   }
 }
 

@@ -20,26 +20,20 @@ const Instruction* join_of(const Instruction& instruction) {
 
 const Instruction* run_branch(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   const Instruction* next = &instruction + instruction.immediate;
-  if (lanes != warp.active)
-    next = warp.diverge(lanes, next, &instruction + 1, join_of(instruction));
+  if (lanes != warp.active) next = warp.diverge(lanes, next, &instruction + 1, join_of(instruction));
   return warp.spend_fuel() ? warp.yield(next) : next;
 }
 
-const Instruction* run_meet(Warp& warp, const Instruction& instruction, LaneMask) {
-  return warp.meet(instruction);
-}
+const Instruction* run_meet(Warp& warp, const Instruction& instruction, LaneMask) { return warp.meet(instruction); }
 
-const Instruction* run_exit(Warp& warp, const Instruction& instruction, LaneMask lanes) {
-  return warp.exit_lanes(lanes, &instruction + 1);
-}
+const Instruction* run_exit(Warp& warp, const Instruction& instruction, LaneMask lanes) { return warp.exit_lanes(lanes, &instruction + 1); }
 
 const Instruction* run_trap(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   return warp.raise(FaultKind::trap, instruction, first_lane(lanes), "trap instruction");
 }
 
 const Instruction* run_breakpoint(Warp& warp, const Instruction& instruction, LaneMask lanes) {
-  return warp.raise(FaultKind::trap, instruction, first_lane(lanes),
-                    "brkpt instruction without a debugger");
+  return warp.raise(FaultKind::trap, instruction, first_lane(lanes), "brkpt instruction without a debugger");
 }
 
 const Instruction* run_branch_indexed(Warp& warp, const Instruction& instruction, LaneMask lanes) {
@@ -50,8 +44,7 @@ const Instruction* run_branch_indexed(Warp& warp, const Instruction& instruction
   LaneMask others = 0;
   for_each_lane(lanes, [&](int lane) { others |= LaneMask{index[lane] != chosen} << lane; });
   if (chosen >= table.targets.size())
-    return warp.raise(FaultKind::invalid_pc, instruction, first_lane(lanes),
-                      "brx.idx beyond its list of targets");
+    return warp.raise(FaultKind::invalid_pc, instruction, first_lane(lanes), "brx.idx beyond its list of targets");
   const Instruction* next = &instruction + table.targets[chosen];
   if (others != 0) next = warp.diverge(others, &instruction, next, join_of(instruction));
   return warp.spend_fuel() ? warp.yield(next) : next;
@@ -66,22 +59,20 @@ void copy_parameter(Warp& warp, uint32_t to, uint32_t from, uint32_t bytes) {
   }
 }
 
-bool matches(const std::vector<ParameterLayout>& given,
-             const std::vector<ParameterLayout>& wanted) {
+bool matches(const std::vector<ParameterLayout>& given, const std::vector<ParameterLayout>& wanted) {
   if (given.size() != wanted.size()) return false;
   for (size_t i = 0; i < given.size(); ++i)
     if (given[i].bytes != wanted[i].bytes) return false;
   return true;
 }
 
-const Instruction* enter(Warp& warp, const Instruction& instruction, const Routine& callee,
-                         const CallDetails& details) {
+const Instruction* enter(Warp& warp, const Instruction& instruction, const Routine& callee, const CallDetails& details) {
   uint32_t caller_base = warp.frame->local_base;
   const Instruction* next = warp.call(instruction, callee);
   if (next == nullptr) return nullptr;
   for (size_t i = 0; i < details.arguments.size(); ++i)
-    copy_parameter(warp, warp.frame->local_base + callee.parameters[i].offset,
-                   caller_base + details.arguments[i].offset, details.arguments[i].bytes);
+    copy_parameter(warp, warp.frame->local_base + callee.parameters[i].offset, caller_base + details.arguments[i].offset,
+                   details.arguments[i].bytes);
   return next;
 }
 
@@ -100,17 +91,13 @@ const Instruction* run_call_indirect(Warp& warp, const Instruction& instruction,
 
   const auto& routines = warp.launch->program->routines;
   uint64_t index = (chosen - window_base(Window::code)) / function_address_step;
-  if (chosen % function_address_step != 0 || index >= routines.size() ||
-      routines[index]->is_kernel || routines[index]->code.empty())
-    return warp.raise(FaultKind::invalid_pc, instruction, leader,
-                      "call of an address that is no function");
+  if (chosen % function_address_step != 0 || index >= routines.size() || routines[index]->is_kernel || routines[index]->code.empty())
+    return warp.raise(FaultKind::invalid_pc, instruction, leader, "call of an address that is no function");
   const Routine& callee = *routines[index];
   if (!callee.unsupported.empty())
-    return warp.raise(FaultKind::illegal_instruction, instruction, leader,
-                      "call of " + callee.name + ": " + callee.unsupported);
+    return warp.raise(FaultKind::illegal_instruction, instruction, leader, "call of " + callee.name + ": " + callee.unsupported);
   if (!matches(details.arguments, callee.parameters) || !matches(details.returns, callee.returns))
-    return warp.raise(FaultKind::launch_failure, instruction, leader,
-                      "call of " + callee.name + " with parameters of other sizes");
+    return warp.raise(FaultKind::launch_failure, instruction, leader, "call of " + callee.name + " with parameters of other sizes");
   if (others != 0) warp.diverge(others, &instruction, nullptr, &instruction + 1);
   return enter(warp, instruction, callee, details);
 }
@@ -121,8 +108,8 @@ const Instruction* run_return(Warp& warp, const Instruction&, LaneMask) {
   const Instruction* next = warp.return_from_call();
   auto& details = *static_cast<const CallDetails*>(next[-1].details);
   for (size_t i = 0; i < details.returns.size(); ++i)
-    copy_parameter(warp, warp.frame->local_base + details.returns[i].offset,
-                   callee_base + callee.returns[i].offset, details.returns[i].bytes);
+    copy_parameter(warp, warp.frame->local_base + details.returns[i].offset, callee_base + callee.returns[i].offset,
+                   details.returns[i].bytes);
   return next;
 }
 
@@ -135,8 +122,7 @@ T argument(Warp& warp, const CallDetails& details, size_t index, int lane) {
   std::byte bytes[sizeof(T)] = {};
   if (index < details.arguments.size()) {
     uint32_t from = warp.frame->local_base + details.arguments[index].offset;
-    for (uint32_t i = 0; i < sizeof(T) && i < details.arguments[index].bytes; ++i)
-      bytes[i] = warp.local[local_position(from + i, lane)];
+    for (uint32_t i = 0; i < sizeof(T) && i < details.arguments[index].bytes; ++i) bytes[i] = warp.local[local_position(from + i, lane)];
   }
   std::memcpy(&value, bytes, sizeof value);
   return value;
@@ -148,8 +134,7 @@ void give_back(Warp& warp, const CallDetails& details, int lane, T value) {
   std::byte bytes[sizeof(T)];
   std::memcpy(bytes, &value, sizeof value);
   uint32_t to = warp.frame->local_base + details.returns[0].offset;
-  for (uint32_t i = 0; i < sizeof(T) && i < details.returns[0].bytes; ++i)
-    warp.local[local_position(to + i, lane)] = bytes[i];
+  for (uint32_t i = 0; i < sizeof(T) && i < details.returns[0].bytes; ++i) warp.local[local_position(to + i, lane)] = bytes[i];
 }
 
 /// Reads a string of the program; false after raising a fault.
@@ -169,8 +154,7 @@ const Instruction* run_print(Warp& warp, const Instruction& instruction, LaneMas
   for (LaneMask rest = lanes; rest != 0; rest &= rest - 1) {
     int lane = first_lane(rest);
     std::string format;
-    if (!read_string(warp, instruction, lane, argument<uint64_t>(warp, details, 0, lane), format))
-      return nullptr;
+    if (!read_string(warp, instruction, lane, argument<uint64_t>(warp, details, 0, lane), format)) return nullptr;
     PrintArguments source(warp, instruction, lane, argument<uint64_t>(warp, details, 1, lane));
     std::string text;
     int count = format_print(format, source, text);
@@ -186,8 +170,7 @@ const Instruction* run_assert_fail(Warp& warp, const Instruction& instruction, L
   auto& details = *static_cast<const CallDetails*>(instruction.details);
   int lane = first_lane(lanes);
   std::string expression, file, function;
-  if (!read_string(warp, instruction, lane, argument<uint64_t>(warp, details, 0, lane),
-                   expression) ||
+  if (!read_string(warp, instruction, lane, argument<uint64_t>(warp, details, 0, lane), expression) ||
       !read_string(warp, instruction, lane, argument<uint64_t>(warp, details, 1, lane), file) ||
       !read_string(warp, instruction, lane, argument<uint64_t>(warp, details, 3, lane), function))
     return nullptr;
@@ -195,11 +178,9 @@ const Instruction* run_assert_fail(Warp& warp, const Instruction& instruction, L
   for_each_lane(lanes, [&](int failed) {
     ThreadDimensions thread = Block::thread_index(*warp.launch, warp.index * warp_size + failed);
     char where[160];
-    std::snprintf(where, sizeof where, "block: [%u,%u,%u], thread: [%u,%u,%u]", block.x, block.y,
-                  block.z, thread.x, thread.y, thread.z);
-    warp.launch->services->report_assertion(
-        file + ":" + std::to_string(argument<uint32_t>(warp, details, 2, lane)) + ": " + function +
-        ": " + where + " Assertion `" + expression + "` failed.\n");
+    std::snprintf(where, sizeof where, "block: [%u,%u,%u], thread: [%u,%u,%u]", block.x, block.y, block.z, thread.x, thread.y, thread.z);
+    warp.launch->services->report_assertion(file + ":" + std::to_string(argument<uint32_t>(warp, details, 2, lane)) + ": " + function +
+                                            ": " + where + " Assertion `" + expression + "` failed.\n");
   });
   return warp.raise(FaultKind::assertion, instruction, lane, "assertion failed");
 }
@@ -219,8 +200,7 @@ const Instruction* run_release(Warp& warp, const Instruction& instruction, LaneM
     int lane = first_lane(rest);
     uint64_t address = argument<uint64_t>(warp, details, 0, lane);
     if (address != 0 && !warp.launch->services->release(address))
-      return warp.raise(FaultKind::illegal_address, instruction, lane,
-                        "free of an address that malloc did not give");
+      return warp.raise(FaultKind::illegal_address, instruction, lane, "free of an address that malloc did not give");
   }
   return &instruction + 1;
 }
@@ -232,9 +212,7 @@ const Instruction* run_barrier(Warp& warp, const Instruction& instruction, LaneM
   int leader = first_lane(lanes);
   uint32_t id = warp.lanes<uint32_t>(instruction.operands[1])[leader];
   uint32_t expected = warp.lanes<uint32_t>(instruction.operands[2])[leader];
-  if (id >= Block::barrier_count)
-    return warp.raise(FaultKind::illegal_instruction, instruction, leader,
-                      "barrier number beyond 15");
+  if (id >= Block::barrier_count) return warp.raise(FaultKind::illegal_instruction, instruction, leader, "barrier number beyond 15");
   if (expected % warp_size != 0)
     return warp.raise(FaultKind::illegal_instruction, instruction, leader,
                       "barrier for a thread count that is no multiple of the warp size");
@@ -294,15 +272,13 @@ const Instruction* run_shared_rank(Warp& warp, const Instruction& instruction, L
 // ---- time ----
 
 uint64_t global_timer_ns() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::system_clock::now().time_since_epoch())
-                                   .count());
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
 uint64_t clock_cycles() {
   auto now = std::chrono::steady_clock::now().time_since_epoch();
-  auto ns =
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  auto ns = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
   return ns * clock_mhz / 1000;
 }
 
@@ -319,21 +295,15 @@ const Instruction* run_read_counter(Warp& warp, const Instruction& instruction, 
   return &instruction + 1;
 }
 
-const Instruction* run_nanosleep(Warp& warp, const Instruction& instruction, LaneMask) {
-  return warp.sleep(&instruction + 1);
-}
+const Instruction* run_nanosleep(Warp& warp, const Instruction& instruction, LaneMask) { return warp.sleep(&instruction + 1); }
 
 template <class T>
 Handler read_counter_of(Counter counter) {
   switch (counter) {
-    case Counter::clock:
-      return &run_read_counter<T, Counter::clock>;
-    case Counter::clock_high:
-      return &run_read_counter<T, Counter::clock_high>;
-    case Counter::global_timer:
-      return &run_read_counter<T, Counter::global_timer>;
-    case Counter::global_timer_high:
-      return &run_read_counter<T, Counter::global_timer_high>;
+    case Counter::clock: return &run_read_counter<T, Counter::clock>;
+    case Counter::clock_high: return &run_read_counter<T, Counter::clock_high>;
+    case Counter::global_timer: return &run_read_counter<T, Counter::global_timer>;
+    case Counter::global_timer_high: return &run_read_counter<T, Counter::global_timer_high>;
   }
   return nullptr;
 }
@@ -352,14 +322,10 @@ Handler return_from_call() { return &run_return; }
 
 Handler call_system(SystemFunction function) {
   switch (function) {
-    case SystemFunction::print:
-      return &run_print;
-    case SystemFunction::assert_fail:
-      return &run_assert_fail;
-    case SystemFunction::allocate:
-      return &run_allocate;
-    case SystemFunction::release:
-      return &run_release;
+    case SystemFunction::print: return &run_print;
+    case SystemFunction::assert_fail: return &run_assert_fail;
+    case SystemFunction::allocate: return &run_allocate;
+    case SystemFunction::release: return &run_release;
   }
   return nullptr;
 }
@@ -367,14 +333,8 @@ Handler call_system(SystemFunction function) {
 Handler barrier() { return &run_barrier; }
 Handler cluster_arrive() { return &run_cluster_arrive; }
 Handler cluster_wait() { return &run_cluster_wait; }
-Handler map_shared(uint32_t bytes) {
-  return bytes == 4 ? &run_map_shared<uint32_t> : bytes == 8 ? &run_map_shared<uint64_t> : nullptr;
-}
-Handler shared_rank(uint32_t bytes) {
-  return bytes == 4   ? &run_shared_rank<uint32_t>
-         : bytes == 8 ? &run_shared_rank<uint64_t>
-                      : nullptr;
-}
+Handler map_shared(uint32_t bytes) { return bytes == 4 ? &run_map_shared<uint32_t> : bytes == 8 ? &run_map_shared<uint64_t> : nullptr; }
+Handler shared_rank(uint32_t bytes) { return bytes == 4 ? &run_shared_rank<uint32_t> : bytes == 8 ? &run_shared_rank<uint64_t> : nullptr; }
 Handler nanosleep() { return &run_nanosleep; }
 Handler read_counter(Counter counter, uint32_t bytes) {
   if (bytes == 4) return read_counter_of<uint32_t>(counter);

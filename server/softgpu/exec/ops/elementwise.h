@@ -57,8 +57,7 @@ inline LaneMask pack_flags(const uint8_t* flags) {
 }
 
 inline LaneMask pack_all_flags(const uint8_t* flags) {
-  return pack_flags(flags) | pack_flags(flags + 8) << 8 | pack_flags(flags + 16) << 16 |
-         pack_flags(flags + 24) << 24;
+  return pack_flags(flags) | pack_flags(flags + 8) << 8 | pack_flags(flags + 16) << 16 | pack_flags(flags + 24) << 24;
 }
 
 /// Sets the rounding of the host's floating-point unit for its lifetime. The barriers keep the
@@ -67,10 +66,8 @@ template <Rounding rounding>
 class RoundingScope {
  public:
   RoundingScope() : saved_(_mm_getcsr()) {
-    constexpr unsigned modes[] = {_MM_ROUND_NEAREST, _MM_ROUND_TOWARD_ZERO, _MM_ROUND_DOWN,
-                                  _MM_ROUND_UP};
-    _mm_setcsr((saved_ & ~static_cast<unsigned>(_MM_ROUND_MASK)) |
-               modes[static_cast<int>(rounding)]);
+    constexpr unsigned modes[] = {_MM_ROUND_NEAREST, _MM_ROUND_TOWARD_ZERO, _MM_ROUND_DOWN, _MM_ROUND_UP};
+    _mm_setcsr((saved_ & ~static_cast<unsigned>(_MM_ROUND_MASK)) | modes[static_cast<int>(rounding)]);
     asm volatile("" ::: "memory");
   }
   ~RoundingScope() {
@@ -96,8 +93,7 @@ struct Signature<D (*)(S...)> {
 };
 
 /// An operation with its signature taken apart.
-template <class Op, Rounding rounding,
-          class Sources = typename Signature<decltype(&Op::apply)>::Sources,
+template <class Op, Rounding rounding, class Sources = typename Signature<decltype(&Op::apply)>::Sources,
           class Indices = std::make_index_sequence<std::tuple_size_v<Sources>>>
 struct Elementwise;
 
@@ -105,50 +101,41 @@ template <class Op, Rounding rounding, class... S, size_t... I>
 struct Elementwise<Op, rounding, std::tuple<S...>, std::index_sequence<I...>> {
   using D = typename Signature<decltype(&Op::apply)>::Result;
 
-  static const Instruction* lane_by_lane(Warp& warp, const Instruction& instruction,
-                                         LaneMask lanes) {
+  static const Instruction* lane_by_lane(Warp& warp, const Instruction& instruction, LaneMask lanes) {
     std::tuple<Source<S>...> sources{Source<S>(warp, instruction.operands[I + 1])...};
     [[maybe_unused]] RoundingScope<rounding> scope;
     if constexpr (std::is_same_v<D, bool>) {
       LaneMask result = 0;
-      for_each_lane(lanes, [&](int lane) {
-        result |= LaneMask{Op::apply(std::get<I>(sources)[lane]...)} << lane;
-      });
+      for_each_lane(lanes, [&](int lane) { result |= LaneMask{Op::apply(std::get<I>(sources)[lane]...)} << lane; });
       warp.set_predicate(instruction.operands[0], lanes, result);
     } else {
       D* result = warp.lanes<D>(instruction.operands[0]);
-      for_each_lane(lanes,
-                    [&](int lane) { result[lane] = Op::apply(std::get<I>(sources)[lane]...); });
+      for_each_lane(lanes, [&](int lane) { result[lane] = Op::apply(std::get<I>(sources)[lane]...); });
     }
     return &instruction + 1;
   }
 
-  [[gnu::target("avx2,fma,bmi,bmi2,lzcnt,popcnt")]] static const Instruction* vector_loop(
-      Warp& warp, const Instruction& instruction, LaneMask lanes) {
+  [[gnu::target("avx2,fma,bmi,bmi2,lzcnt,popcnt")]] static const Instruction* vector_loop(Warp& warp, const Instruction& instruction,
+                                                                                          LaneMask lanes) {
     std::tuple<Source<S>...> sources{Source<S>(warp, instruction.operands[I + 1])...};
     [[maybe_unused]] RoundingScope<rounding> scope;
     if constexpr (std::is_same_v<D, bool>) {
       alignas(32) uint8_t flags[warp_size];
       if (warp.fills(lanes)) {
 #pragma GCC ivdep
-        for (int lane = 0; lane < warp_size; ++lane)
-          flags[lane] = Op::apply(std::get<I>(sources)[lane]...);
+        for (int lane = 0; lane < warp_size; ++lane) flags[lane] = Op::apply(std::get<I>(sources)[lane]...);
       } else {
-        for (int lane = 0; lane < warp_size; ++lane)
-          flags[lane] = has_lane(lanes, lane) ? Op::apply(std::get<I>(sources)[lane]...) : false;
+        for (int lane = 0; lane < warp_size; ++lane) flags[lane] = has_lane(lanes, lane) ? Op::apply(std::get<I>(sources)[lane]...) : false;
       }
       warp.set_predicate(instruction.operands[0], lanes, pack_all_flags(flags));
     } else {
       D* result = warp.lanes<D>(instruction.operands[0]);
       if (warp.fills(lanes)) {
 #pragma GCC ivdep
-        for (int lane = 0; lane < warp_size; ++lane)
-          result[lane] = Op::apply(std::get<I>(sources)[lane]...);
+        for (int lane = 0; lane < warp_size; ++lane) result[lane] = Op::apply(std::get<I>(sources)[lane]...);
       } else {
         for_each_lane(
-            lanes, [&](int lane) __attribute__((always_inline)) {
-              result[lane] = Op::apply(std::get<I>(sources)[lane]...);
-            });
+            lanes, [&](int lane) __attribute__((always_inline)) { result[lane] = Op::apply(std::get<I>(sources)[lane]...); });
       }
     }
     return &instruction + 1;

@@ -47,15 +47,11 @@ float result(float value) {
 
 template <bool flush, bool saturate>
 struct AddF32 {
-  static float apply(float a, float b) {
-    return result<flush, saturate>(flushed<flush>(a) + flushed<flush>(b));
-  }
+  static float apply(float a, float b) { return result<flush, saturate>(flushed<flush>(a) + flushed<flush>(b)); }
 };
 template <bool flush, bool saturate>
 struct SubtractF32 {
-  static float apply(float a, float b) {
-    return result<flush, saturate>(flushed<flush>(a) - flushed<flush>(b));
-  }
+  static float apply(float a, float b) { return result<flush, saturate>(flushed<flush>(a) - flushed<flush>(b)); }
 };
 template <bool flush, bool saturate>
 struct MultiplyF32 {
@@ -145,30 +141,26 @@ T short_result(double value) {
 template <class T, bool flush, Clamp clamp>
 struct AddShort {
   static T apply(T a, T b) {
-    return short_result<T, flush, clamp>(to_double(flushed_short<T, flush>(a)) +
-                                         to_double(flushed_short<T, flush>(b)));
+    return short_result<T, flush, clamp>(to_double(flushed_short<T, flush>(a)) + to_double(flushed_short<T, flush>(b)));
   }
 };
 template <class T, bool flush, Clamp clamp>
 struct SubtractShort {
   static T apply(T a, T b) {
-    return short_result<T, flush, clamp>(to_double(flushed_short<T, flush>(a)) -
-                                         to_double(flushed_short<T, flush>(b)));
+    return short_result<T, flush, clamp>(to_double(flushed_short<T, flush>(a)) - to_double(flushed_short<T, flush>(b)));
   }
 };
 template <class T, bool flush, Clamp clamp>
 struct MultiplyShort {
   static T apply(T a, T b) {
-    return short_result<T, flush, clamp>(to_double(flushed_short<T, flush>(a)) *
-                                         to_double(flushed_short<T, flush>(b)));
+    return short_result<T, flush, clamp>(to_double(flushed_short<T, flush>(a)) * to_double(flushed_short<T, flush>(b)));
   }
 };
 template <class T, bool flush, Clamp clamp>
 struct FmaShort {
   static T apply(T a, T b, T c) {
     double product = to_double(flushed_short<T, flush>(a)) * to_double(flushed_short<T, flush>(b));
-    return short_result<T, flush, clamp>(
-        add_to_odd(product, to_double(flushed_short<T, flush>(c))));
+    return short_result<T, flush, clamp>(add_to_odd(product, to_double(flushed_short<T, flush>(c))));
   }
 };
 
@@ -187,16 +179,13 @@ struct UnaryPair : PairOf<Op, T> {
 template <class Op, class T>
 struct BinaryPair : PairOf<Op, T> {
   using P = PairOf<Op, T>;
-  static uint32_t apply(uint32_t a, uint32_t b) {
-    return P::join(Op::apply(P::low(a), P::low(b)), Op::apply(P::high(a), P::high(b)));
-  }
+  static uint32_t apply(uint32_t a, uint32_t b) { return P::join(Op::apply(P::low(a), P::low(b)), Op::apply(P::high(a), P::high(b))); }
 };
 template <class Op, class T>
 struct TernaryPair : PairOf<Op, T> {
   using P = PairOf<Op, T>;
   static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
-    return P::join(Op::apply(P::low(a), P::low(b), P::low(c)),
-                   Op::apply(P::high(a), P::high(b), P::high(c)));
+    return P::join(Op::apply(P::low(a), P::low(b), P::low(c)), Op::apply(P::high(a), P::high(b), P::high(c)));
   }
 };
 
@@ -217,9 +206,7 @@ struct MinMaxTraits<double> {
   using Bits = uint64_t;
   static constexpr Bits sign = Bits{1} << 63;
   static bool is_nan(double v) { return v != v; }
-  static double nan_of(double v) {
-    return std::bit_cast<double>(std::bit_cast<Bits>(v) | 0x0008000000000000);
-  }
+  static double nan_of(double v) { return std::bit_cast<double>(std::bit_cast<Bits>(v) | 0x0008000000000000); }
   static double number(double v) { return v; }
 };
 template <class T>
@@ -250,8 +237,7 @@ struct MinMax {
       b = std::bit_cast<T>(static_cast<Bits>(b_bits & ~Traits::sign));
     }
     bool is_a_nan = Traits::is_nan(a), is_b_nan = Traits::is_nan(b);
-    if ((is_a_nan && is_b_nan) || (propagate_nan && (is_a_nan || is_b_nan)))
-      return Traits::nan_of(b);
+    if ((is_a_nan && is_b_nan) || (propagate_nan && (is_a_nan || is_b_nan))) return Traits::nan_of(b);
     T chosen;
     if (is_a_nan || is_b_nan) {
       chosen = is_a_nan ? b : a;
@@ -267,8 +253,7 @@ struct MinMax {
 template <bool is_max, bool propagate_nan, bool sign_xor_abs>
 struct MinMaxFlush {
   static float apply(float a, float b) {
-    return MinMax<float, is_max, propagate_nan, sign_xor_abs>::apply(flushed<true>(a),
-                                                                     flushed<true>(b));
+    return MinMax<float, is_max, propagate_nan, sign_xor_abs>::apply(flushed<true>(a), flushed<true>(b));
   }
 };
 
@@ -316,9 +301,7 @@ struct FlushThen {
 };
 template <class Bits, Bits sign>
 struct CopySign {
-  static Bits apply(Bits sign_of, Bits value) {
-    return (sign_of & sign) | (value & static_cast<Bits>(~sign));
-  }
+  static Bits apply(Bits sign_of, Bits value) { return (sign_of & sign) | (value & static_cast<Bits>(~sign)); }
 };
 
 template <class T, FloatClass property>
@@ -326,18 +309,12 @@ struct TestProperty {
   static bool apply(T value) {
     int kind = std::fpclassify(value);
     switch (property) {
-      case FloatClass::finite:
-        return kind != FP_NAN && kind != FP_INFINITE;
-      case FloatClass::infinite:
-        return kind == FP_INFINITE;
-      case FloatClass::number:
-        return kind != FP_NAN;
-      case FloatClass::not_a_number:
-        return kind == FP_NAN;
-      case FloatClass::normal:
-        return kind == FP_NORMAL || kind == FP_ZERO;
-      case FloatClass::subnormal:
-        return kind == FP_SUBNORMAL;
+      case FloatClass::finite: return kind != FP_NAN && kind != FP_INFINITE;
+      case FloatClass::infinite: return kind == FP_INFINITE;
+      case FloatClass::number: return kind != FP_NAN;
+      case FloatClass::not_a_number: return kind == FP_NAN;
+      case FloatClass::normal: return kind == FP_NORMAL || kind == FP_ZERO;
+      case FloatClass::subnormal: return kind == FP_SUBNORMAL;
     }
     return false;
   }
@@ -356,33 +333,22 @@ double fraction_of_turn(double angle) {
 template <Approximation function, class T>
 T evaluate(T a) {
   switch (function) {
-    case Approximation::reciprocal:
-      return static_cast<T>(1.0 / static_cast<double>(a));
-    case Approximation::reciprocal_sqrt:
-      return static_cast<T>(1.0 / std::sqrt(static_cast<double>(a)));
-    case Approximation::square_root:
-      return std::sqrt(a);
-    case Approximation::sine:
-      return static_cast<T>(std::sin(fraction_of_turn(a)));
-    case Approximation::cosine:
-      return static_cast<T>(std::cos(fraction_of_turn(a)));
-    case Approximation::log2:
-      return std::log2(a);
-    case Approximation::exp2:
-      return std::exp2(a);
-    case Approximation::tanh:
-      return std::tanh(a);
-    case Approximation::divide:
-      break;
+    case Approximation::reciprocal: return static_cast<T>(1.0 / static_cast<double>(a));
+    case Approximation::reciprocal_sqrt: return static_cast<T>(1.0 / std::sqrt(static_cast<double>(a)));
+    case Approximation::square_root: return std::sqrt(a);
+    case Approximation::sine: return static_cast<T>(std::sin(fraction_of_turn(a)));
+    case Approximation::cosine: return static_cast<T>(std::cos(fraction_of_turn(a)));
+    case Approximation::log2: return std::log2(a);
+    case Approximation::exp2: return std::exp2(a);
+    case Approximation::tanh: return std::tanh(a);
+    case Approximation::divide: break;
   }
   return 0;
 }
 
 template <Approximation function, bool flush>
 struct ApproximateF32 {
-  static float apply(float a) {
-    return result<flush, false>(evaluate<function>(flushed<flush>(a)));
-  }
+  static float apply(float a) { return result<flush, false>(evaluate<function>(flushed<flush>(a))); }
 };
 template <bool flush>
 struct ApproximateDivideF32 {
@@ -421,10 +387,7 @@ struct ReciprocalSquareRootF64 {
 
 template <class T, Approximation function, bool flush>
 struct ApproximateShort {
-  static T apply(T a) {
-    return flushed_short<T, flush>(
-        round_to<T>(evaluate<function>(to_double(flushed_short<T, flush>(a)))));
-  }
+  static T apply(T a) { return flushed_short<T, flush>(round_to<T>(evaluate<function>(to_double(flushed_short<T, flush>(a))))); }
 };
 
 // ---- choosing ----
@@ -437,20 +400,14 @@ Handler f32_with_rounding(const FloatForm& form) {
   auto choose = [&]<Rounding rounding>() -> Handler {
     if constexpr (saturates)
       if (form.saturate)
-        return form.flush ? scalar_elementwise<Op<true, true>, rounding>()
-                          : scalar_elementwise<Op<false, true>, rounding>();
-    return form.flush ? scalar_elementwise<Op<true, false>, rounding>()
-                      : scalar_elementwise<Op<false, false>, rounding>();
+        return form.flush ? scalar_elementwise<Op<true, true>, rounding>() : scalar_elementwise<Op<false, true>, rounding>();
+    return form.flush ? scalar_elementwise<Op<true, false>, rounding>() : scalar_elementwise<Op<false, false>, rounding>();
   };
   switch (form.rounding) {
-    case Rounding::nearest_even:
-      return choose.template operator()<Rounding::nearest_even>();
-    case Rounding::toward_zero:
-      return choose.template operator()<Rounding::toward_zero>();
-    case Rounding::down:
-      return choose.template operator()<Rounding::down>();
-    case Rounding::up:
-      return choose.template operator()<Rounding::up>();
+    case Rounding::nearest_even: return choose.template operator()<Rounding::nearest_even>();
+    case Rounding::toward_zero: return choose.template operator()<Rounding::toward_zero>();
+    case Rounding::down: return choose.template operator()<Rounding::down>();
+    case Rounding::up: return choose.template operator()<Rounding::up>();
   }
   return nullptr;
 }
@@ -459,24 +416,18 @@ template <class Op>
 Handler f64_with_rounding(const FloatForm& form) {
   if (form.flush || form.saturate || form.relu) return nullptr;
   switch (form.rounding) {
-    case Rounding::nearest_even:
-      return elementwise<Op>();
-    case Rounding::toward_zero:
-      return scalar_elementwise<Op, Rounding::toward_zero>();
-    case Rounding::down:
-      return scalar_elementwise<Op, Rounding::down>();
-    case Rounding::up:
-      return scalar_elementwise<Op, Rounding::up>();
+    case Rounding::nearest_even: return elementwise<Op>();
+    case Rounding::toward_zero: return scalar_elementwise<Op, Rounding::toward_zero>();
+    case Rounding::down: return scalar_elementwise<Op, Rounding::down>();
+    case Rounding::up: return scalar_elementwise<Op, Rounding::up>();
   }
   return nullptr;
 }
 
-template <template <class, bool, Clamp> class Op, template <class, class> class Pair, class T,
-          bool flush, Clamp clamp>
+template <template <class, bool, Clamp> class Op, template <class, class> class Pair, class T, bool flush, Clamp clamp>
 Handler single_or_pair(bool is_pair) {
   using Single = Op<T, flush, clamp>;
-  if constexpr (flush || clamp != Clamp::none)
-    return is_pair ? scalar_elementwise<Pair<Single, T>>() : scalar_elementwise<Single>();
+  if constexpr (flush || clamp != Clamp::none) return is_pair ? scalar_elementwise<Pair<Single, T>>() : scalar_elementwise<Single>();
   return is_pair ? elementwise<Pair<Single, T>>() : elementwise<Single>();
 }
 
@@ -503,8 +454,7 @@ Handler short_float(const FloatForm& form) {
   return nullptr;
 }
 
-template <template <bool, bool> class F32, class F64, template <class, bool, Clamp> class Short,
-          template <class, class> class Pair>
+template <template <bool, bool> class F32, class F64, template <class, bool, Clamp> class Short, template <class, class> class Pair>
 Handler arithmetic(const FloatForm& form) {
   if (form.type == Type::f32) return form.relu ? nullptr : f32_with_rounding<F32, true>(form);
   if (form.type == Type::f64) return f64_with_rounding<F64>(form);
@@ -529,31 +479,22 @@ Handler min_max_flush(const MinMaxForm& form) {
   if (form.propagate_nan)
     return form.sign_xor_abs ? scalar_elementwise<MinMaxFlush<is_max, true, true>>()
                              : scalar_elementwise<MinMaxFlush<is_max, true, false>>();
-  return form.sign_xor_abs ? scalar_elementwise<MinMaxFlush<is_max, false, true>>()
-                           : elementwise<MinMaxFlush<is_max, false, false>>();
+  return form.sign_xor_abs ? scalar_elementwise<MinMaxFlush<is_max, false, true>>() : elementwise<MinMaxFlush<is_max, false, false>>();
 }
 
 template <bool is_max>
 Handler min_max(const MinMaxForm& form) {
   switch (form.type) {
-    case Type::f32:
-      return form.flush ? min_max_flush<is_max>(form) : min_max_of<float, is_max, Single>(form);
+    case Type::f32: return form.flush ? min_max_flush<is_max>(form) : min_max_of<float, is_max, Single>(form);
     case Type::f64:
-      return form.flush || form.propagate_nan || form.sign_xor_abs
-                 ? nullptr
-                 : elementwise<MinMax<double, is_max, false, false>>();
+      return form.flush || form.propagate_nan || form.sign_xor_abs ? nullptr : elementwise<MinMax<double, is_max, false, false>>();
     // Flushing makes no difference to which of two numbers is larger beyond zeros, but does to
     // the result; compilers do not emit it for these types.
-    case Type::f16:
-      return form.flush ? nullptr : min_max_of<Half, is_max, Single>(form);
-    case Type::f16x2:
-      return form.flush ? nullptr : min_max_of<Half, is_max, BinaryPair>(form);
-    case Type::bf16:
-      return form.flush ? nullptr : min_max_of<Bfloat, is_max, Single>(form);
-    case Type::bf16x2:
-      return form.flush ? nullptr : min_max_of<Bfloat, is_max, BinaryPair>(form);
-    default:
-      return nullptr;
+    case Type::f16: return form.flush ? nullptr : min_max_of<Half, is_max, Single>(form);
+    case Type::f16x2: return form.flush ? nullptr : min_max_of<Half, is_max, BinaryPair>(form);
+    case Type::bf16: return form.flush ? nullptr : min_max_of<Bfloat, is_max, Single>(form);
+    case Type::bf16x2: return form.flush ? nullptr : min_max_of<Bfloat, is_max, BinaryPair>(form);
+    default: return nullptr;
   }
 }
 
@@ -561,38 +502,25 @@ template <template <class> class Op>
 Handler sign_operation(Type type, bool flush) {
   if (flush) return type == Type::f32 ? elementwise<FlushThen<Op<float>>>() : nullptr;
   switch (type) {
-    case Type::f32:
-      return elementwise<Op<float>>();
-    case Type::f64:
-      return elementwise<Op<double>>();
-    case Type::f16:
-      return elementwise<Op<Half>>();
-    case Type::bf16:
-      return elementwise<Op<Bfloat>>();
-    case Type::f16x2:
-      return elementwise<UnaryPair<Op<Half>, Half>>();
-    case Type::bf16x2:
-      return elementwise<UnaryPair<Op<Bfloat>, Bfloat>>();
-    default:
-      return nullptr;
+    case Type::f32: return elementwise<Op<float>>();
+    case Type::f64: return elementwise<Op<double>>();
+    case Type::f16: return elementwise<Op<Half>>();
+    case Type::bf16: return elementwise<Op<Bfloat>>();
+    case Type::f16x2: return elementwise<UnaryPair<Op<Half>, Half>>();
+    case Type::bf16x2: return elementwise<UnaryPair<Op<Bfloat>, Bfloat>>();
+    default: return nullptr;
   }
 }
 
 template <class T>
 Handler test_property_of(FloatClass property) {
   switch (property) {
-    case FloatClass::finite:
-      return scalar_elementwise<TestProperty<T, FloatClass::finite>>();
-    case FloatClass::infinite:
-      return scalar_elementwise<TestProperty<T, FloatClass::infinite>>();
-    case FloatClass::number:
-      return scalar_elementwise<TestProperty<T, FloatClass::number>>();
-    case FloatClass::not_a_number:
-      return scalar_elementwise<TestProperty<T, FloatClass::not_a_number>>();
-    case FloatClass::normal:
-      return scalar_elementwise<TestProperty<T, FloatClass::normal>>();
-    case FloatClass::subnormal:
-      return scalar_elementwise<TestProperty<T, FloatClass::subnormal>>();
+    case FloatClass::finite: return scalar_elementwise<TestProperty<T, FloatClass::finite>>();
+    case FloatClass::infinite: return scalar_elementwise<TestProperty<T, FloatClass::infinite>>();
+    case FloatClass::number: return scalar_elementwise<TestProperty<T, FloatClass::number>>();
+    case FloatClass::not_a_number: return scalar_elementwise<TestProperty<T, FloatClass::not_a_number>>();
+    case FloatClass::normal: return scalar_elementwise<TestProperty<T, FloatClass::normal>>();
+    case FloatClass::subnormal: return scalar_elementwise<TestProperty<T, FloatClass::subnormal>>();
   }
   return nullptr;
 }
@@ -602,29 +530,21 @@ Handler approximate_short(Type type) {
   using HalfOp = ApproximateShort<Half, function, flush>;
   using BfloatOp = ApproximateShort<Bfloat, function, flush>;
   switch (type) {
-    case Type::f16:
-      return scalar_elementwise<HalfOp>();
-    case Type::f16x2:
-      return scalar_elementwise<UnaryPair<HalfOp, Half>>();
-    case Type::bf16:
-      return scalar_elementwise<BfloatOp>();
-    case Type::bf16x2:
-      return scalar_elementwise<UnaryPair<BfloatOp, Bfloat>>();
-    default:
-      return nullptr;
+    case Type::f16: return scalar_elementwise<HalfOp>();
+    case Type::f16x2: return scalar_elementwise<UnaryPair<HalfOp, Half>>();
+    case Type::bf16: return scalar_elementwise<BfloatOp>();
+    case Type::bf16x2: return scalar_elementwise<UnaryPair<BfloatOp, Bfloat>>();
+    default: return nullptr;
   }
 }
 
 template <Approximation function>
 Handler approximate_f32(bool flush) {
-  constexpr bool has_vectors = function == Approximation::reciprocal ||
-                               function == Approximation::reciprocal_sqrt ||
-                               function == Approximation::square_root;
+  constexpr bool has_vectors =
+      function == Approximation::reciprocal || function == Approximation::reciprocal_sqrt || function == Approximation::square_root;
   if constexpr (!has_vectors)
-    return flush ? scalar_elementwise<ApproximateF32<function, true>>()
-                 : scalar_elementwise<ApproximateF32<function, false>>();
-  return flush ? elementwise<ApproximateF32<function, true>>()
-               : elementwise<ApproximateF32<function, false>>();
+    return flush ? scalar_elementwise<ApproximateF32<function, true>>() : scalar_elementwise<ApproximateF32<function, false>>();
+  return flush ? elementwise<ApproximateF32<function, true>>() : elementwise<ApproximateF32<function, false>>();
 }
 
 template <Approximation function>
@@ -638,24 +558,15 @@ Handler approximate_f32_or_f64(Type type, bool flush) {
   if (type == Type::f32) return approximate_f32<function>(flush);
   if (type != Type::f64) return nullptr;
   if (flush) return scalar_elementwise<ApproximateF64<function, true>>();
-  return function == Approximation::reciprocal_sqrt ? elementwise<ReciprocalSquareRootF64>()
-                                                    : nullptr;
+  return function == Approximation::reciprocal_sqrt ? elementwise<ReciprocalSquareRootF64>() : nullptr;
 }
 
 }  // namespace
 
-Handler float_add(const FloatForm& form) {
-  return arithmetic<AddF32, AddF64, AddShort, BinaryPair>(form);
-}
-Handler float_subtract(const FloatForm& form) {
-  return arithmetic<SubtractF32, SubtractF64, SubtractShort, BinaryPair>(form);
-}
-Handler float_multiply(const FloatForm& form) {
-  return arithmetic<MultiplyF32, MultiplyF64, MultiplyShort, BinaryPair>(form);
-}
-Handler float_fma(const FloatForm& form) {
-  return arithmetic<FmaF32, FmaF64, FmaShort, TernaryPair>(form);
-}
+Handler float_add(const FloatForm& form) { return arithmetic<AddF32, AddF64, AddShort, BinaryPair>(form); }
+Handler float_subtract(const FloatForm& form) { return arithmetic<SubtractF32, SubtractF64, SubtractShort, BinaryPair>(form); }
+Handler float_multiply(const FloatForm& form) { return arithmetic<MultiplyF32, MultiplyF64, MultiplyShort, BinaryPair>(form); }
+Handler float_fma(const FloatForm& form) { return arithmetic<FmaF32, FmaF64, FmaShort, TernaryPair>(form); }
 
 Handler float_divide(const FloatForm& form) {
   if (form.saturate || form.relu) return nullptr;
@@ -673,9 +584,7 @@ Handler float_reciprocal(const FloatForm& form) {
   return form.type == Type::f64 ? f64_with_rounding<ReciprocalF64>(form) : nullptr;
 }
 
-Handler float_min_max(const MinMaxForm& form) {
-  return form.is_max ? min_max<true>(form) : min_max<false>(form);
-}
+Handler float_min_max(const MinMaxForm& form) { return form.is_max ? min_max<true>(form) : min_max<false>(form); }
 
 Handler float_negate(Type type, bool flush) { return sign_operation<Negate>(type, flush); }
 Handler float_absolute(Type type, bool flush) { return sign_operation<Absolute>(type, flush); }
@@ -692,26 +601,17 @@ Handler test_property(FloatClass property, Type type) {
 
 Handler approximate(Approximation function, Type type, bool flush) {
   switch (function) {
-    case Approximation::reciprocal:
-      return approximate_f32_or_f64<Approximation::reciprocal>(type, flush);
-    case Approximation::reciprocal_sqrt:
-      return approximate_f32_or_f64<Approximation::reciprocal_sqrt>(type, flush);
-    case Approximation::square_root:
-      return type == Type::f32 ? approximate_f32<Approximation::square_root>(flush) : nullptr;
+    case Approximation::reciprocal: return approximate_f32_or_f64<Approximation::reciprocal>(type, flush);
+    case Approximation::reciprocal_sqrt: return approximate_f32_or_f64<Approximation::reciprocal_sqrt>(type, flush);
+    case Approximation::square_root: return type == Type::f32 ? approximate_f32<Approximation::square_root>(flush) : nullptr;
     case Approximation::divide:
       if (type != Type::f32) return nullptr;
-      return flush ? elementwise<ApproximateDivideF32<true>>()
-                   : elementwise<ApproximateDivideF32<false>>();
-    case Approximation::sine:
-      return type == Type::f32 ? approximate_f32<Approximation::sine>(flush) : nullptr;
-    case Approximation::cosine:
-      return type == Type::f32 ? approximate_f32<Approximation::cosine>(flush) : nullptr;
-    case Approximation::log2:
-      return type == Type::f32 ? approximate_f32<Approximation::log2>(flush) : nullptr;
-    case Approximation::exp2:
-      return approximate_f32_or_short<Approximation::exp2>(type, flush);
-    case Approximation::tanh:
-      return approximate_f32_or_short<Approximation::tanh>(type, flush);
+      return flush ? elementwise<ApproximateDivideF32<true>>() : elementwise<ApproximateDivideF32<false>>();
+    case Approximation::sine: return type == Type::f32 ? approximate_f32<Approximation::sine>(flush) : nullptr;
+    case Approximation::cosine: return type == Type::f32 ? approximate_f32<Approximation::cosine>(flush) : nullptr;
+    case Approximation::log2: return type == Type::f32 ? approximate_f32<Approximation::log2>(flush) : nullptr;
+    case Approximation::exp2: return approximate_f32_or_short<Approximation::exp2>(type, flush);
+    case Approximation::tanh: return approximate_f32_or_short<Approximation::tanh>(type, flush);
   }
   return nullptr;
 }

@@ -45,17 +45,7 @@ Handler test_property(FloatClass property, Type type);
 
 /// Instructions with .approx. Results are the correctly rounded ones or close to them, well within
 /// the errors that the PTX ISA allows.
-enum class Approximation {
-  reciprocal,
-  reciprocal_sqrt,
-  square_root,
-  divide,
-  sine,
-  cosine,
-  log2,
-  exp2,
-  tanh
-};
+enum class Approximation { reciprocal, reciprocal_sqrt, square_root, divide, sine, cosine, log2, exp2, tanh };
 Handler approximate(Approximation function, Type type, bool flush);
 
 }  // namespace fargpu::softgpu::ops

@@ -54,14 +54,12 @@ T wrap_sub(T a, T b) {
 template <class T>
 T wrap_mul(T a, T b) {
   using Wide = std::common_type_t<Unsigned<T>, uint32_t>;
-  return static_cast<T>(static_cast<Wide>(static_cast<Unsigned<T>>(a)) *
-                        static_cast<Wide>(static_cast<Unsigned<T>>(b)));
+  return static_cast<T>(static_cast<Wide>(static_cast<Unsigned<T>>(a)) * static_cast<Wide>(static_cast<Unsigned<T>>(b)));
 }
 
 template <class T, class Wide>
 T clamp_to(Wide value) {
-  return static_cast<T>(
-      std::clamp<Wide>(value, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+  return static_cast<T>(std::clamp<Wide>(value, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
 }
 
 template <class T>
@@ -105,9 +103,7 @@ struct MultiplyAddHi {
   static T apply(T a, T b, T c) { return wrap_add(multiply_high(a, b), c); }
 };
 struct MultiplyAddHiSaturate {
-  static int32_t apply(int32_t a, int32_t b, int32_t c) {
-    return clamp_to<int32_t>(int64_t{multiply_high(a, b)} + c);
-  }
+  static int32_t apply(int32_t a, int32_t b, int32_t c) { return clamp_to<int32_t>(int64_t{multiply_high(a, b)} + c); }
 };
 template <class T>
 struct MultiplyAddWide {
@@ -140,9 +136,7 @@ struct MultiplyAdd24Hi {
   static T apply(T a, T b, T c) { return wrap_add(Multiply24Hi<T>::apply(a, b), c); }
 };
 struct MultiplyAdd24HiSaturate {
-  static int32_t apply(int32_t a, int32_t b, int32_t c) {
-    return clamp_to<int32_t>(int64_t{Multiply24Hi<int32_t>::apply(a, b)} + c);
-  }
+  static int32_t apply(int32_t a, int32_t b, int32_t c) { return clamp_to<int32_t>(int64_t{Multiply24Hi<int32_t>::apply(a, b)} + c); }
 };
 
 template <class T>
@@ -206,8 +200,7 @@ struct Paired {
 template <class A, class B>
 struct DotProduct4 {
   static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
-    for (int i = 0; i < 32; i += 8)
-      c += static_cast<uint32_t>(int32_t{static_cast<A>(a >> i)} * int32_t{static_cast<B>(b >> i)});
+    for (int i = 0; i < 32; i += 8) c += static_cast<uint32_t>(int32_t{static_cast<A>(a >> i)} * int32_t{static_cast<B>(b >> i)});
     return c;
   }
 };
@@ -272,10 +265,8 @@ template <class T>
 struct ShiftRight {
   static T apply(T a, uint32_t count) {
     constexpr uint32_t width = 8 * sizeof(T);
-    if constexpr (std::is_signed_v<T>)
-      return static_cast<T>(a >> (count < width ? count : width - 1));
-    else
-      return count < width ? static_cast<T>(a >> count) : T{0};
+    if constexpr (std::is_signed_v<T>) return static_cast<T>(a >> (count < width ? count : width - 1));
+    else return count < width ? static_cast<T>(a >> count) : T{0};
   }
 };
 
@@ -367,8 +358,7 @@ template <class T>
 struct ReverseBits {
   static T apply(T a) {
     T result = 0;
-    for (uint32_t i = 0; i < 8 * sizeof(T); ++i)
-      result |= ((a >> i) & 1) << (8 * sizeof(T) - 1 - i);
+    for (uint32_t i = 0; i < 8 * sizeof(T); ++i) result |= ((a >> i) & 1) << (8 * sizeof(T) - 1 - i);
     return result;
   }
 };
@@ -406,9 +396,7 @@ struct BitMask {
   }
 };
 
-uint32_t byte_of(uint64_t bytes, uint32_t index) {
-  return static_cast<uint32_t>(bytes >> (8 * (index & 7))) & 0xff;
-}
+uint32_t byte_of(uint64_t bytes, uint32_t index) { return static_cast<uint32_t>(bytes >> (8 * (index & 7))) & 0xff; }
 
 template <PermuteMode mode>
 struct Permute {
@@ -453,14 +441,10 @@ const Instruction* run_with_carry(Warp& warp, const Instruction& instruction, La
   for_each_lane(lanes, [&](int lane) {
     Wide carry = (carry_in >> lane) & 1;
     Wide value;
-    if constexpr (op == CarryOp::add)
-      value = Wide{a[lane]} + b[lane] + carry;
-    else if constexpr (op == CarryOp::subtract)
-      value = Wide{a[lane]} + static_cast<T>(~b[lane]) + carry;
-    else if constexpr (op == CarryOp::multiply_add_lo)
-      value = Wide{wrap_mul(a[lane], b[lane])} + c[lane] + carry;
-    else
-      value = Wide{multiply_high(a[lane], b[lane])} + c[lane] + carry;
+    if constexpr (op == CarryOp::add) value = Wide{a[lane]} + b[lane] + carry;
+    else if constexpr (op == CarryOp::subtract) value = Wide{a[lane]} + static_cast<T>(~b[lane]) + carry;
+    else if constexpr (op == CarryOp::multiply_add_lo) value = Wide{wrap_mul(a[lane], b[lane])} + c[lane] + carry;
+    else value = Wide{multiply_high(a[lane], b[lane])} + c[lane] + carry;
     result[lane] = static_cast<T>(value);
     carry_out |= static_cast<LaneMask>((value >> (8 * sizeof(T))) & 1) << lane;
   });
@@ -470,8 +454,7 @@ const Instruction* run_with_carry(Warp& warp, const Instruction& instruction, La
 
 /// The high part of signed products differs from that of unsigned ones.
 template <class T>
-const Instruction* run_signed_high_with_carry(Warp& warp, const Instruction& instruction,
-                                              LaneMask lanes) {
+const Instruction* run_signed_high_with_carry(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   using U = Unsigned<T>;
   T* result = warp.lanes<T>(instruction.operands[0]);
   const T* a = warp.lanes<T>(instruction.operands[2]);
@@ -498,8 +481,7 @@ const Instruction* run_lop3(Warp& warp, const Instruction& instruction, LaneMask
   for (uint32_t term = 0; term < 8; ++term) {
     if (!((instruction.immediate >> term) & 1)) continue;
     uint32_t flip_a = term & 4 ? 0 : ~0u, flip_b = term & 2 ? 0 : ~0u, flip_c = term & 1 ? 0 : ~0u;
-    for (int lane = 0; lane < warp_size; ++lane)
-      value.lane[lane] |= (a[lane] ^ flip_a) & (b[lane] ^ flip_b) & (c[lane] ^ flip_c);
+    for (int lane = 0; lane < warp_size; ++lane) value.lane[lane] |= (a[lane] ^ flip_a) & (b[lane] ^ flip_b) & (c[lane] ^ flip_c);
   }
   for_each_lane(lanes, [&](int lane) { result[lane] = value.lane[lane]; });
   return &instruction + 1;
@@ -510,20 +492,13 @@ const Instruction* run_lop3(Warp& warp, const Instruction& instruction, LaneMask
 template <template <class> class Op>
 Handler signed_or_unsigned(Type type) {
   switch (type) {
-    case Type::u16:
-      return elementwise<Op<uint16_t>>();
-    case Type::u32:
-      return elementwise<Op<uint32_t>>();
-    case Type::u64:
-      return elementwise<Op<uint64_t>>();
-    case Type::s16:
-      return elementwise<Op<int16_t>>();
-    case Type::s32:
-      return elementwise<Op<int32_t>>();
-    case Type::s64:
-      return elementwise<Op<int64_t>>();
-    default:
-      return nullptr;
+    case Type::u16: return elementwise<Op<uint16_t>>();
+    case Type::u32: return elementwise<Op<uint32_t>>();
+    case Type::u64: return elementwise<Op<uint64_t>>();
+    case Type::s16: return elementwise<Op<int16_t>>();
+    case Type::s32: return elementwise<Op<int32_t>>();
+    case Type::s64: return elementwise<Op<int64_t>>();
+    default: return nullptr;
   }
 }
 
@@ -531,104 +506,73 @@ Handler signed_or_unsigned(Type type) {
 template <template <class> class Op>
 Handler scalar_signed_or_unsigned(Type type) {
   switch (type) {
-    case Type::u16:
-      return scalar_elementwise<Op<uint16_t>>();
-    case Type::u32:
-      return scalar_elementwise<Op<uint32_t>>();
-    case Type::u64:
-      return scalar_elementwise<Op<uint64_t>>();
-    case Type::s16:
-      return scalar_elementwise<Op<int16_t>>();
-    case Type::s32:
-      return scalar_elementwise<Op<int32_t>>();
-    case Type::s64:
-      return scalar_elementwise<Op<int64_t>>();
-    default:
-      return nullptr;
+    case Type::u16: return scalar_elementwise<Op<uint16_t>>();
+    case Type::u32: return scalar_elementwise<Op<uint32_t>>();
+    case Type::u64: return scalar_elementwise<Op<uint64_t>>();
+    case Type::s16: return scalar_elementwise<Op<int16_t>>();
+    case Type::s32: return scalar_elementwise<Op<int32_t>>();
+    case Type::s64: return scalar_elementwise<Op<int64_t>>();
+    default: return nullptr;
   }
 }
 
 template <template <class> class Op>
 Handler narrow_signed_or_unsigned(Type type) {
   switch (type) {
-    case Type::u16:
-      return elementwise<Op<uint16_t>>();
-    case Type::u32:
-      return elementwise<Op<uint32_t>>();
-    case Type::s16:
-      return elementwise<Op<int16_t>>();
-    case Type::s32:
-      return elementwise<Op<int32_t>>();
-    default:
-      return nullptr;
+    case Type::u16: return elementwise<Op<uint16_t>>();
+    case Type::u32: return elementwise<Op<uint32_t>>();
+    case Type::s16: return elementwise<Op<int16_t>>();
+    case Type::s32: return elementwise<Op<int32_t>>();
+    default: return nullptr;
   }
 }
 
 template <template <class> class Op>
 Handler signed_only(Type type) {
   switch (type) {
-    case Type::s16:
-      return elementwise<Op<int16_t>>();
-    case Type::s32:
-      return elementwise<Op<int32_t>>();
-    case Type::s64:
-      return elementwise<Op<int64_t>>();
-    default:
-      return nullptr;
+    case Type::s16: return elementwise<Op<int16_t>>();
+    case Type::s32: return elementwise<Op<int32_t>>();
+    case Type::s64: return elementwise<Op<int64_t>>();
+    default: return nullptr;
   }
 }
 
 template <template <class> class Op>
 Handler bits_16_to_64(Type type) {
   switch (type) {
-    case Type::b16:
-      return elementwise<Op<uint16_t>>();
-    case Type::b32:
-      return elementwise<Op<uint32_t>>();
-    case Type::b64:
-      return elementwise<Op<uint64_t>>();
-    default:
-      return nullptr;
+    case Type::b16: return elementwise<Op<uint16_t>>();
+    case Type::b32: return elementwise<Op<uint32_t>>();
+    case Type::b64: return elementwise<Op<uint64_t>>();
+    default: return nullptr;
   }
 }
 
 template <template <class> class Op>
 Handler bits_32_or_64(Type type) {
   switch (type) {
-    case Type::b32:
-      return elementwise<Op<uint32_t>>();
-    case Type::b64:
-      return elementwise<Op<uint64_t>>();
-    default:
-      return nullptr;
+    case Type::b32: return elementwise<Op<uint32_t>>();
+    case Type::b64: return elementwise<Op<uint64_t>>();
+    default: return nullptr;
   }
 }
 
 template <template <class> class Op>
 Handler of_32_or_64(Type type) {
   switch (type) {
-    case Type::u32:
-      return elementwise<Op<uint32_t>>();
-    case Type::u64:
-      return elementwise<Op<uint64_t>>();
-    case Type::s32:
-      return elementwise<Op<int32_t>>();
-    case Type::s64:
-      return elementwise<Op<int64_t>>();
-    default:
-      return nullptr;
+    case Type::u32: return elementwise<Op<uint32_t>>();
+    case Type::u64: return elementwise<Op<uint64_t>>();
+    case Type::s32: return elementwise<Op<int32_t>>();
+    case Type::s64: return elementwise<Op<int64_t>>();
+    default: return nullptr;
   }
 }
 
 template <template <class> class Op>
 Handler scalar_of_32(Type type) {
   switch (type) {
-    case Type::u32:
-      return scalar_elementwise<Op<uint32_t>>();
-    case Type::s32:
-      return scalar_elementwise<Op<int32_t>>();
-    default:
-      return nullptr;
+    case Type::u32: return scalar_elementwise<Op<uint32_t>>();
+    case Type::s32: return scalar_elementwise<Op<int32_t>>();
+    default: return nullptr;
   }
 }
 
@@ -655,27 +599,19 @@ Handler subtract(Type type, bool saturate) {
 
 Handler multiply(Type type, Half half) {
   switch (half) {
-    case Half::lo:
-      return signed_or_unsigned<MultiplyLo>(type);
-    case Half::hi:
-      return signed_or_unsigned<MultiplyHi>(type);
-    case Half::wide:
-      return narrow_signed_or_unsigned<MultiplyWide>(type);
+    case Half::lo: return signed_or_unsigned<MultiplyLo>(type);
+    case Half::hi: return signed_or_unsigned<MultiplyHi>(type);
+    case Half::wide: return narrow_signed_or_unsigned<MultiplyWide>(type);
   }
   return nullptr;
 }
 
 Handler multiply_add(Type type, Half half, bool saturate) {
-  if (saturate)
-    return half == Half::hi && type == Type::s32 ? scalar_elementwise<MultiplyAddHiSaturate>()
-                                                 : nullptr;
+  if (saturate) return half == Half::hi && type == Type::s32 ? scalar_elementwise<MultiplyAddHiSaturate>() : nullptr;
   switch (half) {
-    case Half::lo:
-      return signed_or_unsigned<MultiplyAddLo>(type);
-    case Half::hi:
-      return signed_or_unsigned<MultiplyAddHi>(type);
-    case Half::wide:
-      return narrow_signed_or_unsigned<MultiplyAddWide>(type);
+    case Half::lo: return signed_or_unsigned<MultiplyAddLo>(type);
+    case Half::hi: return signed_or_unsigned<MultiplyAddHi>(type);
+    case Half::wide: return narrow_signed_or_unsigned<MultiplyAddWide>(type);
   }
   return nullptr;
 }
@@ -687,16 +623,12 @@ Handler multiply_24(Type type, Half half) {
 }
 
 Handler multiply_add_24(Type type, Half half, bool saturate) {
-  if (saturate)
-    return half == Half::hi && type == Type::s32 ? scalar_elementwise<MultiplyAdd24HiSaturate>()
-                                                 : nullptr;
+  if (saturate) return half == Half::hi && type == Type::s32 ? scalar_elementwise<MultiplyAdd24HiSaturate>() : nullptr;
   if (half == Half::lo) return scalar_of_32<MultiplyAdd24Lo>(type);
   return half == Half::hi ? scalar_of_32<MultiplyAdd24Hi>(type) : nullptr;
 }
 
-Handler sum_of_absolute_difference(Type type) {
-  return scalar_signed_or_unsigned<SumOfAbsoluteDifference>(type);
-}
+Handler sum_of_absolute_difference(Type type) { return scalar_signed_or_unsigned<SumOfAbsoluteDifference>(type); }
 Handler divide(Type type) { return scalar_signed_or_unsigned<Divide>(type); }
 Handler remainder(Type type) { return scalar_signed_or_unsigned<Remainder>(type); }
 Handler absolute(Type type) { return signed_only<Absolute>(type); }
@@ -714,28 +646,18 @@ Handler maximum(Type type, bool relu) {
 
 Handler paired_integer(PairedOp op, bool is_signed) {
   switch (op) {
-    case PairedOp::add:
-      return is_signed ? elementwise<Paired<Add, int16_t>>() : elementwise<Paired<Add, uint16_t>>();
-    case PairedOp::minimum:
-      return is_signed ? elementwise<Paired<Minimum, int16_t>>()
-                       : elementwise<Paired<Minimum, uint16_t>>();
-    case PairedOp::maximum:
-      return is_signed ? elementwise<Paired<Maximum, int16_t>>()
-                       : elementwise<Paired<Maximum, uint16_t>>();
-    case PairedOp::minimum_relu:
-      return is_signed ? scalar_elementwise<Paired<MinimumRelu, int16_t>>() : nullptr;
-    case PairedOp::maximum_relu:
-      return is_signed ? scalar_elementwise<Paired<MaximumRelu, int16_t>>() : nullptr;
+    case PairedOp::add: return is_signed ? elementwise<Paired<Add, int16_t>>() : elementwise<Paired<Add, uint16_t>>();
+    case PairedOp::minimum: return is_signed ? elementwise<Paired<Minimum, int16_t>>() : elementwise<Paired<Minimum, uint16_t>>();
+    case PairedOp::maximum: return is_signed ? elementwise<Paired<Maximum, int16_t>>() : elementwise<Paired<Maximum, uint16_t>>();
+    case PairedOp::minimum_relu: return is_signed ? scalar_elementwise<Paired<MinimumRelu, int16_t>>() : nullptr;
+    case PairedOp::maximum_relu: return is_signed ? scalar_elementwise<Paired<MaximumRelu, int16_t>>() : nullptr;
   }
   return nullptr;
 }
 
 Handler dot_product_4(bool is_a_signed, bool is_b_signed) {
-  if (is_a_signed)
-    return is_b_signed ? elementwise<DotProduct4<int8_t, int8_t>>()
-                       : elementwise<DotProduct4<int8_t, uint8_t>>();
-  return is_b_signed ? elementwise<DotProduct4<uint8_t, int8_t>>()
-                     : elementwise<DotProduct4<uint8_t, uint8_t>>();
+  if (is_a_signed) return is_b_signed ? elementwise<DotProduct4<int8_t, int8_t>>() : elementwise<DotProduct4<int8_t, uint8_t>>();
+  return is_b_signed ? elementwise<DotProduct4<uint8_t, int8_t>>() : elementwise<DotProduct4<uint8_t, uint8_t>>();
 }
 
 template <int first_byte>
@@ -748,37 +670,29 @@ static Handler dot_product_2_from(bool is_a_signed, bool is_b_signed) {
 }
 
 Handler dot_product_2(bool is_a_signed, bool is_b_signed, Half half) {
-  return half == Half::lo ? dot_product_2_from<0>(is_a_signed, is_b_signed)
-                          : dot_product_2_from<2>(is_a_signed, is_b_signed);
+  return half == Half::lo ? dot_product_2_from<0>(is_a_signed, is_b_signed) : dot_product_2_from<2>(is_a_signed, is_b_signed);
 }
 
 Handler absolute_difference_4(bool accumulate) {
-  return accumulate ? scalar_elementwise<AbsoluteDifference4Add>()
-                    : scalar_elementwise<AbsoluteDifference4>();
+  return accumulate ? scalar_elementwise<AbsoluteDifference4Add>() : scalar_elementwise<AbsoluteDifference4>();
 }
 
 template <CarryOp op>
 static Handler with_carry_of(Type type) {
   switch (type) {
     case Type::u32:
-    case Type::s32:
-      return &run_with_carry<uint32_t, op>;
+    case Type::s32: return &run_with_carry<uint32_t, op>;
     case Type::u64:
-    case Type::s64:
-      return &run_with_carry<uint64_t, op>;
-    default:
-      return nullptr;
+    case Type::s64: return &run_with_carry<uint64_t, op>;
+    default: return nullptr;
   }
 }
 
 Handler with_carry(CarryOp op, Type type) {
   switch (op) {
-    case CarryOp::add:
-      return with_carry_of<CarryOp::add>(type);
-    case CarryOp::subtract:
-      return with_carry_of<CarryOp::subtract>(type);
-    case CarryOp::multiply_add_lo:
-      return with_carry_of<CarryOp::multiply_add_lo>(type);
+    case CarryOp::add: return with_carry_of<CarryOp::add>(type);
+    case CarryOp::subtract: return with_carry_of<CarryOp::subtract>(type);
+    case CarryOp::multiply_add_lo: return with_carry_of<CarryOp::multiply_add_lo>(type);
     case CarryOp::multiply_add_hi:
       if (type == Type::s32) return &run_signed_high_with_carry<int32_t>;
       if (type == Type::s64) return &run_signed_high_with_carry<int64_t>;
@@ -815,29 +729,18 @@ Handler find_nth_bit() { return scalar_elementwise<FindNthBit>(); }
 Handler reverse_bits(Type type) { return bits_32_or_64<ReverseBits>(type); }
 Handler count_leading_zeros(Type type) { return bits_32_or_64<CountLeadingZeros>(type); }
 Handler population_count(Type type) { return bits_32_or_64<PopulationCount>(type); }
-Handler sign_or_zero_extend(Type type, bool wrap) {
-  return wrap ? scalar_of_32<ExtendWrap>(type) : scalar_of_32<ExtendClamp>(type);
-}
-Handler bit_mask(bool wrap) {
-  return wrap ? scalar_elementwise<BitMask<true>>() : scalar_elementwise<BitMask<false>>();
-}
+Handler sign_or_zero_extend(Type type, bool wrap) { return wrap ? scalar_of_32<ExtendWrap>(type) : scalar_of_32<ExtendClamp>(type); }
+Handler bit_mask(bool wrap) { return wrap ? scalar_elementwise<BitMask<true>>() : scalar_elementwise<BitMask<false>>(); }
 
 Handler permute(PermuteMode mode) {
   switch (mode) {
-    case PermuteMode::index:
-      return elementwise<Permute<PermuteMode::index>>();
-    case PermuteMode::f4e:
-      return scalar_elementwise<Permute<PermuteMode::f4e>>();
-    case PermuteMode::b4e:
-      return scalar_elementwise<Permute<PermuteMode::b4e>>();
-    case PermuteMode::rc8:
-      return scalar_elementwise<Permute<PermuteMode::rc8>>();
-    case PermuteMode::ecl:
-      return scalar_elementwise<Permute<PermuteMode::ecl>>();
-    case PermuteMode::ecr:
-      return scalar_elementwise<Permute<PermuteMode::ecr>>();
-    case PermuteMode::rc16:
-      return scalar_elementwise<Permute<PermuteMode::rc16>>();
+    case PermuteMode::index: return elementwise<Permute<PermuteMode::index>>();
+    case PermuteMode::f4e: return scalar_elementwise<Permute<PermuteMode::f4e>>();
+    case PermuteMode::b4e: return scalar_elementwise<Permute<PermuteMode::b4e>>();
+    case PermuteMode::rc8: return scalar_elementwise<Permute<PermuteMode::rc8>>();
+    case PermuteMode::ecl: return scalar_elementwise<Permute<PermuteMode::ecl>>();
+    case PermuteMode::ecr: return scalar_elementwise<Permute<PermuteMode::ecr>>();
+    case PermuteMode::rc16: return scalar_elementwise<Permute<PermuteMode::rc16>>();
   }
   return nullptr;
 }

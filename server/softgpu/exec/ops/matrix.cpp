@@ -65,9 +65,7 @@ Place place_in_fragment(int row, int column, int columns, int per_register) {
 }
 
 uint32_t register_bits(Element element) { return std::max(32u, bits_of(element)); }
-int per_register(Element element) {
-  return static_cast<int>(register_bits(element) / bits_of(element));
-}
+int per_register(Element element) { return static_cast<int>(register_bits(element) / bits_of(element)); }
 
 uint64_t read_part(Warp& warp, OperandRef operand, Element element, int lane, int part) {
   if (element == Element::f64) return warp.lanes<uint64_t>(operand)[lane];
@@ -89,8 +87,7 @@ std::vector<uint16_t> places_of(const MultiplyForm& form, Role role, Element ele
   for (int row = 0; row < rows; ++row)
     for (int column = 0; column < columns; ++column) {
       Place place = place_in_registers(role, row, column, rows, in_register);
-      places.push_back(
-          static_cast<uint16_t>((place.reg * in_register + place.part) * warp_size + place.lane));
+      places.push_back(static_cast<uint16_t>((place.reg * in_register + place.part) * warp_size + place.lane));
     }
   return places;
 }
@@ -103,50 +100,39 @@ using Elements = std::array<Wide, elements_max>;
 
 /// Calls decode(bits) for each element, which take `width` bits of registers of Word.
 template <class Word, class Wide, class Decode>
-[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count,
-                                          int width, Elements<Wide>& elements, Decode decode) {
+[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count, int width, Elements<Wide>& elements,
+                                          Decode decode) {
   Wide* next = elements.data();
   for (int reg = 0; reg < count; ++reg) {
     const Word* bits = warp.lanes<Word>(registers[reg]);
     for (int shift = 0; shift < static_cast<int>(8 * sizeof(Word)); shift += width)
-      for (int lane = 0; lane < warp_size; ++lane)
-        *next++ = static_cast<Wide>(decode(bits[lane] >> shift));
+      for (int lane = 0; lane < warp_size; ++lane) *next++ = static_cast<Wide>(decode(bits[lane] >> shift));
   }
 }
 
 template <class Wide>
-[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count,
-                                          Element element, Elements<Wide>& elements) {
+[[gnu::always_inline]] inline void unpack(Warp& warp, const OperandRef* registers, int count, Element element, Elements<Wide>& elements) {
   auto words = [&](int width, auto decode) __attribute__((always_inline)) {
     unpack<uint32_t>(warp, registers, count, width, elements, decode);
   };
   switch (element) {
-    case Element::f16:
-      return words(16, [](uint32_t bits) { return to_float(Half{static_cast<uint16_t>(bits)}); });
-    case Element::bf16:
-      return words(16,
-                   [](uint32_t bits) { return to_double(Bfloat{static_cast<uint16_t>(bits)}); });
+    case Element::f16: return words(16, [](uint32_t bits) { return to_float(Half{static_cast<uint16_t>(bits)}); });
+    case Element::bf16: return words(16, [](uint32_t bits) { return to_double(Bfloat{static_cast<uint16_t>(bits)}); });
     case Element::tf32:
       // The low bits of the register are not looked at.
       return words(32, [](uint32_t bits) { return std::bit_cast<float>(bits & ~0x1fffu); });
-    case Element::f32:
-      return words(32, [](uint32_t bits) { return std::bit_cast<float>(bits); });
+    case Element::f32: return words(32, [](uint32_t bits) { return std::bit_cast<float>(bits); });
     case Element::f64:
-      return unpack<uint64_t>(warp, registers, count, 64, elements,
-                              [](uint64_t bits) { return std::bit_cast<double>(bits); });
-    case Element::s8:
-      return words(8, [](uint32_t bits) { return static_cast<int8_t>(bits); });
-    case Element::u8:
-      return words(8, [](uint32_t bits) { return static_cast<uint8_t>(bits); });
-    case Element::s32:
-      return words(32, [](uint32_t bits) { return static_cast<int32_t>(bits); });
+      return unpack<uint64_t>(warp, registers, count, 64, elements, [](uint64_t bits) { return std::bit_cast<double>(bits); });
+    case Element::s8: return words(8, [](uint32_t bits) { return static_cast<int8_t>(bits); });
+    case Element::u8: return words(8, [](uint32_t bits) { return static_cast<uint8_t>(bits); });
+    case Element::s32: return words(32, [](uint32_t bits) { return static_cast<int32_t>(bits); });
   }
 }
 
 template <class Wide>
-[[gnu::always_inline]] inline void read_matrix(Warp& warp, const OperandRef* registers, int count,
-                                               Element element, const std::vector<uint16_t>& places,
-                                               Elements<Wide>& matrix) {
+[[gnu::always_inline]] inline void read_matrix(Warp& warp, const OperandRef* registers, int count, Element element,
+                                               const std::vector<uint16_t>& places, Elements<Wide>& matrix) {
   if (places.empty()) return unpack(warp, registers, count, element, matrix);
   Elements<Wide> spread;
   unpack(warp, registers, count, element, spread);
@@ -155,8 +141,8 @@ template <class Wide>
 
 /// The other way round: encode(element) gives the bits of one.
 template <class Word, class Wide, class Encode>
-[[gnu::always_inline]] inline void pack(Warp& warp, const OperandRef* registers, int count,
-                                        int width, const Elements<Wide>& elements, Encode encode) {
+[[gnu::always_inline]] inline void pack(Warp& warp, const OperandRef* registers, int count, int width, const Elements<Wide>& elements,
+                                        Encode encode) {
   const Wide* next = elements.data();
   for (int reg = 0; reg < count; ++reg) {
     Word* bits = warp.lanes<Word>(registers[reg]);
@@ -166,40 +152,31 @@ template <class Word, class Wide, class Encode>
     }
     std::fill_n(bits, warp_size, Word{0});
     for (int shift = 0; shift < static_cast<int>(8 * sizeof(Word)); shift += width)
-      for (int lane = 0; lane < warp_size; ++lane)
-        bits[lane] |= static_cast<Word>(encode(*next++)) << shift;
+      for (int lane = 0; lane < warp_size; ++lane) bits[lane] |= static_cast<Word>(encode(*next++)) << shift;
   }
 }
 
 template <class Wide>
-[[gnu::always_inline]] inline void pack(Warp& warp, const OperandRef* registers, int count,
-                                        Element element, const Elements<Wide>& elements) {
+[[gnu::always_inline]] inline void pack(Warp& warp, const OperandRef* registers, int count, Element element,
+                                        const Elements<Wide>& elements) {
   switch (element) {
     case Element::f16:
-      return pack<uint32_t>(warp, registers, count, 16, elements, [](Wide value) {
-        return round_to<Half>(static_cast<double>(value)).bits;
-      });
+      return pack<uint32_t>(warp, registers, count, 16, elements,
+                            [](Wide value) { return round_to<Half>(static_cast<double>(value)).bits; });
     case Element::f32:
-      return pack<uint32_t>(warp, registers, count, 32, elements, [](Wide value) {
-        return std::bit_cast<uint32_t>(static_cast<float>(value));
-      });
-    case Element::f64:
-      return pack<uint64_t>(warp, registers, count, 64, elements, [](Wide value) {
-        return std::bit_cast<uint64_t>(static_cast<double>(value));
-      });
-    case Element::s32:
       return pack<uint32_t>(warp, registers, count, 32, elements,
-                            [](Wide value) { return static_cast<int32_t>(value); });
-    default:
-      break;  // what no product has: see fit_together() in program/lower_matrix.cpp
+                            [](Wide value) { return std::bit_cast<uint32_t>(static_cast<float>(value)); });
+    case Element::f64:
+      return pack<uint64_t>(warp, registers, count, 64, elements,
+                            [](Wide value) { return std::bit_cast<uint64_t>(static_cast<double>(value)); });
+    case Element::s32: return pack<uint32_t>(warp, registers, count, 32, elements, [](Wide value) { return static_cast<int32_t>(value); });
+    default: break;  // what no product has: see fit_together() in program/lower_matrix.cpp
   }
 }
 
 template <class Wide>
-[[gnu::always_inline]] inline void write_matrix(Warp& warp, const OperandRef* registers, int count,
-                                                Element element,
-                                                const std::vector<uint16_t>& places,
-                                                const Elements<Wide>& matrix) {
+[[gnu::always_inline]] inline void write_matrix(Warp& warp, const OperandRef* registers, int count, Element element,
+                                                const std::vector<uint16_t>& places, const Elements<Wide>& matrix) {
   if (places.empty()) return pack(warp, registers, count, element, matrix);
   Elements<Wide> spread;
   for (size_t i = 0; i < places.size(); ++i) spread[places[i]] = matrix[i];
@@ -213,17 +190,15 @@ using Vector [[gnu::vector_size(32), gnu::aligned(alignof(T))]] = T;
 template <class T>
 [[gnu::always_inline]] inline void add_product(T a, const Vector<T>& b, Vector<T>& sum) {
   if constexpr (std::is_same_v<T, double>)
-    sum = Vector<T>{std::fma(a, b[0], sum[0]), std::fma(a, b[1], sum[1]),
-                    std::fma(a, b[2], sum[2]), std::fma(a, b[3], sum[3])};
-  else
-    sum += a * b;
+    sum = Vector<T>{std::fma(a, b[0], sum[0]), std::fma(a, b[1], sum[1]), std::fma(a, b[2], sum[2]), std::fma(a, b[3], sum[3])};
+  else sum += a * b;
 }
 
 /// sum += left * right, of matrices with n columns, as many rows at a time as vector registers hold.
 /// Added in the order of k.
 template <int n, class Wide>
-[[gnu::always_inline]] inline void multiply_add(int m, int depth, const Elements<Wide>& left,
-                                                const Elements<Wide>& right, Elements<Wide>& sum) {
+[[gnu::always_inline]] inline void multiply_add(int m, int depth, const Elements<Wide>& left, const Elements<Wide>& right,
+                                                Elements<Wide>& sum) {
   using Many = Vector<Wide>;
   constexpr int columns = n * sizeof(Wide) / sizeof(Many), rows = 8 / columns;
   for (int first = 0; first < m; first += rows) {
@@ -234,11 +209,9 @@ template <int n, class Wide>
     for (int k = 0; k < depth; ++k) {
       Many factors[columns];
 #pragma GCC unroll 8
-      for (int i = 0; i < columns; ++i)
-        factors[i] = reinterpret_cast<const Many*>(&right[k * n])[i];
+      for (int i = 0; i < columns; ++i) factors[i] = reinterpret_cast<const Many*>(&right[k * n])[i];
 #pragma GCC unroll 8
-      for (int i = 0; i < rows * columns; ++i)
-        add_product<Wide>(left[(first + i / columns) * depth + k], factors[i % columns], part[i]);
+      for (int i = 0; i < rows * columns; ++i) add_product<Wide>(left[(first + i / columns) * depth + k], factors[i % columns], part[i]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < rows * columns; ++i) to[i] = part[i];
@@ -246,8 +219,7 @@ template <int n, class Wide>
 }
 
 template <class Wide>
-[[gnu::always_inline]] inline void multiply(Warp& warp, const MultiplyForm& form,
-                                            const OperandRef* d) {
+[[gnu::always_inline]] inline void multiply(Warp& warp, const MultiplyForm& form, const OperandRef* d) {
   const OperandRef* a = d + form.d_registers;
   const OperandRef* b = a + form.a_registers;
   const OperandRef* c = b + form.b_registers;
@@ -262,8 +234,7 @@ template <class Wide>
   }
   if constexpr (std::is_same_v<Wide, int64_t>)  // saturated
     for (int i = 0; i < form.m * form.n; ++i)
-      sum[i] = std::clamp<int64_t>(sum[i], std::numeric_limits<int32_t>::min(),
-                                   std::numeric_limits<int32_t>::max());
+      sum[i] = std::clamp<int64_t>(sum[i], std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
   write_matrix(warp, d, form.d_registers, form.d, form.d_places, sum);
 }
 
@@ -274,8 +245,7 @@ void multiply_any(Warp& warp, const MultiplyForm& form, const OperandRef* regist
   multiply<Wide>(warp, form, registers);
 }
 template <class Wide>
-[[gnu::target("avx2,fma")]] void multiply_wide(Warp& warp, const MultiplyForm& form,
-                                               const OperandRef* registers) {
+[[gnu::target("avx2,fma")]] void multiply_wide(Warp& warp, const MultiplyForm& form, const OperandRef* registers) {
   multiply<Wide>(warp, form, registers);
 }
 template <class Wide>
@@ -301,8 +271,7 @@ uint64_t line_address(const FragmentForm& form, uint64_t base, uint32_t stride, 
 
 /// Loads a matrix of elements that Bits hold into registers of Word.
 template <class Bits, class Word>
-void load_elements(Warp& warp, const Instruction& instruction, int leader, const FragmentForm& form,
-                   const MoreOperands& more) {
+void load_elements(Warp& warp, const Instruction& instruction, int leader, const FragmentForm& form, const MoreOperands& more) {
   uint64_t base = warp.lanes<uint64_t>(more.operands[form.register_count])[leader];
   uint32_t stride = warp.lanes<uint32_t>(more.operands[form.register_count + 1])[leader];
   int lines = form.is_row_major ? form.rows : form.columns;
@@ -315,14 +284,10 @@ void load_elements(Warp& warp, const Instruction& instruction, int leader, const
   for (int line = 0; line < lines; ++line) {
     std::array<std::byte, extent_max * sizeof(Bits)> copy;
     const std::byte* from = copy.data();
-    if (all != nullptr)
-      from = all + line_address(form, 0, stride, line);
-    else if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line),
-                           copy.data(), line_bytes))
-      return;
+    if (all != nullptr) from = all + line_address(form, 0, stride, line);
+    else if (!read_generic(warp, instruction, leader, line_address(form, base, stride, line), copy.data(), line_bytes)) return;
     Bits* to = &elements[form.is_row_major ? line * form.columns : line];
-    for (int i = 0; i < length; ++i)
-      std::memcpy(&to[i * step], from + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
+    for (int i = 0; i < length; ++i) std::memcpy(&to[i * step], from + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
   }
   // Some fragments have room for each element twice.
   int slots = form.rows * form.columns / warp_size, slot = 0;
@@ -331,8 +296,7 @@ void load_elements(Warp& warp, const Instruction& instruction, int leader, const
     std::fill_n(result, warp_size, Word{0});
     for (size_t part = 0; part < sizeof(Word) / sizeof(Bits); ++part, ++slot) {
       const Bits* from = &elements[slot % slots * warp_size];
-      for (int lane = 0; lane < warp_size; ++lane)
-        result[lane] |= Word{from[lane]} << (8 * sizeof(Bits) * part);
+      for (int lane = 0; lane < warp_size; ++lane) result[lane] |= Word{from[lane]} << (8 * sizeof(Bits) * part);
     }
   }
 }
@@ -342,14 +306,10 @@ void execute_load_fragment(Warp& warp, const Instruction& instruction, LaneMask 
   auto& form = *static_cast<const FragmentForm*>(more.details.get());
   int leader = first_lane(lanes);
   switch (bits_of(form.element)) {
-    case 8:
-      return load_elements<uint8_t, uint32_t>(warp, instruction, leader, form, more);
-    case 16:
-      return load_elements<uint16_t, uint32_t>(warp, instruction, leader, form, more);
-    case 32:
-      return load_elements<uint32_t, uint32_t>(warp, instruction, leader, form, more);
-    default:
-      return load_elements<uint64_t, uint64_t>(warp, instruction, leader, form, more);
+    case 8: return load_elements<uint8_t, uint32_t>(warp, instruction, leader, form, more);
+    case 16: return load_elements<uint16_t, uint32_t>(warp, instruction, leader, form, more);
+    case 32: return load_elements<uint32_t, uint32_t>(warp, instruction, leader, form, more);
+    default: return load_elements<uint64_t, uint64_t>(warp, instruction, leader, form, more);
   }
 }
 
@@ -367,12 +327,11 @@ void execute_store_fragment(Warp& warp, const Instruction& instruction, LaneMask
     for (int i = 0; i < length; ++i) {
       int row = form.is_row_major ? line : i, column = form.is_row_major ? i : line;
       Place place = place_in_fragment(row, column, form.columns, per_register(form.element));
-      uint64_t bits =
-          read_part(warp, more.operands[2 + place.reg], form.element, place.lane, place.part);
+      uint64_t bits = read_part(warp, more.operands[2 + place.reg], form.element, place.lane, place.part);
       std::memcpy(line_bytes.data() + static_cast<size_t>(i) * bytes, &bits, bytes);
     }
-    if (!write_generic(warp, instruction, leader, line_address(form, base, stride, line),
-                       line_bytes.data(), static_cast<uint64_t>(length) * bytes))
+    if (!write_generic(warp, instruction, leader, line_address(form, base, stride, line), line_bytes.data(),
+                       static_cast<uint64_t>(length) * bytes))
       return;
   }
 }
@@ -412,15 +371,13 @@ void execute_load_tiles(Warp& warp, const Instruction& instruction, LaneMask, Ex
     for (int row = 0; row < 8; ++row) {
       uint64_t from = address.lane[8 * i + row];
       if (from % 16 != 0) {
-        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row,
-                   "row of a matrix that is not aligned to 16 bytes");
+        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row, "row of a matrix that is not aligned to 16 bytes");
         return;
       }
       if (!read_generic(warp, instruction, 8 * i + row, from, tile[row].data(), 16)) return;
     }
     uint32_t* result = warp.lanes<uint32_t>(more.operands[i]);
-    for (int lane = 0; lane < warp_size; ++lane)
-      result[lane] = tile_register(tile, lane, form.is_transposed);
+    for (int lane = 0; lane < warp_size; ++lane) result[lane] = tile_register(tile, lane, form.is_transposed);
   }
 }
 
@@ -433,8 +390,7 @@ void execute_store_tiles(Warp& warp, const Instruction& instruction, LaneMask, E
     for (int row = 0; row < 8; ++row) {
       uint64_t to = address[8 * i + row];
       if (to % 16 != 0) {
-        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row,
-                   "row of a matrix that is not aligned to 16 bytes");
+        warp.raise(FaultKind::misaligned_address, instruction, 8 * i + row, "row of a matrix that is not aligned to 16 bytes");
         return;
       }
       if (!write_generic(warp, instruction, 8 * i + row, to, tile[row].data(), 16)) return;
@@ -460,15 +416,11 @@ const Instruction* run_together(Warp& warp, const Instruction& instruction, Lane
 uint32_t bits_of(Element element) {
   switch (element) {
     case Element::f16:
-    case Element::bf16:
-      return 16;
+    case Element::bf16: return 16;
     case Element::s8:
-    case Element::u8:
-      return 8;
-    case Element::f64:
-      return 64;
-    default:
-      return 32;
+    case Element::u8: return 8;
+    case Element::f64: return 64;
+    default: return 32;
   }
 }
 

@@ -21,31 +21,24 @@ using Wide = unsigned __int128;
 
 template <class T>
 T load_whole(const std::byte* from) {
-  if constexpr (sizeof(T) <= 8)
-    return __atomic_load_n(reinterpret_cast<const T*>(from), __ATOMIC_ACQUIRE);
-  else
-    return *reinterpret_cast<const T*>(from);
+  if constexpr (sizeof(T) <= 8) return __atomic_load_n(reinterpret_cast<const T*>(from), __ATOMIC_ACQUIRE);
+  else return *reinterpret_cast<const T*>(from);
 }
 
 template <class T>
 void store_whole(std::byte* to, T value) {
-  if constexpr (sizeof(T) <= 8)
-    __atomic_store_n(reinterpret_cast<T*>(to), value, __ATOMIC_RELEASE);
-  else
-    *reinterpret_cast<T*>(to) = value;
+  if constexpr (sizeof(T) <= 8) __atomic_store_n(reinterpret_cast<T*>(to), value, __ATOMIC_RELEASE);
+  else *reinterpret_cast<T*>(to) = value;
 }
 
 template <class Element, class Register, int count>
-FARGPU_GUEST_MEMORY void load_elements(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                                       const ResolvedAccess& access) {
+FARGPU_GUEST_MEMORY void load_elements(Warp& warp, const Instruction& instruction, LaneMask lanes, const ResolvedAccess& access) {
   using Pattern = ResolvedAccess::Pattern;
   Register* results[count];
   for (int i = 0; i < count; ++i) results[i] = warp.lanes<Register>(instruction.operands[i]);
   if (instruction.flags & strong_access) {
     for_each_lane(lanes, [&](int lane) {
-      for (int i = 0; i < count; ++i)
-        results[i][lane] =
-            static_cast<Register>(load_whole<Element>(access.of(lane) + i * sizeof(Element)));
+      for (int i = 0; i < count; ++i) results[i][lane] = static_cast<Register>(load_whole<Element>(access.of(lane) + i * sizeof(Element)));
     });
   } else if (access.pattern() == Pattern::scattered) {
     for_each_lane(lanes, [&](int lane) {
@@ -64,30 +57,25 @@ FARGPU_GUEST_MEMORY void load_elements(Warp& warp, const Instruction& instructio
         continue;
       }
 #pragma GCC ivdep
-      for (int lane = 0; lane < warp_size; ++lane)
-        result[lane] = static_cast<Register>(from[lane * count + i]);
+      for (int lane = 0; lane < warp_size; ++lane) result[lane] = static_cast<Register>(from[lane * count + i]);
     }
   }
 }
 
 template <class Element, class Register, int count>
-FARGPU_GUEST_MEMORY void store_elements(Warp& warp, const Instruction& instruction, LaneMask lanes,
-                                        const ResolvedAccess& access) {
+FARGPU_GUEST_MEMORY void store_elements(Warp& warp, const Instruction& instruction, LaneMask lanes, const ResolvedAccess& access) {
   const Register* sources[count];
   for (int i = 0; i < count; ++i) sources[i] = warp.lanes<Register>(instruction.operands[i]);
   if (instruction.flags & strong_access) {
     for_each_lane(lanes, [&](int lane) {
-      for (int i = 0; i < count; ++i)
-        store_whole<Element>(access.of(lane) + i * sizeof(Element),
-                             static_cast<Element>(sources[i][lane]));
+      for (int i = 0; i < count; ++i) store_whole<Element>(access.of(lane) + i * sizeof(Element), static_cast<Element>(sources[i][lane]));
     });
   } else if (access.pattern() == ResolvedAccess::Pattern::contiguous) {
     auto* to = reinterpret_cast<Element*>(access.of(0));
     for (int i = 0; i < count; ++i) {
       const Register* source = sources[i];
 #pragma GCC ivdep
-      for (int lane = 0; lane < warp_size; ++lane)
-        to[lane * count + i] = static_cast<Element>(source[lane]);
+      for (int lane = 0; lane < warp_size; ++lane) to[lane * count + i] = static_cast<Element>(source[lane]);
     }
   } else {
     for_each_lane(lanes, [&](int lane) {
@@ -100,9 +88,7 @@ FARGPU_GUEST_MEMORY void store_elements(Warp& warp, const Instruction& instructi
 template <class Element, class Register, int count>
 const Instruction* run_load(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve(warp, instruction, lanes, instruction.operands[count],
-                      sizeof(Element) * count, Access::read))
-    return nullptr;
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(Element) * count, Access::read)) return nullptr;
   load_elements<Element, Register, count>(warp, instruction, lanes, access);
   if (instruction.flags & strong_access) warp.note_spin();
   return &instruction + 1;
@@ -111,9 +97,7 @@ const Instruction* run_load(Warp& warp, const Instruction& instruction, LaneMask
 template <class Element, class Register, int count>
 const Instruction* run_store(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   ResolvedAccess access;
-  if (!access.resolve(warp, instruction, lanes, instruction.operands[count],
-                      sizeof(Element) * count, Access::read_write))
-    return nullptr;
+  if (!access.resolve(warp, instruction, lanes, instruction.operands[count], sizeof(Element) * count, Access::read_write)) return nullptr;
   store_elements<Element, Register, count>(warp, instruction, lanes, access);
   access.commit(warp);
   return &instruction + 1;
@@ -160,26 +144,19 @@ Handler of_register(const MemoryForm& form) {
     case 16:
       if constexpr (sizeof(Element) == 16) return of_count<Operation, Element, Wide>(form);
       return nullptr;
-    default:
-      return nullptr;
+    default: return nullptr;
   }
 }
 
 template <template <class, class, int> class Operation>
 Handler of_element(const MemoryForm& form) {
   switch (form.element_bytes) {
-    case 1:
-      return of_register<Operation, uint8_t>(form);
-    case 2:
-      return of_register<Operation, uint16_t>(form);
-    case 4:
-      return of_register<Operation, uint32_t>(form);
-    case 8:
-      return of_register<Operation, uint64_t>(form);
-    case 16:
-      return of_register<Operation, Wide>(form);
-    default:
-      return nullptr;
+    case 1: return of_register<Operation, uint8_t>(form);
+    case 2: return of_register<Operation, uint16_t>(form);
+    case 4: return of_register<Operation, uint32_t>(form);
+    case 8: return of_register<Operation, uint64_t>(form);
+    case 16: return of_register<Operation, Wide>(form);
+    default: return nullptr;
   }
 }
 
@@ -194,8 +171,7 @@ const Instruction* run_local_address(Warp& warp, const Instruction& instruction,
 }
 
 template <class T>
-const Instruction* run_shared_variable_address(Warp& warp, const Instruction& instruction,
-                                               LaneMask lanes) {
+const Instruction* run_shared_variable_address(Warp& warp, const Instruction& instruction, LaneMask lanes) {
   uint64_t offset = warp.launch->kernel->shared_offsets[instruction.flags];
   T address = static_cast<T>(offset + static_cast<uint64_t>(instruction.immediate));
   T* result = warp.lanes<T>(instruction.operands[0]);
@@ -208,9 +184,7 @@ const Instruction* run_convert_address(Warp& warp, const Instruction& instructio
   uint64_t* result = warp.lanes<uint64_t>(instruction.operands[0]);
   const uint64_t* address = warp.lanes<uint64_t>(instruction.operands[1]);
   uint64_t base = static_cast<uint64_t>(instruction.immediate) << window_shift;
-  for_each_lane(lanes, [&](int lane) {
-    result[lane] = to_generic ? address[lane] + base : address[lane] - base;
-  });
+  for_each_lane(lanes, [&](int lane) { result[lane] = to_generic ? address[lane] + base : address[lane] - base; });
   return &instruction + 1;
 }
 
@@ -220,8 +194,7 @@ const Instruction* run_is_in_window(Warp& warp, const Instruction& instruction, 
   for_each_lane(lanes, [&](int lane) {
     bool is_inside = address[lane] >> window_shift == static_cast<uint64_t>(instruction.immediate);
     // shared::cta excludes the other blocks of a cluster.
-    bool is_other_block = static_cast<Window>(instruction.immediate) == Window::shared &&
-                          (instruction.flags & 1) &&
+    bool is_other_block = static_cast<Window>(instruction.immediate) == Window::shared && (instruction.flags & 1) &&
                           ((address[lane] >> cluster_rank_shift) & 0xffffff) != 0;
     found |= LaneMask{is_inside && !is_other_block} << lane;
   });
@@ -229,9 +202,7 @@ const Instruction* run_is_in_window(Warp& warp, const Instruction& instruction, 
   return &instruction + 1;
 }
 
-const Instruction* run_nothing(Warp&, const Instruction& instruction, LaneMask) {
-  return &instruction + 1;
-}
+const Instruction* run_nothing(Warp&, const Instruction& instruction, LaneMask) { return &instruction + 1; }
 
 const Instruction* run_fence(Warp&, const Instruction& instruction, LaneMask) {
 #if !defined(__SANITIZE_THREAD__)  // which does not support fences; accesses it sees are atomic
@@ -246,14 +217,10 @@ Handler load(const MemoryForm& form) {
   bool extends_sign = form.is_signed && form.element_bytes < form.register_bytes;
   if (!extends_sign) return of_element<LoadOf>(form);
   switch (form.element_bytes) {
-    case 1:
-      return of_register<LoadOf, int8_t>(form);
-    case 2:
-      return of_register<LoadOf, int16_t>(form);
-    case 4:
-      return of_register<LoadOf, int32_t>(form);
-    default:
-      return nullptr;
+    case 1: return of_register<LoadOf, int8_t>(form);
+    case 2: return of_register<LoadOf, int16_t>(form);
+    case 4: return of_register<LoadOf, int32_t>(form);
+    default: return nullptr;
   }
 }
 

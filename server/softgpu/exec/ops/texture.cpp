@@ -15,8 +15,7 @@ namespace {
 /// Finds textures or surfaces by handle, for lanes that mostly name the same one.
 class Finder {
  public:
-  Finder(Warp& warp, const Instruction& at, bool wants_surface)
-      : warp_(warp), at_(at), wants_surface_(wants_surface) {}
+  Finder(Warp& warp, const Instruction& at, bool wants_surface) : warp_(warp), at_(at), wants_surface_(wants_surface) {}
 
   /// Null after raising a fault.
   const Texture* find(int lane, uint64_t handle) {
@@ -25,9 +24,8 @@ class Finder {
     last_ = warp_.launch->services->find_texture(handle);
     if (last_ != nullptr && last_->is_surface == wants_surface_) return last_;
     last_ = nullptr;
-    warp_.raise(
-        FaultKind::illegal_address, at_, lane,
-        wants_surface_ ? "no surface object has this handle" : "no texture object has this handle");
+    warp_.raise(FaultKind::illegal_address, at_, lane,
+                wants_surface_ ? "no surface object has this handle" : "no texture object has this handle");
     return nullptr;
   }
 
@@ -42,8 +40,7 @@ class Finder {
 /// Reads operands of the instruction one after the other.
 class OperandReader {
  public:
-  OperandReader(Warp& warp, const MoreOperands& more, size_t first)
-      : warp_(warp), more_(more), next_(first) {}
+  OperandReader(Warp& warp, const MoreOperands& more, size_t first) : warp_(warp), more_(more), next_(first) {}
   template <class T>
   T next(int lane) {
     return warp_.lanes<T>(more_.operands[next_++])[lane];
@@ -68,10 +65,8 @@ const Instruction* run_texture(Warp& warp, const Instruction& instruction, LaneM
     std::array<int32_t, 3> texel = {};
     if (form.is_layered) position.layer = reader.next<int32_t>(lane);
     for (int d = 0; d < form.dimensions; ++d) {
-      if (form.has_integer_coordinates)
-        texel[d] = reader.next<int32_t>(lane);
-      else
-        position.coordinate[d] = reader.next<float>(lane);
+      if (form.has_integer_coordinates) texel[d] = reader.next<int32_t>(lane);
+      else position.coordinate[d] = reader.next<float>(lane);
     }
     TexelBits bits;
     if (form.has_integer_coordinates) {
@@ -90,11 +85,8 @@ const Instruction* run_texture(Warp& warp, const Instruction& instruction, LaneM
       bits = sample(*texture, position);
     }
     for (int i = 0; i < form.result_count; ++i) {
-      if (form.gives_half)
-        warp.lanes<uint16_t>(more.operands[i])[lane] =
-            round_to<Half>(std::bit_cast<float>(bits[i])).bits;
-      else
-        warp.lanes<uint32_t>(more.operands[i])[lane] = bits[i];
+      if (form.gives_half) warp.lanes<uint16_t>(more.operands[i])[lane] = round_to<Half>(std::bit_cast<float>(bits[i])).bits;
+      else warp.lanes<uint32_t>(more.operands[i])[lane] = bits[i];
     }
   }
   return &instruction + 1;
@@ -107,30 +99,19 @@ uint64_t widen(Warp& warp, OperandRef operand, int lane) {
 
 uint64_t read_register(Warp& warp, OperandRef operand, uint32_t bytes, int lane) {
   switch (bytes) {
-    case 1:
-      return widen<uint8_t>(warp, operand, lane);
-    case 2:
-      return widen<uint16_t>(warp, operand, lane);
-    case 4:
-      return widen<uint32_t>(warp, operand, lane);
-    default:
-      return widen<uint64_t>(warp, operand, lane);
+    case 1: return widen<uint8_t>(warp, operand, lane);
+    case 2: return widen<uint16_t>(warp, operand, lane);
+    case 4: return widen<uint32_t>(warp, operand, lane);
+    default: return widen<uint64_t>(warp, operand, lane);
   }
 }
 
 void write_register(Warp& warp, OperandRef operand, uint32_t bytes, int lane, uint64_t value) {
   switch (bytes) {
-    case 1:
-      warp.lanes<uint8_t>(operand)[lane] = static_cast<uint8_t>(value);
-      return;
-    case 2:
-      warp.lanes<uint16_t>(operand)[lane] = static_cast<uint16_t>(value);
-      return;
-    case 4:
-      warp.lanes<uint32_t>(operand)[lane] = static_cast<uint32_t>(value);
-      return;
-    default:
-      warp.lanes<uint64_t>(operand)[lane] = value;
+    case 1: warp.lanes<uint8_t>(operand)[lane] = static_cast<uint8_t>(value); return;
+    case 2: warp.lanes<uint16_t>(operand)[lane] = static_cast<uint16_t>(value); return;
+    case 4: warp.lanes<uint32_t>(operand)[lane] = static_cast<uint32_t>(value); return;
+    default: warp.lanes<uint64_t>(operand)[lane] = value;
   }
 }
 
@@ -138,8 +119,7 @@ void write_register(Warp& warp, OperandRef operand, uint32_t bytes, int lane, ui
 void store_formatted(const TexelFormat& format, std::byte* texel, const uint32_t* values) {
   for (int i = 0; i < format.channel_count; ++i) {
     uint32_t bits = values[i];
-    if (format.kind == TexelFormat::Kind::floating && format.channel_bytes == 2)
-      bits = round_to<Half>(std::bit_cast<float>(bits)).bits;
+    if (format.kind == TexelFormat::Kind::floating && format.channel_bytes == 2) bits = round_to<Half>(std::bit_cast<float>(bits)).bits;
     std::memcpy(texel + i * format.channel_bytes, &bits, format.channel_bytes);
   }
 }
@@ -158,17 +138,14 @@ const Instruction* run_surface(Warp& warp, const Instruction& instruction, LaneM
     for (int d = 0; d < form.dimensions; ++d) coordinate[d] = reader.next<int32_t>(lane);
     if (form.is_formatted) coordinate[0] *= static_cast<int32_t>(surface->format.bytes());
     if (form.is_layered) coordinate[2] = layer;
-    uint32_t bytes =
-        form.is_formatted ? surface->format.bytes() : uint32_t{form.element_bytes} * form.count;
-    std::byte* texel =
-        form.bounds == SurfaceBounds::clamp
-            ? clamped_surface_texel(*surface, coordinate[0], coordinate[1], coordinate[2], bytes)
-            : surface_texel(*surface, coordinate[0], coordinate[1], coordinate[2], bytes);
+    uint32_t bytes = form.is_formatted ? surface->format.bytes() : uint32_t{form.element_bytes} * form.count;
+    std::byte* texel = form.bounds == SurfaceBounds::clamp
+                           ? clamped_surface_texel(*surface, coordinate[0], coordinate[1], coordinate[2], bytes)
+                           : surface_texel(*surface, coordinate[0], coordinate[1], coordinate[2], bytes);
     if (texel == nullptr && form.bounds == SurfaceBounds::trap)
       return warp.raise(FaultKind::trap, instruction, lane, "surface access out of bounds");
     if (coordinate[0] % form.element_bytes != 0)
-      return warp.raise(FaultKind::misaligned_address, instruction, lane,
-                        "misaligned surface access");
+      return warp.raise(FaultKind::misaligned_address, instruction, lane, "misaligned surface access");
     if (form.is_formatted) {
       uint32_t values[4] = {};
       for (int i = 0; i < form.count; ++i) values[i] = reader.next<uint32_t>(lane);
@@ -179,8 +156,7 @@ const Instruction* run_surface(Warp& warp, const Instruction& instruction, LaneM
     for (int i = 0; i < form.count; ++i) {
       std::byte* element = texel != nullptr ? texel + i * form.element_bytes : nullptr;
       if (form.is_store) {
-        uint64_t value =
-            read_register(warp, more.operands[first_source + i], form.register_bytes, lane);
+        uint64_t value = read_register(warp, more.operands[first_source + i], form.register_bytes, lane);
         if (element != nullptr) std::memcpy(element, &value, form.element_bytes);
       } else {
         uint64_t value = 0;
@@ -195,21 +171,14 @@ const Instruction* run_surface(Warp& warp, const Instruction& instruction, LaneM
 uint32_t answer(const Texture& texture, TextureQuery query) {
   const Texture::Level& level = texture.levels[0];
   switch (query) {
-    case TextureQuery::width:
-      return level.width;
-    case TextureQuery::height:
-      return texture.dimensions >= 2 ? level.height : 0;
-    case TextureQuery::depth:
-      return texture.dimensions >= 3 ? level.depth : 0;
-    case TextureQuery::array_size:
-      return texture.layers;
-    case TextureQuery::mipmap_levels:
-      return static_cast<uint32_t>(texture.levels.size());
-    case TextureQuery::normalized:
-      return texture.has_normalized_coordinates;
+    case TextureQuery::width: return level.width;
+    case TextureQuery::height: return texture.dimensions >= 2 ? level.height : 0;
+    case TextureQuery::depth: return texture.dimensions >= 3 ? level.depth : 0;
+    case TextureQuery::array_size: return texture.layers;
+    case TextureQuery::mipmap_levels: return static_cast<uint32_t>(texture.levels.size());
+    case TextureQuery::normalized: return texture.has_normalized_coordinates;
     case TextureQuery::channel_type:
-    case TextureQuery::channel_order:
-      return 0;
+    case TextureQuery::channel_order: return 0;
   }
   return 0;
 }

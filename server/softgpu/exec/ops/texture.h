@@ -13,12 +13,12 @@ enum class TextureMode : uint8_t { plain, level, gradient, gather };
 
 struct TextureForm {
   TextureMode mode = TextureMode::plain;
-  uint8_t dimensions = 2;       // of coordinates: 3 for cubes
+  uint8_t dimensions = 2;  // of coordinates: 3 for cubes
   bool is_layered = false;
   bool has_integer_coordinates = false;
-  bool gives_half = false;      // results are f16
+  bool gives_half = false;  // results are f16
   uint8_t result_count = 4;
-  uint8_t component = 0;        // for gather
+  uint8_t component = 0;  // for gather
 };
 /// Operands: results, handle, layer if any, coordinates, level or gradients if any.
 Handler texture();
@@ -32,14 +32,13 @@ struct SurfaceForm {
   uint8_t element_bytes = 4;
   uint8_t register_bytes = 4;
   uint8_t count = 1;
-  bool is_formatted = false;    // sust.p converts to the format of the surface
+  bool is_formatted = false;  // sust.p converts to the format of the surface
   SurfaceBounds bounds = SurfaceBounds::trap;
 };
 /// Operands: results (loads), handle, layer if any, coordinates, sources (stores).
 Handler surface();
 
-enum class TextureQuery { width, height, depth, channel_type, channel_order, normalized,
-                          array_size, mipmap_levels };
+enum class TextureQuery { width, height, depth, channel_type, channel_order, normalized, array_size, mipmap_levels };
 /// Operands: result, handle; immediate: TextureQuery.
 Handler query_texture();
 
