@@ -120,6 +120,12 @@ void expect_neighbour_untouched() {
     fuzz::expect(server::send_link(worker.link, fetch_neighbours), "the neighbour cannot speak");
     host.go_on();
     fuzz::expect(hears_of_share(worker), "what the neighbour shares is gone");
+    // It holds it no more: of loans there are only so many.
+    const auto let_go = [](wire::WorkerMessage::Builder message) {
+      message.setLetGo(capnp::Data::Reader(neighbours_key, sizeof(neighbours_key)));
+    };
+    fuzz::expect(server::send_link(worker.link, let_go), "the neighbour cannot speak");
+    host.go_on();
   }
 }
 
