@@ -44,7 +44,11 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
     number = callbacks.take_number();
     session.stream_waits().add(number, operation, *stream->context);
   } else {
-    number = callbacks.add([operation](CUresult) { operation.write(); });
+    // Freeing waits for the stream, but it is the worker who says that the stream is done, and who calls this.
+    number = callbacks.add([&map = session.map(), operation](CUresult) {
+      const auto region = map.find(operation.address);
+      if (region && region->on_host() && region->contains(operation.address, operation.wide() ? 8 : 4)) operation.write();
+    });
   }
   RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
   call.in_context(stream->context);
