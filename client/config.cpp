@@ -6,25 +6,11 @@
 #include <thread>
 
 #include "cuda_facts.h"
+#include "protocol/driver_variables.h"
 #include "protocol/limits.h"
 
 namespace fargpu::client {
 namespace {
-
-// Read by the driver in cuInit; a session whose values differ from a warm worker's needs a worker of its own.
-constexpr const char* cuda_variables[] = {
-    "CUDA_MODULE_LOADING",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT",
-    "CUDA_FORCE_PTX_JIT",
-    "CUDA_DISABLE_PTX_JIT",
-    "CUDA_CACHE_DISABLE",
-    "CUDA_CACHE_MAXSIZE",
-    "CUDA_AUTO_BOOST",
-    "CUDA_SCALE_LAUNCH_QUEUES",
-    "CUDA_MODULE_DATA_LOADING",
-    "CUDA_BINARY_LOADER_THREAD_COUNT",
-};
 
 constexpr long spin_us_max = 1'000'000;
 constexpr long spin_us_usual = 20'000;  // as long as most steps of a program take
@@ -83,7 +69,7 @@ Config read() {
   else if (compress == "on") c.compression = Compression::always;
   else if (compress != "off") c.number_error = "FARGPU_COMPRESS is '" + compress + "'; use auto, on or off";
   c.launch_blocking = std::string(variable("CUDA_LAUNCH_BLOCKING")) == "1";
-  for (const char* name : cuda_variables)
+  for (const char* name : driver_variables)
     if (const char* value = std::getenv(name)) c.cuda_environment.emplace_back(name, value);
   return c;
 }

@@ -123,7 +123,7 @@ class Functions {
 
   /// The program has the module that is behind a library: functions found in it are those of the library's kernels, unknown to us.
   void note_library_module() { library_modules_ = true; }
-  bool library_modules() const { return library_modules_; }
+  bool knows_modules_of_libraries() const { return library_modules_; }
 
  private:
   std::atomic<bool> library_modules_{false};

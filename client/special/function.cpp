@@ -94,7 +94,7 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
   Session& session = thread.session();
   const std::vector<Handle> same = session.functions().attribute_changed(function, device, attribute, value, changes);
   for (const Opcode stale : forgotten_after(Opcode::setFunctionAttribute)) {
-    if (session.functions().library_modules()) session.replies().forget(stale);  // which of them are one we do not know
+    if (session.functions().knows_modules_of_libraries()) session.replies().forget(stale);  // which of them are one we do not know
     else
       for (const Handle one : same) session.replies().forget(stale, one.value());
   }

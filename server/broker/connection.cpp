@@ -3,13 +3,14 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
-#include <set>
 
 #include "broker.h"
 #include "event_log.h"
 #include "mps.h"
 #include "opcodes.h"
+#include "protocol/driver_variables.h"
 #include "protocol/errors.h"
 #include "protocol/frame.h"
 #include "protocol/limits.h"
@@ -26,18 +27,8 @@ constexpr unsigned environment_max = 64;
 
 // What clients may set for their workers; the list the client sends is not trusted to be harmless.
 bool environment_allowed(const std::string& name, const std::string& value) {
-  static const std::set<std::string> names{"CUDA_MODULE_LOADING",
-                                           "CUDA_DEVICE_MAX_CONNECTIONS",
-                                           "CUDA_DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT",
-                                           "CUDA_FORCE_PTX_JIT",
-                                           "CUDA_DISABLE_PTX_JIT",
-                                           "CUDA_CACHE_DISABLE",
-                                           "CUDA_CACHE_MAXSIZE",
-                                           "CUDA_AUTO_BOOST",
-                                           "CUDA_SCALE_LAUNCH_QUEUES",
-                                           "CUDA_MODULE_DATA_LOADING",
-                                           "CUDA_BINARY_LOADER_THREAD_COUNT"};
-  return names.contains(name) && value.size() <= 64 && value.find('\0') == std::string::npos;
+  const bool known = std::find(std::begin(driver_variables), std::end(driver_variables), name) != std::end(driver_variables);
+  return known && value.size() <= 64 && value.find('\0') == std::string::npos;
 }
 
 using Socket = asio::generic::stream_protocol::socket;

@@ -359,21 +359,21 @@ const Calls all_calls[] = {
     {"unload",
      [](P& p) {
        cuModuleUnload(std::exchange(p.module, nullptr));
-       cuLibraryUnload(std::exchange(p.library, nullptr));
+       cuLibraryUnload(std::exchange(p.loaded, nullptr));
      }},
     {"library",
      [](P& p) {
        auto* const library = out<CUlibrary>(p);
-       keep(cuLibraryLoadData(library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0), library, p.library);
+       keep(cuLibraryLoadData(library, test::kernels, nullptr, nullptr, 0, nullptr, nullptr, 0), library, p.loaded);
        auto* const kernel = out<CUkernel>(p);
-       keep(cuLibraryGetKernel(kernel, p.library, text(p, "fill32")), kernel, p.kernel);
+       keep(cuLibraryGetKernel(kernel, p.loaded, text(p, "fill32")), kernel, p.kernel);
        auto* const function = out<CUfunction>(p);
        keep(cuKernelGetFunction(function, p.kernel), function, p.function);
-       cuLibraryGetModule(out<CUmodule>(p), p.library);
-       cuLibraryGetKernelCount(out<unsigned>(p), p.library);
-       cuLibraryEnumerateKernels(out<CUkernel>(p, 2), 2, p.library);
-       cuLibraryGetGlobal(out<CUdeviceptr>(p), out<std::size_t>(p), p.library, text(p, "variable"));
-       cuLibraryGetManaged(out<CUdeviceptr>(p), out<std::size_t>(p), p.library, text(p, "managed_words"));
+       cuLibraryGetModule(out<CUmodule>(p), p.loaded);
+       cuLibraryGetKernelCount(out<unsigned>(p), p.loaded);
+       cuLibraryEnumerateKernels(out<CUkernel>(p, 2), 2, p.loaded);
+       cuLibraryGetGlobal(out<CUdeviceptr>(p), out<std::size_t>(p), p.loaded, text(p, "variable"));
+       cuLibraryGetManaged(out<CUdeviceptr>(p), out<std::size_t>(p), p.loaded, text(p, "managed_words"));
      }},
     {"facts of a kernel",
      [](P& p) {

@@ -26,7 +26,7 @@ struct Program {
   std::array<CUevent, 2> events{};
   CUmodule module = nullptr;
   CUfunction function = nullptr;
-  CUlibrary library = nullptr;
+  CUlibrary loaded = nullptr;
   CUkernel kernel = nullptr;
   CUlinkState link = nullptr;
   CUgraph graph = nullptr, captured = nullptr;
