@@ -39,7 +39,7 @@ Function::Attributes Function::read(wire::FunctionAttributesReply::Reader reply)
 Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* context) {
   const Handle handle(reply.getFunction());
   auto& map = handle.well_formed(HandleKind::kernel) ? kernels_ : functions_;
-  if (&map == &kernels_) {
+  if (const HandleKind owner = Handle(reply.getOwner()).kind(); owner == HandleKind::library || owner == HandleKind::module) {
     const std::lock_guard lock(mutex_);
     named_[{reply.getOwner(), reply.getName().cStr()}] = handle;
   }
@@ -64,10 +64,10 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
   });
 }
 
-Function* Functions::find_named(Handle library, const std::string& name) const {
+Function* Functions::find_named(Handle owner, const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  const auto known = named_.find({library.value(), name});
-  return known == named_.end() ? nullptr : kernels_.find(known->second);
+  const auto known = named_.find({owner.value(), name});
+  return known == named_.end() ? nullptr : find(handle_cast<CUfunction>(known->second));
 }
 
 void Functions::note_module(Handle module, std::uint32_t context) {

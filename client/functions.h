@@ -103,8 +103,8 @@ class Functions {
 
   /// Takes in what the worker says of one that was asked for in this context; null for none.
   Function* learn(wire::FunctionReply::Reader reply, const Context* context);
-  /// A kernel of a library that is known by its name, or null.
-  Function* find_named(Handle library, const std::string& name) const;
+  /// A kernel of a library, or a function of a module, that is known by its name; or null.
+  Function* find_named(Handle owner, const std::string& name) const;
   /// A module was loaded into this context, and its functions go with that.
   void note_module(Handle module, std::uint32_t context);
   /// Forgets all functions of a module or library that is unloaded.
@@ -130,7 +130,7 @@ class Functions {
   HandleMap<Function> functions_{HandleKind::function};
   HandleMap<Function> kernels_{HandleKind::kernel};
   mutable std::mutex mutex_;
-  std::map<std::pair<std::uint64_t, std::string>, Handle> named_;  // kernels, by library and name
+  std::map<std::pair<std::uint64_t, std::string>, Handle> named_;  // by library or module, and name
   std::map<std::uint64_t, std::uint32_t> modules_;                 // the context of each
 };
 

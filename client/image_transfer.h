@@ -13,7 +13,8 @@ namespace fargpu::client {
 void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte> bytes);
 
 /// Makes a call that names an image, once, or once more after the bytes were sent: `fill(in, hash)` writes the request. The reply says
-/// whether the host knows the image; `settle(result, out)` gets the one in which it does, and its value is the outcome.
+/// whether the host knows the image; `settle(call, result, ahead)` gets the call whose reply says that it does, or that failed, and whether
+/// that came ahead. Its value is the outcome.
 template <class Request, class Reply, class Fill, class Settle>
 CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::span<const std::byte> bytes, Fill&& fill, Settle&& settle) {
   const ImageHash hash = hash_image(bytes);
@@ -23,9 +24,11 @@ CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::s
     if (const CUresult bad = fill(call.in(), capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
         bad != CUDA_SUCCESS)
       return bad;
-    const CUresult result = call.wait();
+    if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
+    const bool ahead = call.take_ahead();
+    const CUresult result = ahead ? CUDA_SUCCESS : call.wait();
     const auto out = call.template out<Reply>();
-    if (result != CUDA_SUCCESS || out.getKnown()) return settle(result, out);
+    if (result != CUDA_SUCCESS || out.getKnown()) return settle(call, result, ahead);
     if (sent) throw ProtocolError("the worker asked twice for an image");
     send_image(thread, hash, bytes);
   }

@@ -130,6 +130,17 @@ CUresult RemoteCallBase::recall() {
   return result;
 }
 
+bool RemoteCallBase::take_ahead() {
+  const bool found = session_.replies().take(ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
+  if (found) stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
+  return found;
+}
+
+void RemoteCallBase::keep_ahead(std::span<const std::byte> request, std::span<const std::byte> reply) {
+  ReplyCache& replies = session_.replies();
+  replies.keep(ReplyCache::key(opcode_, context_ ? context_->id() : 0, request), {reply.begin(), reply.end()}, replies.changes());
+}
+
 CUresult check_event_handle(Thread& thread, Handle handle) {
   return thread.session().events().find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }

@@ -73,6 +73,11 @@ class RemoteCallBase {
   CUresult wait(Stream& stream) { return wait(&stream); }
   /// As wait, but an equal request that was answered before is not sent again.
   CUresult recall();
+  /// Whether the answer to it came ahead, with another one: then out() has it, nothing is sent, and an equal request will be. After
+  /// refusal().
+  bool take_ahead();
+  /// An answer to a request of the same opcode and context that the program may come to make.
+  void keep_ahead(std::span<const std::byte> request, std::span<const std::byte> reply);
 
   /// Number of the call in the session's order, once it is sent.
   std::uint64_t number() const { return number_; }

@@ -37,6 +37,16 @@ class ReplyCache {
     return true;
   }
 
+  /// The same for an answer that holds once.
+  bool take(const Key& key, std::vector<std::byte>& reply) {
+    const std::unique_lock lock(mutex_);
+    const auto found = replies_.find(key);
+    if (found == replies_.end()) return false;
+    reply = std::move(found->second);
+    replies_.erase(found);
+    return true;
+  }
+
   /// Grows whenever something is forgotten: to be read before an answer is asked for.
   std::uint64_t changes() const { return changes_.load(); }
 

@@ -343,6 +343,15 @@ struct LoadImageReply {
   errorLog @3 :Data;
   wallMilliseconds @4 :Float32;
   kernels @5 :List(FunctionReply);  # of a library: some that will be looked for, by what earlier sessions did
+  ahead @6 :List(LoadedAhead);    # of a library: what earlier sessions loaded next is loaded already
+}
+struct LoadedAhead {
+  # An answer to a loadImage that was not sent yet. Whose program comes to load that says so by takeLoaded.
+  request @0 :Data;               # the message that it answers
+  reply @1 :Data;                 # LoadImageReply
+}
+struct TakeLoaded {
+  library @0 :UInt64;
 }
 
 # --- linking ------------------------------------------------------------------------------------------------------------

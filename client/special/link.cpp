@@ -28,8 +28,8 @@ CUresult add(Thread& thread, CUlinkState state, CUjitInputType type, std::span<c
     return CUDA_SUCCESS;
   };
   return call_with_image<wire::AddToLink, wire::LinkReply>(thread, Opcode::addToLink, ContextNeed::current, data, fill,
-                                                           [&](CUresult result, wire::LinkReply::Reader out) {
-                                                             link->outputs.store(out);
+                                                           [&](RemoteCall<wire::AddToLink>& call, CUresult result, bool) {
+                                                             link->outputs.store(call.out<wire::LinkReply>());
                                                              return result;
                                                            });
 }

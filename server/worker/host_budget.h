@@ -34,6 +34,12 @@ class HostBudget {
     taken_.fetch_sub(bytes);
     return refuse(Bound::lease);
   }
+  /// Whether so much could be taken, and as much again: for what the client did not ask for.
+  bool has_plenty(std::uint64_t bytes) {
+    const auto fits = [&](std::uint64_t taken, std::uint64_t max) { return taken <= max && bytes <= (max - taken) / 2; };
+    return (bytes_max_ == 0 || fits(taken_.load(), bytes_max_)) &&
+           (!place_ || fits(place_->account->held_of_host(lease_), place_->account->host_max()));
+  }
   void give(std::uint64_t bytes) {
     taken_.fetch_sub(bytes);
     if (place_) slot().host.fetch_sub(bytes);

@@ -19,7 +19,9 @@ constexpr std::size_t arriving_max = 16;  // images under way at once in one ses
 constexpr std::size_t found_max = 16;     // names kept of an image
 constexpr std::size_t found_name_bytes_max = 1024;
 constexpr std::size_t found_bytes_max = found_max * (found_name_bytes_max + 1);
-constexpr auto found_suffix = ".found";
+constexpr std::size_t request_bytes_max = 1024;  // of a request that is kept
+constexpr const char* found_suffix = ".found";
+constexpr const char* next_suffix = ".next";
 constexpr std::uint64_t file_bytes_min = 4096;  // that the smallest file takes of a disk
 
 // A private mapping, so that nobody who can write the file can change what the driver reads later.
@@ -36,6 +38,35 @@ bool named_as_image(const std::filesystem::path& path) {
   const std::string name = path.filename();
   const std::size_t digits = std::min(name.find_first_not_of("0123456789abcdef"), name.size());
   return digits == 2 * std::tuple_size_v<ImageHash> && (digits == name.size() || name.ends_with(".part"));
+}
+
+// What a small file holds, as far as it may; nothing if there is none.
+std::vector<std::byte> read_note(const std::filesystem::path& path, std::size_t bytes_max) {
+  std::vector<std::byte> contents(bytes_max);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  const ssize_t bytes = file < 0 ? 0 : ::read(file, contents.data(), contents.size());
+  if (file >= 0) ::close(file);
+  contents.resize(static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+  return contents;
+}
+
+// Beside, and renamed: nobody ever sees half a file. False if it could not be written.
+bool write_whole(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  std::filesystem::path beside = path;
+  beside += "." + std::to_string(::getpid()) + ".part";
+  const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return false;
+  std::size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t n = ::write(file, bytes.data() + written, bytes.size() - written);
+    if (n <= 0) break;
+    written += static_cast<std::size_t>(n);
+  }
+  ::close(file);
+  std::error_code error;
+  if (written == bytes.size()) std::filesystem::rename(beside, path, error);
+  else std::filesystem::remove(beside, error);
+  return written == bytes.size() && !error;
 }
 
 }  // namespace
@@ -123,26 +154,15 @@ std::filesystem::path ImageStore::path_of(const ImageHash& hash) const {
   return folder_ / name;
 }
 
-// Written beside and renamed, so that no other worker ever sees half an image. Failure costs a later session a transfer, no more.
+std::filesystem::path ImageStore::note_of(const ImageHash& hash, const char* suffix) const { return path_of(hash).string() + suffix; }
+
+// Failure costs a later session a transfer, no more.
 void ImageStore::keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes) {
   if (folder_.empty()) return;
   std::error_code ignored;
   if (std::filesystem::create_directories(folder_, ignored))  // ours alone; one that was there is as its owner wants it
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all, ignored);
-  const std::filesystem::path path = path_of(hash);
-  std::filesystem::path beside = path;
-  beside += "." + std::to_string(::getpid()) + ".part";
-  const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) return;
-  std::size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t n = ::write(file, bytes.data() + written, bytes.size() - written);
-    if (n <= 0) break;
-    written += static_cast<std::size_t>(n);
-  }
-  ::close(file);
-  if (written == bytes.size()) std::filesystem::rename(beside, path, ignored);
-  else std::filesystem::remove(beside, ignored);
+  write_whole(path_of(hash), bytes);
   evict();
 }
 
@@ -161,7 +181,8 @@ void ImageStore::evict() {
     if (error) continue;
     const auto taken = [](std::uint64_t size) { return (size + file_bytes_min - 1) / file_bytes_min * file_bytes_min; };
     bytes = taken(bytes);
-    if (const std::uint64_t names = std::filesystem::file_size(entry.path().string() + found_suffix, error); !error) bytes += taken(names);
+    for (const char* const suffix : {found_suffix, next_suffix})
+      if (const std::uint64_t note = std::filesystem::file_size(entry.path().string() + suffix, error); !error) bytes += taken(note);
     error.clear();
     files.push_back({entry.last_write_time(error), bytes, entry.path()});
     total += bytes;
@@ -170,7 +191,7 @@ void ImageStore::evict() {
   for (const File& file : files) {
     if (total <= bytes_max_) break;
     std::filesystem::remove(file.path, error);
-    std::filesystem::remove(file.path.string() + found_suffix, error);
+    for (const char* const suffix : {found_suffix, next_suffix}) std::filesystem::remove(file.path.string() + suffix, error);
     total -= file.bytes;
   }
 }
@@ -179,12 +200,8 @@ const std::vector<std::string>& ImageStore::names_found(const ImageHash& hash) {
   const auto [known, asked_first] = found_.try_emplace(hash);
   std::vector<std::string>& names = known->second;
   if (!asked_first || folder_.empty()) return names;
-  const int file = ::open((path_of(hash).string() + found_suffix).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (file < 0) return names;
-  std::vector<char> text(found_bytes_max);
-  const ssize_t bytes = ::read(file, text.data(), text.size());
-  ::close(file);
-  std::istringstream lines(std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0))));
+  const std::vector<std::byte> text = read_note(note_of(hash, found_suffix), found_bytes_max);
+  std::istringstream lines(std::string(reinterpret_cast<const char*>(text.data()), text.size()));
   for (std::string name; names.size() < found_max && std::getline(lines, name);)
     if (!lines.eof() && !name.empty() && name.size() <= found_name_bytes_max)
       names.push_back(name);  // a line that is still being written has no end
@@ -201,8 +218,7 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
   names.push_back(name);
   std::error_code ignored;
   if (folder_.empty() || !std::filesystem::exists(path_of(hash), ignored)) return;
-  const int file =
-      ::open((path_of(hash).string() + found_suffix).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  const int file = ::open(note_of(hash, found_suffix).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (file < 0) return;
   const std::string line = name + "\n";
   struct stat status {};
@@ -210,6 +226,19 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
     [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
   }
   ::close(file);
+}
+
+const std::vector<std::byte>& ImageStore::next_load(const ImageHash& hash) {
+  const auto [known, asked_first] = next_.try_emplace(hash);
+  if (asked_first && !folder_.empty()) known->second = read_note(note_of(hash, next_suffix), request_bytes_max);
+  return known->second;
+}
+
+void ImageStore::note_next_load(const ImageHash& hash, std::span<const std::byte> request) {
+  if (request.size() > request_bytes_max || std::ranges::equal(next_load(hash), request)) return;
+  next_[hash].assign(request.begin(), request.end());
+  std::error_code ignored;
+  if (!folder_.empty() && std::filesystem::exists(path_of(hash), ignored)) write_whole(note_of(hash, next_suffix), request);
 }
 
 }  // namespace fargpu::server

@@ -37,7 +37,12 @@ class ImageStore {
   const std::vector<std::string>& names_found(const ImageHash& hash);
   void note_found(const ImageHash& hash, const std::string& name);
 
+  /// The message by which a session, the last that did, asked to load an image after this one. A hint as well. Empty: none did.
+  const std::vector<std::byte>& next_load(const ImageHash& hash);
+  void note_next_load(const ImageHash& hash, std::span<const std::byte> request);
+
  private:
+  std::filesystem::path note_of(const ImageHash& hash, const char* suffix) const;
   std::filesystem::path path_of(const ImageHash& hash) const;
   void keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes);
   void evict();
@@ -57,7 +62,9 @@ class ImageStore {
   const std::byte* map(const ImageHash& hash, std::span<const std::byte> bytes, HostCharge charge);
   std::map<ImageHash, Mapped> mapped_;
   std::map<ImageHash, Arriving> arriving_;
-  std::map<ImageHash, std::vector<std::string>> found_;  // of images that were asked about
+  // Of images that were asked about.
+  std::map<ImageHash, std::vector<std::string>> found_;
+  std::map<ImageHash, std::vector<std::byte>> next_;
 };
 
 }  // namespace fargpu::server

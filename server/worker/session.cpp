@@ -543,7 +543,7 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   if (kind == HandleKind::exec) attended_.erase(value);
   if (kind == HandleKind::link) links_.erase(value);
   charges_.erase(value);
-  if (kind == HandleKind::library) library_images_.erase(value);
+  if (kind == HandleKind::library || kind == HandleKind::module) loaded_images_.erase(value);
   if (kind == HandleKind::event) sharing_.event_gone(value);
   if (kind != HandleKind::stream) return;
   StreamState* const gone = contexts_.stream(value, 0);

@@ -34,6 +34,7 @@
 #include "image_store.h"
 #include "launch_crew.h"
 #include "links.h"
+#include "load_order.h"
 #include "opcodes.h"
 #include "output.h"
 #include "overtaking.h"
@@ -119,6 +120,7 @@ class Session final : FrameHandler {
   HostBudget& host_budget() { return host_budget_; }
   HostBlocks& host_blocks() { return host_blocks_; }
   ImageStore& images() { return images_; }
+  LoadOrder& load_order() { return load_order_; }
   GraphParts& graph_parts() { return graph_parts_; }
   GraphMemory& graph_memory() { return graph_memory_; }
   Resources& resources() { return resources_; }
@@ -179,12 +181,12 @@ class Session final : FrameHandler {
     handle = handle_cast<T>(handles_.known(kind, raw_of(handle)));
     return CUDA_SUCCESS;
   }
-  /// Which image a library was loaded from; null where that is not known.
-  const ImageHash* image_of(Handle library) const {
-    const auto found = library_images_.find(library.value());
-    return found == library_images_.end() ? nullptr : &found->second;
+  /// Which image a library or module was loaded from; null where that is not known.
+  const ImageHash* image_of(Handle loaded) const {
+    const auto found = loaded_images_.find(loaded.value());
+    return found == loaded_images_.end() ? nullptr : &found->second;
   }
-  void note_image(Handle library, const ImageHash& hash) { library_images_[library.value()] = hash; }
+  void note_image(Handle loaded, const ImageHash& hash) { loaded_images_[loaded.value()] = hash; }
   /// What an object took of the device's memory: charged until the object is forgotten.
   void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()].insert(std::move(charge)); }
   /// A variable of a module or library: the session may use it as long as its owner lives.
@@ -298,9 +300,10 @@ class Session final : FrameHandler {
   Sharing sharing_;
   HostBlocks host_blocks_;
   ImageStore images_;
+  LoadOrder load_order_{images_};
   std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;                     // owner and address
   std::unordered_map<std::uint64_t, std::set<std::shared_ptr<Charge>>> charges_;  // by handle
-  std::unordered_map<std::uint64_t, ImageHash> library_images_;                   // by handle
+  std::unordered_map<std::uint64_t, ImageHash> loaded_images_;                    // by handle of the library or module
   Handles handles_;
   Contexts contexts_;
   Captures captures_{driver_, handles_};

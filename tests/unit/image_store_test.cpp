@@ -176,6 +176,30 @@ TEST_CASE("what was found in an image is known to later sessions, as far as it i
   CHECK(last.names_found(another).size() == 16);
 }
 
+TEST_CASE("which load followed an image is kept with it") {
+  Folder folder;
+  const Bytes image = pattern(5000), request = pattern(120), other = pattern(80);
+  {
+    ImageStore store(folder.path, plenty, unbounded);
+    CHECK(receive(store, image));
+    CHECK(store.next_load(hash_of(image)).empty());
+    store.note_next_load(hash_of(image), request);
+    store.note_next_load(hash_of(pattern(7)), request);   // of no image
+    store.note_next_load(hash_of(image), pattern(5000));  // longer than any
+    CHECK(store.next_load(hash_of(image)) == request);
+  }
+  CHECK(folder.files() == 2);
+  {
+    ImageStore store(folder.path, plenty, unbounded);
+    CHECK(store.next_load(hash_of(image)) == request);
+    CHECK(store.next_load(hash_of(pattern(7))).empty());
+    store.note_next_load(hash_of(image), other);
+  }
+  ImageStore last(folder.path, plenty, unbounded);
+  CHECK(last.next_load(hash_of(image)) == other);
+  CHECK(folder.files() == 2);
+}
+
 TEST_CASE("a file that was changed, cut or lengthened is not believed") {
   Folder folder;
   const Bytes image = pattern(5000);
@@ -249,8 +273,9 @@ TEST_CASE("small images fill the folder by what they take of a disk") {
     ImageStore store(folder.path, bytes_max, unbounded);
     CHECK(receive(store, pattern(8, i)));
     store.note_found(hash_of(pattern(8, i)), "kernel");
+    store.note_next_load(hash_of(pattern(8, i)), pattern(16));
   }
-  CHECK(folder.files() <= bytes_max / block);
+  CHECK(folder.files() <= bytes_max / block + 2);  // what was noted of the last
 }
 
 TEST_CASE("an image larger than the folder may be is kept for the session only") {

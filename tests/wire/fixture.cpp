@@ -15,6 +15,7 @@
 namespace fargpu::test {
 
 std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
+std::filesystem::path image_folder;
 
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_sockets() {
   int ends[2];
@@ -76,6 +77,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
         options.devices = {0, 1};
         options.memory_limits = memory_limits;
         options.one_process = true;
+        options.image_folder = image_folder;
         options.launch_threads = 2;
         options.exchange = &shares;
         options.driver_band = {fake::driver_band, fake::driver_band_bytes};

@@ -2,8 +2,11 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <string>
+#include <tuple>
 
 #include "client/stats.h"
 #include "fixture.h"
@@ -77,6 +80,132 @@ TEST_CASE("an image travels once, however often it is loaded") {
   CHECK(cuModuleUnload(first) == CUDA_SUCCESS);
   CHECK(cuModuleUnload(first) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuModuleUnload(second) == CUDA_SUCCESS);
+}
+
+namespace {
+
+/// Sessions whose worker keeps images in a folder, as all do but those of most tests.
+struct ImageFolder {
+  ImageFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "fargpu-loads-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()));
+    test::image_folder = name;
+  }
+  ~ImageFolder() { std::filesystem::remove_all(std::exchange(test::image_folder, {})); }
+};
+
+std::string image_named(const std::string& name) { return std::string(test::kernels) + "// " + name + "\n"; }
+
+CUlibrary load_library(const std::string& image, CUlibraryOption* options = nullptr, void** values = nullptr, unsigned count = 0) {
+  CUlibrary library = nullptr;
+  REQUIRE(cuLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, options, values, count) == CUDA_SUCCESS);
+  CUkernel kernel = nullptr;
+  REQUIRE(cuLibraryGetKernel(&kernel, library, "fill32") == CUDA_SUCCESS);
+  CUfunction function = nullptr;
+  REQUIRE(cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS);
+  return library;
+}
+
+}  // namespace
+
+TEST_CASE("libraries that earlier sessions loaded next are loaded ahead") {
+  const ImageFolder folder;
+  const std::string a = image_named("a"), b = image_named("b"), c = image_named("c"), d = image_named("d");
+  {
+    RemoteContext first;
+    for (const std::string* image : {&a, &b, &c}) load_library(*image);
+  }
+  {
+    RemoteContext second;
+    CHECK(trips([&] { load_library(a); }) == 1);
+    CHECK(second.driver->calls("cuLibraryLoadData") == 3);
+    CUlibrary library = nullptr;
+    CHECK(trips([&] {
+            library = load_library(b);
+            load_library(c);
+          }) == 0);
+    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS);
+    CHECK(cuLibraryUnload(library) == CUDA_ERROR_INVALID_HANDLE);
+    // An answer that came ahead holds once: this is another library.
+    CHECK(trips([&] { CHECK(load_library(c) != library); }) == 1);
+    // The program goes another way than the one before it, and the next will be taken to go this way.
+    load_library(d);
+  }
+  RemoteContext third;
+  load_library(a);
+  CHECK(third.driver->calls("cuLibraryLoadData") == 4);
+  CHECK(trips([&] { load_library(d); }) == 0);
+  // With other options it is another load.
+  CUlibraryOption option = CU_LIBRARY_BINARY_IS_PRESERVED;
+  void* value = reinterpret_cast<void*>(1);
+  CHECK(trips([&] { load_library(b, &option, &value, 1); }) == 1);
+  CHECK(trips([&] { load_library(b); }) == 0);
+}
+
+TEST_CASE("a program that goes another way than those before it is not followed for long") {
+  const ImageFolder folder;
+  std::vector<std::string> images;
+  for (int i = 0; i < 40; ++i) images.push_back(image_named(std::to_string(i)));
+  {
+    RemoteContext first;
+    for (const std::string& image : images) load_library(image);
+  }
+  RemoteContext second;
+  // Each third image: those between are loaded in vain.
+  for (std::size_t i = 0; i < images.size(); i += 3) load_library(images[i]);
+  CHECK(second.driver->calls("cuLibraryLoadData") <= 14 + 16);
+}
+
+TEST_CASE("what a file says of the loads of earlier sessions is a hint") {
+  const ImageFolder folder;
+  const std::string a = image_named("a"), b = image_named("b");
+  {
+    RemoteContext first;
+    load_library(a);
+    load_library(b);
+  }
+  namespace fs = std::filesystem;
+  fs::path note;
+  for (const auto& entry : fs::directory_iterator(test::image_folder))
+    if (entry.path().extension() == ".next") note = entry.path();
+  REQUIRE(!note.empty());
+  const auto write = [&](const std::string& bytes) { std::ofstream(note, std::ios::binary) << bytes; };
+  SECTION("of no image") {
+    for (const auto& entry : fs::directory_iterator(test::image_folder))
+      if (entry.path() != note && entry.path().extension().empty() && entry.path().stem() != note.stem()) fs::remove(entry.path());
+  }
+  SECTION("no message") { write(std::string(600, '\xff')); }
+  SECTION("nothing") { write(""); }
+  SECTION("a part of a message") {
+    std::ifstream stream(note, std::ios::binary);
+    std::string bytes(std::istreambuf_iterator<char>(stream), {});
+    write(bytes.substr(0, 40));
+  }
+  RemoteContext second;
+  load_library(a);
+  load_library(b);
+}
+
+TEST_CASE("functions that earlier sessions found in a module come with it") {
+  const ImageFolder folder;
+  const auto find = [](const char* name) {
+    CUmodule module = nullptr;
+    REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+    CUfunction function = nullptr;
+    REQUIRE(cuModuleGetFunction(&function, module, name) == CUDA_SUCCESS);
+    return std::pair(module, function);
+  };
+  {
+    RemoteContext first;
+    find("fill32");
+  }
+  RemoteContext second;
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  CHECK(trips([&] { std::tie(module, function) = find("fill32"); }) == 1);
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+  CHECK(cuModuleGetFunction(&function, module, "fill32") == CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_CASE("what is no image, or a bad one, is refused, and the compiler's words come back") {
@@ -386,6 +515,10 @@ TEST_CASE("the first answer about clusters brings those about others") {
   const auto ask_all = [&] {
     for (const unsigned x : {1u, 2u, 4u, 8u})
       for (unsigned y = 1; x * y <= 8; y *= 2) CHECK(clusters(function, x, y) == clusters_expected(x, y));
+    for (unsigned n = 1; n <= 8; ++n) {  // cuDNN's way
+      CHECK(clusters(function, n, 1) == clusters_expected(n, 1));
+      CHECK(clusters(function, 1, n) == clusters_expected(1, n));
+    }
   };
   CHECK(trips(ask_all) == 1);
   CHECK(trips(ask_all) == 0);

@@ -2,6 +2,7 @@
 // What sessions of the fixture may be put behind: their client's end of the channel, changed.
 
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,9 @@ namespace fargpu::test {
 
 /// Makes the client's end of the next sessions; nothing if it stays as it is. Where client and worker share memory, from when they do.
 extern std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_channel;
+
+/// Where the worker of the next sessions keeps images; with the session if it is empty.
+extern std::filesystem::path image_folder;
 
 /// A channel that is another's but for what a test makes different.
 class WrappedChannel : public Channel {

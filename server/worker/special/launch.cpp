@@ -59,9 +59,16 @@ CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, Str
 // The same question about clusters of other shapes. Those that the driver refuses the client will ask about itself, should the program.
 void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfig& config, std::vector<CUlaunchAttribute>& attributes,
                          wire::ClusterOccupancyReply::Builder out) {
-  constexpr auto time_max = std::chrono::milliseconds(1);  // in which nothing else is done for the session
-  constexpr unsigned shapes[][2] = {{1, 1}, {2, 1}, {1, 2},  {4, 1}, {2, 2}, {1, 4}, {8, 1}, {4, 2},
-                                    {2, 4}, {1, 8}, {16, 1}, {8, 2}, {4, 4}, {2, 8}, {1, 16}};
+  constexpr auto time_max = std::chrono::milliseconds(2);  // in which nothing else is done for the session
+  constexpr unsigned row_max = 32;                         // cuDNN tries rows of all lengths up to this one
+  static const std::vector<std::array<unsigned, 2>> shapes = [] {
+    std::vector<std::array<unsigned, 2>> all{{2, 2}, {4, 2}, {2, 4}, {8, 2}, {4, 4}, {2, 8}};
+    for (unsigned n = 1; n <= row_max; ++n) {
+      all.push_back({n, 1});
+      if (n > 1) all.push_back({1, n});
+    }
+    return all;
+  }();
   const auto asked = std::find_if(attributes.begin(), attributes.end(),
                                   [](const CUlaunchAttribute& a) { return a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION; });
   if (asked == attributes.end()) return;

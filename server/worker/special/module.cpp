@@ -49,28 +49,39 @@ std::vector<const void*> containers_of(std::span<const std::byte> image) {
   return containers;
 }
 
-/// The options of one load, with room for what the driver writes. Lives until the load is settled.
+/// One load, with room for what the driver writes. Lives until the load is settled.
 struct Load {
+  ImageHash hash{};
   FatbinWrapper wrapper;
   std::vector<const void*> containers;  // null behind the last
-  const void* image = nullptr;
+  const void* image = nullptr;          // null: the host lacks it
   bool module = false;
   JitOptions jit;
   std::vector<CUlibraryOption> library;
   std::vector<void*> library_values;
   CUmodule made_module = nullptr;
   CUlibrary made_library = nullptr;
-  HostCharge kept;  // for the session's life
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  HostCharge kept;                 // for the session's life
+  std::vector<std::byte> request;  // of a load that nobody has asked for yet
 
   CUresult read(wire::LoadImage::Reader in, HostBudget& budget) {
-    if (in.getLibrary().size() > options_max) return CUDA_ERROR_INVALID_VALUE;
+    if (!read_hash(in.getHash(), hash) || in.getLibrary().size() > options_max) return CUDA_ERROR_INVALID_VALUE;
     for (const auto option : in.getLibrary()) {
       if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE || option.getOption() >= CU_LIBRARY_NUM_OPTIONS)
         return CUDA_ERROR_INVALID_VALUE;
       library.push_back(static_cast<CUlibraryOption>(option.getOption()));
       library_values.push_back(reinterpret_cast<void*>(option.getValue()));
     }
+    module = in.getModule();
     return jit.read(in.getJit(), budget);
+  }
+
+  /// Beside the executor.
+  void make(DriverTable& driver) {
+    result = module ? driver.cuModuleLoadDataEx(&made_module, image, jit.count(), jit.kinds(), jit.values())
+                    : driver.cuLibraryLoadData(&made_library, image, jit.kinds(), jit.values(), jit.count(), library.data(),
+                                               library_values.data(), static_cast<unsigned>(library.size()));
   }
 };
 
@@ -136,20 +147,99 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
 }
 
 // What earlier sessions looked for in the same image: the client will not have to ask.
-void find_again(Session& session, const CallId& id, Handle library, CUlibrary loaded, wire::LoadImageReply::Builder out) {
+void find_again(Session& session, const CallId& id, Handle owner, const Load& load, wire::LoadImageReply::Builder out) {
   constexpr auto time_max = std::chrono::milliseconds(5);  // in which nothing else is done for the session
-  const ImageHash* const image = session.image_of(library);
-  if (!session.context(id.context)) return;  // looking closer at kernels would make one
+  if (!session.context(id.context)) return;                // looking closer at kernels would make one
   const auto begin = std::chrono::steady_clock::now();
   std::vector<Handle> found;
-  for (const std::string& name : session.images().names_found(*image)) {
-    CUkernel kernel{};
+  for (const std::string& name : session.images().names_found(load.hash)) {
     if (std::chrono::steady_clock::now() - begin > time_max) break;
-    if (session.driver().cuLibraryGetKernel(&kernel, loaded, name.c_str()) == CUDA_SUCCESS)
-      found.push_back(session.handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, library));
+    CUfunction function{};
+    CUkernel kernel{};
+    if (load.module && session.driver().cuModuleGetFunction(&function, load.made_module, name.c_str()) == CUDA_SUCCESS)
+      found.push_back(session.handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function), id.context, owner));
+    if (!load.module && session.driver().cuLibraryGetKernel(&kernel, load.made_library, name.c_str()) == CUDA_SUCCESS)
+      found.push_back(session.handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner));
   }
   auto list = out.initKernels(static_cast<unsigned>(found.size()));
-  for (unsigned i = 0; i < found.size(); ++i) describe(session, id, found[i], list[i], library);
+  for (unsigned i = 0; i < found.size(); ++i) describe(session, id, found[i], list[i], owner);
+}
+
+// Everything before the driver. Without an image if the host lacks it.
+CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared_ptr<Load>& load) {
+  if (const CUresult bad = load->read(in, session.host_budget()); bad != CUDA_SUCCESS) return bad;
+  const auto image = session.images().find(load->hash, in.getBytes());
+  if (image.empty()) return CUDA_SUCCESS;
+  if (in.getWrapped() || may_print(image)) session.note_printing();
+  if (!in.getWrapped()) {
+    if (!keeps_within(image)) return CUDA_ERROR_INVALID_IMAGE;
+    load->image = image.data();
+    return CUDA_SUCCESS;
+  }
+  load->containers = containers_of(image);
+  if (load->containers.empty()) return CUDA_ERROR_INVALID_IMAGE;
+  load->wrapper.container = load->containers[0];
+  if (load->containers.size() > 1) {
+    load->containers.push_back(nullptr);
+    load->wrapper.version = 2;
+    load->wrapper.more = &load->containers[1];
+  }
+  load->image = &load->wrapper;
+  auto charge = HostCharge::take(session.host_budget(), sizeof(Load) + load->containers.size() * sizeof(load->containers[0]));
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  load->kept = std::move(*charge);
+  session.keep(load);  // the driver may look at the wrapper again
+  return CUDA_SUCCESS;
+}
+
+// What the program will most likely load after this image, as far as the host has it.
+std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ImageHash& image) {
+  constexpr std::uint64_t bytes_max = 32u << 20;  // they are read and hashed while nothing else is done for the session
+  std::vector<std::shared_ptr<Load>> loads;
+  std::uint64_t bytes = 0;
+  try {
+    for (LoadOrder::Request& request : session.load_order().next_after(image)) {
+      MessageReader reader(request);
+      const auto in = reader.root<wire::LoadImage>();
+      bytes += in.getBytes();
+      if (in.getModule() || in.getJit().size() > 0 || bytes > bytes_max || !session.host_budget().has_plenty(in.getBytes())) break;
+      auto load = std::make_shared<Load>();
+      if (prepare(session, in, load) != CUDA_SUCCESS || !load->image) break;
+      load->request = std::move(request);
+      loads.push_back(std::move(load));
+    }
+  } catch (const kj::Exception&) {}  // a file may say anything
+  return loads;
+}
+
+// The answer to a load; the handle of what it made.
+Handle tell(Session& session, const CallId& id, Load& load, wire::LoadImageReply::Builder out) {
+  out.setKnown(true);
+  load.jit.tell(out);
+  if (load.result != CUDA_SUCCESS) return {};
+  const Handle handle = load.module
+                            ? session.handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context)
+                            : session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load.made_library), 0);
+  out.setHandle(handle.value());
+  session.note_image(handle, load.hash);
+  find_again(session, id, handle, load, out);
+  return handle;
+}
+
+// Loads that failed are the program's to try.
+void tell_ahead(Session& session, const CallId& id, const std::vector<std::shared_ptr<Load>>& loads, wire::LoadImageReply::Builder out) {
+  std::vector<Load*> made;
+  for (const auto& load : loads)
+    if (load->result == CUDA_SUCCESS) made.push_back(load.get());
+  auto list = out.initAhead(static_cast<unsigned>(made.size()));
+  for (unsigned i = 0; i < made.size(); ++i) {
+    MessageWriter writer;
+    const Handle library = tell(session, id, *made[i], writer.root<wire::LoadImageReply>());
+    const auto reply = writer.finish();
+    list[i].setRequest({reinterpret_cast<const kj::byte*>(made[i]->request.data()), made[i]->request.size()});
+    list[i].setReply({reinterpret_cast<const kj::byte*>(reply.data()), reply.size()});
+    session.load_order().answered_ahead(library, made[i]->hash, made[i]->request);
+  }
 }
 
 }  // namespace
@@ -166,60 +256,37 @@ Outcome sendImage(Session& session, Call& call, wire::SendImage::Reader in) {
 }
 
 Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
-  ImageHash hash;
   auto load = std::make_shared<Load>();
-  if (!read_hash(in.getHash(), hash)) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = load->read(in, session.host_budget()); bad != CUDA_SUCCESS) return bad;
-  const auto image = session.images().find(hash, in.getBytes());
-  if (image.empty()) {
+  if (const CUresult bad = prepare(session, in, load); bad != CUDA_SUCCESS) return bad;
+  if (!load->image) {
     call.out<wire::LoadImageReply>().setKnown(false);
     return CUDA_SUCCESS;
   }
-  if (in.getModule() && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  load->module = in.getModule();
-  load->image = image.data();
-  if (in.getWrapped() || may_print(image)) session.note_printing();
-  if (in.getWrapped()) {
-    load->containers = containers_of(image);
-    if (load->containers.empty()) return CUDA_ERROR_INVALID_IMAGE;
-    load->wrapper.container = load->containers[0];
-    if (load->containers.size() > 1) {
-      load->containers.push_back(nullptr);
-      load->wrapper.version = 2;
-      load->wrapper.more = &load->containers[1];
-    }
-    load->image = &load->wrapper;
-    auto charge = HostCharge::take(session.host_budget(), sizeof(Load) + load->containers.size() * sizeof(load->containers[0]));
-    if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
-    load->kept = std::move(*charge);
-    session.keep(load);  // the driver may look at the wrapper again
-  } else if (!keeps_within(image)) {
-    return CUDA_ERROR_INVALID_IMAGE;
-  }
+  if (load->module && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  // Loads with options for the compiler are few, and their answers have logs.
+  const bool in_order = !load->module && load->jit.count() == 0;
+  if (in_order) load->request.assign(call.message().begin(), call.message().end());
+  auto ahead = in_order && session.context(call.id().context) ? loads_ahead(session, load->hash) : std::vector<std::shared_ptr<Load>>{};
   return session.aside_reply(
       call,
-      [load, &driver = session.driver()] {
-        if (load->module) {
-          return driver.cuModuleLoadDataEx(&load->made_module, load->image, load->jit.count(), load->jit.kinds(), load->jit.values());
-        }
-        return driver.cuLibraryLoadData(&load->made_library, load->image, load->jit.kinds(), load->jit.values(), load->jit.count(),
-                                        load->library.data(), load->library_values.data(), static_cast<unsigned>(load->library.size()));
+      [load, ahead, &driver = session.driver()] {
+        load->make(driver);
+        if (load->result == CUDA_SUCCESS)
+          for (const auto& one : ahead) one->make(driver);
+        return load->result;
       },
-      [load, &session, hash, id = call.id()](CUresult result, MessageWriter& writer) {
-        auto out = writer.root<wire::LoadImageReply>();
-        out.setKnown(true);
-        load->jit.tell(out);
+      [load, ahead, &session, in_order, id = call.id()](CUresult result, MessageWriter& writer) {
+        tell(session, id, *load, writer.root<wire::LoadImageReply>());
         if (result != CUDA_SUCCESS) return result;
-        const Handle handle =
-            load->module ? session.handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load->made_module), id.context)
-                         : session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load->made_library), 0);
-        out.setHandle(handle.value());
-        if (!load->module) {
-          session.note_image(handle, hash);
-          find_again(session, id, handle, load->made_library, out);
-        }
+        if (in_order) session.load_order().loaded(load->hash, load->request);
+        tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());
         return result;
       });
+}
+
+// Nobody else hears of a handle that is none: the program loads by it later, and that fails.
+Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
+  return session.load_order().take(Handle(in.getLibrary())) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in) {
@@ -236,7 +303,6 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
     CUkernel kernel{};
     result = driver.cuLibraryGetKernel(&kernel, library, name.c_str());
     if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::kernel, kernel, call, owner.value());
-    if (const ImageHash* const image = session.image_of(owner); image && result == CUDA_SUCCESS) session.images().note_found(*image, name);
   } else if (CUkernel kernel{}; session.resolve(HandleKind::kernel, owner.value(), kernel)) {
     if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
     CUfunction function{};
@@ -245,7 +311,9 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  return result == CUDA_SUCCESS ? describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner) : result;
+  if (result != CUDA_SUCCESS) return result;
+  if (const ImageHash* const image = session.image_of(owner)) session.images().note_found(*image, name);
+  return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
 }
 
 Outcome kernelFunction(Session& session, Call& call, wire::KernelFunction::Reader in) {
