@@ -1,8 +1,13 @@
 // Peers that do not keep to the protocol: a client that sends nonsense to a worker, a worker that sends nonsense to a client, and a
 // connection that breaks. Nothing else may suffer, and each end says what was wrong.
 
+#include <malloc.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -824,21 +829,64 @@ TEST_CASE("a kernel that a worker calls its own function ends the session") {
   CHECK(cuKernelGetFunction(&function, kernel) == CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
-TEST_CASE("a graph's text without a bound ends the session") {
-  HandMadeWorker worker;
-  std::jthread speaker([&] {
+namespace {
+
+/// What a worker says of a graph's text: a part, and how long all of it is.
+struct TextPart {
+  std::size_t bytes;
+  std::uint64_t of;
+};
+
+CUresult print_graph(HandMadeWorker& worker, const char* path, const std::vector<TextPart>& parts,
+                     const std::function<void()>& at_end = {}) {
+  const std::jthread speaker([&] {
     try {
-      for (const std::uint64_t bytes : {~std::uint64_t{0}, std::uint64_t{2}}) {
+      for (const TextPart& part : parts) {
         worker.answer<wire::PrintGraphReply>(Opcode::printGraph, [&](wire::PrintGraphReply::Builder out) {
-          out.initText(1);
-          out.setBytes(bytes);
+          std::memset(out.initText(static_cast<unsigned>(part.bytes)).begin(), 'a' + static_cast<int>(&part - parts.data()), part.bytes);
+          out.setBytes(part.of);
+          if (at_end && &part == &parts.back()) at_end();
         });
       }
     } catch (const ChannelClosed&) {  // it does not ask for more
     }
   });
-  const auto graph = reinterpret_cast<CUgraph>(Handle(HandleKind::graph, Handle::worker_index_first, 1).value());
-  CHECK(cuGraphDebugDotPrint(graph, "/dev/null", 0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  return cuGraphDebugDotPrint(reinterpret_cast<CUgraph>(Handle(HandleKind::graph, Handle::worker_index_first, 1).value()), path, 0);
+}
+
+}  // namespace
+
+TEST_CASE("a graph's text without a bound, or in other parts than were asked for, ends the session") {
+  HandMadeWorker worker;
+  constexpr std::uint64_t whole = limits::bulk_bytes_max;
+  std::vector<TextPart> parts;
+  SECTION("no bound") { parts = {{whole, ~std::uint64_t{0}}}; }
+  SECTION("more than there can be") { parts = {{whole, (256u << 20) + 1}}; }
+  SECTION("a byte at a time") { parts = {{1, 2}, {1, 2}}; }
+  SECTION("more than it is") { parts = {{2, 1}}; }
+  SECTION("nothing of it") { parts = {{0, 1}}; }
+  SECTION("it becomes longer and comes byte by byte") { parts = {{whole, whole + 1}, {1, whole + 2}}; }
+  CHECK(print_graph(worker, "/dev/null", parts) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+TEST_CASE("a long text of a graph arrives whole, and takes memory for a part of it only") {
+  HandMadeWorker worker;
+  constexpr std::uint64_t part = limits::bulk_bytes_max, bytes = (64u << 20) + 5;
+  std::vector<TextPart> parts(bytes / part, {part, bytes});
+  parts.push_back({5, bytes});
+  const auto path = std::filesystem::temp_directory_path() / ("fargpu_long_graph_" + std::to_string(::getpid()) + ".dot");
+  const auto taken = [] { return ::mallinfo2().hblkhd + ::mallinfo2().uordblks; };  // nothing under a sanitizer, whose memory is its own
+  const std::size_t before = taken();
+  std::size_t at_end = before;
+  CHECK(print_graph(worker, path.c_str(), parts, [&] { at_end = taken(); }) == CUDA_SUCCESS);
+  CHECK(at_end < before + 8 * part);
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::filesystem::remove(path);
+  REQUIRE(text.size() == bytes);
+  bool right = true;
+  for (std::size_t i = 0; i < bytes; ++i) right = right && text[i] == static_cast<char>('a' + i / part);
+  CHECK(right);
 }
 
 TEST_CASE("a worker that has gone when it gives back memory of a graph ends the session, not the program") {
