@@ -11,6 +11,7 @@
 #include <future>
 #include <thread>
 
+#include "calls_context.capnp.h"
 #include "calls_copy.capnp.h"
 #include "calls_graph.capnp.h"
 #include "calls_stream.capnp.h"
@@ -536,10 +537,7 @@ class HandMadeWorker {
   template <class Reply, class Fill>
   void answer(Opcode opcode, Fill&& fill, const std::function<void(FrameHeader)>& ahead = {}) {
     for (;;) {
-      FrameHeader call;
-      read(std::as_writable_bytes(std::span(&call, 1)));
-      std::vector<std::byte> rest(call.message_bytes + padded(call.bulk_bytes));
-      read(rest);
+      const FrameHeader call = next().first;
       if (call.kind != FrameKind::call || !(call.detail & call_wants_reply)) continue;
       FrameHeader header;
       header.kind = FrameKind::reply;
@@ -553,6 +551,16 @@ class HandMadeWorker {
       }
       send(header, writer.finish());
       if (wanted) return;
+    }
+  }
+  /// Waits until the client says that it has done what it was called for.
+  void await_done(std::uint64_t callback) {
+    for (;;) {
+      const auto [header, message] = next();
+      if (header.kind != FrameKind::control) continue;
+      MessageReader reader(message);
+      const auto control = reader.root<wire::Control>();
+      if (control.isCallbackDone() && control.getCallbackDone().getCallback() == callback) return;
     }
   }
   /// Bulk bytes of the answer to a call, of whose reply this is the header.
@@ -573,6 +581,15 @@ class HandMadeWorker {
       into = into.subspan(n);
       if (n == 0) channel_->wait({.readable = true}, std::chrono::seconds(10));
     }
+  }
+  /// A frame of the client and its message.
+  std::pair<FrameHeader, std::vector<std::byte>> next() {
+    FrameHeader header;
+    read(std::as_writable_bytes(std::span(&header, 1)));
+    std::vector<std::byte> message(header.message_bytes), bulk(padded(header.bulk_bytes));
+    read(message);
+    read(bulk);
+    return {header, std::move(message)};
   }
   void answer_attach() {
     const auto message = receive_control(*channel_, limits::lease_timeout);
@@ -887,6 +904,43 @@ TEST_CASE("a long text of a graph arrives whole, and takes memory for a part of 
   bool right = true;
   for (std::size_t i = 0; i < bytes; ++i) right = right && text[i] == static_cast<char>('a' + i / part);
   CHECK(right);
+}
+
+TEST_CASE("a stream's value goes to memory of the program only while that is there, whenever the worker says that the stream is done") {
+  HandMadeWorker worker;
+  static unsigned values[2];
+  values[0] = values[1] = 1;
+  CUcontext context = nullptr;
+  const auto answered = [&](Opcode last, auto&& calls) {  // the worker says of everything that it is done
+    std::jthread speaker([&] { worker.answer<wire::CuCtxSynchronize>(last, [](auto) {}); });
+    calls();
+  };
+  const auto unregister = [&] { answered(Opcode::cuCtxSynchronize, [] { REQUIRE(cuMemHostUnregister(values) == CUDA_SUCCESS); }); };
+  const auto call_the_write = [&] {
+    worker.control([](wire::Control::Builder control) { control.initCallback().setCallback(1); });
+    worker.await_done(1);
+  };
+  answered(Opcode::openContext, [&] { REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS); });
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  REQUIRE(cuMemHostRegister_v2(values, sizeof(values), 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWriteValue32_v2(nullptr, reinterpret_cast<CUdeviceptr>(&values[1]), 7, 0) == CUDA_SUCCESS);
+  unsigned expected = 1;
+  SECTION("it is there") {
+    call_the_write();
+    expected = 7;
+    unregister();
+  }
+  SECTION("it was given back") {
+    unregister();
+    call_the_write();
+  }
+  SECTION("less is there since") {
+    unregister();
+    REQUIRE(cuMemHostRegister_v2(values, sizeof(values[0]) + 2, 0) == CUDA_SUCCESS);
+    call_the_write();
+  }
+  CHECK(values[0] == 1);
+  CHECK(values[1] == expected);
 }
 
 TEST_CASE("a worker that has gone when it gives back memory of a graph ends the session, not the program") {
