@@ -65,10 +65,7 @@ CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t 
                                      : allocate_large(thread, context, device, pool.get(), needed, block);
   };
   if (!stream || !take_freed(*pool, *stream, needed, block)) {
-    CUresult result = attempt();
-    // What is kept for reuse, or still waits for the GPU, may be what is missing.
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(thread, context, device)) result = attempt();
-    if (result != CUDA_SUCCESS) return result;
+    if (const CUresult result = with_room(thread, &context, device, attempt); result != CUDA_SUCCESS) return result;
   }
   block.pool = pool;
   {
@@ -361,8 +358,8 @@ void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>
   }
 }
 
-// Gives everything back that is not in use, waiting for the GPU if it must. Returns whether there was anything.
-bool DeviceMemory::reclaim(Thread& thread, Context& context, int device) {
+// Gives everything back that is not in use, waiting for the GPU if it must: OUT_OF_MEMORY if there was nothing, or what the wait has shown.
+CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device) {
   // What is on its way to be kept would be missing to everybody; nobody asks for more of that now.
   bool waiting = false;
   for (bool comes = true; comes;) {
@@ -374,8 +371,11 @@ bool DeviceMemory::reclaim(Thread& thread, Context& context, int device) {
     }
     if (comes) std::this_thread::yield();
   }
-  if (waiting) session_.settle(thread, context);
-  return release_unused(thread, device) || waiting;
+  if (waiting) {
+    Context& awaited = context && context->device == device ? *context : session_.primary(device);
+    if (const CUresult bad = session_.settle(thread, awaited); bad != CUDA_SUCCESS) return bad;
+  }
+  return release_unused(thread, device) || waiting ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool DeviceMemory::release_unused(Thread& thread, int device) {

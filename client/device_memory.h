@@ -49,6 +49,16 @@ class DeviceMemory {
   /// The context is gone, and with it what was allocated in it; nothing runs any more.
   void context_closed(Thread& thread, Context& context);
 
+  /// Asks for memory of a device. If there is none, what is kept for reuse there, or still waits for the GPU, may be what is missing: it is
+  /// given back, and asked once more. `context`: of the call, if it has one.
+  template <class Ask>
+  CUresult with_room(Thread& thread, Context* context, int device, Ask&& ask) {
+    const CUresult result = ask();
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    const CUresult reclaimed = reclaim(thread, context, device);
+    return reclaimed == CUDA_SUCCESS ? ask() : reclaimed;
+  }
+
   /// Memory that is held for reuse on a device and that the program may therefore count as free.
   std::uint64_t kept_bytes(int device) const;
 
@@ -93,7 +103,7 @@ class DeviceMemory {
   void release(Thread& thread, int device, const std::vector<Extent>& extents);
   void release_surplus(Thread& thread, int device);
   void shrink(MemoryPool& pool, std::uint64_t keep_bytes);
-  bool reclaim(Thread& thread, Context& context, int device);
+  CUresult reclaim(Thread& thread, Context* context, int device);
   bool release_unused(Thread& thread, int device);
 
   Session& session_;

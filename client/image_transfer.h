@@ -26,7 +26,7 @@ CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::s
       return bad;
     if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
     const bool ahead = call.take_ahead();
-    const CUresult result = ahead ? CUDA_SUCCESS : call.wait();
+    const CUresult result = ahead ? CUDA_SUCCESS : call.wait_with_room();  // code lies on the device
     const auto out = call.template out<Reply>();
     if (result != CUDA_SUCCESS || out.getKnown()) return settle(call, result, ahead);
     if (sent) throw ProtocolError("the worker asked twice for an image");

@@ -116,6 +116,13 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   return pending_.result;
 }
 
+CUresult RemoteCallBase::wait_with_room(int device) {
+  return session_.device_memory().with_room(thread_, context_, device, [&] {
+    pending_.done.store(false, std::memory_order_relaxed);
+    return wait();
+  });
+}
+
 CUresult RemoteCallBase::recall() {
   if (const CUresult bad = prepare(nullptr); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();

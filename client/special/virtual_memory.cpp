@@ -151,7 +151,7 @@ CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::
   in.setSize(size);
   encode(there, in.initProp());
   in.setFlags(flags);
-  const CUresult result = call.wait();
+  const CUresult result = call.wait_with_room(prop->location.id);
   if (result == CUDA_SUCCESS) *handle = call.out<wire::CuMemCreateReply>().getHandle();
   return result;
 }

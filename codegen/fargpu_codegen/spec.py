@@ -16,7 +16,7 @@ from .header import Function, Header, Parameter, Type
 
 MODES = ("deferred", "barrier", "cached")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
-             "after_held", "waits_for", "records", "turn"}
+             "after_held", "waits_for", "records", "turn", "room"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held", "turn"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
@@ -98,6 +98,7 @@ class Call:
     waits_for: str = ""  # event whose held record holds this call too
     records: str = ""  # event that this call records
     turn: bool = False  # it gives the GPU work, for which the session needs its turn
+    room: bool = False  # it takes memory of the GPU: what the client keeps there for reuse makes room for it
     forgotten_by: list[str] = field(default_factory=list)
     narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
     undo: str = ""  # symbol of the call that gives back what the 64-bit call answered, when that does not fit
@@ -427,7 +428,7 @@ class Loader:
                     aside=entry.get("aside", False), travels_as=entry.get("as", ""),
                     after_held_wanted=entry.get("after_held", False), waits_for=entry.get("waits_for", ""),
                     records=entry.get("records", ""), turn=entry.get("turn", False),
-                    forgotten_by=entry.get("forgotten_by", []))
+                    room=entry.get("room", False), forgotten_by=entry.get("forgotten_by", []))
         self.add(file, call)
         if call.travels_as:
             return  # its twin is checked
@@ -435,6 +436,9 @@ class Loader:
         self.check_value(file, name, "context", call.context, CONTEXTS)
         self.check_value(file, name, "client", call.client, ("generated", "hand"))
         self.check_value(file, name, "server", call.server, ("generated", "hand", "none"))
+        if call.room and (call.mode != "barrier" or call.client == "hand" or call.stream):
+            self.complain(file, name, "room", "room is made for calls that the client's generated half waits for and that are on no stream; "
+                          "remove it, or use wait_with_room where the call is made by hand")
         if by_hand and not call.why:
             self.complain(file, name, "reason", "is served by hand and needs a reason: add why = \"...\"")
         names = {p.name for p in call.function.parameters}

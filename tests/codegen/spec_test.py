@@ -32,6 +32,11 @@ FAULTS = {
         "local, narrows, operations, refused, special, structs",
         "cuda.h: cuBoxOpen (line 51): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
 
+    "room is to be made for what nobody waits for": (
+        "spec/box.toml", '[calls.cuBoxDestroy]\n', "[calls.cuBoxDestroy]\nroom = true\n",
+        "box.toml: cuBoxDestroy: [room] room is made for calls that the client's generated half waits for and that are on no stream; "
+        "remove it, or use wait_with_room where the call is made by hand"),
+
     "a special call has no reason": (
         "spec/box.toml", 'why = "contents are opened in the client (operation openBox)"\n', "",
         'box.toml: [[special]] cuBoxOpen: [reason] special calls need a reason: add why = "..."'),
@@ -79,7 +84,7 @@ FAULTS = {
     "a key of a call is misspelt": (
         "spec/box.toml", "aside = true\n", "asides = true\n",
         "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, as, aside, client, context, "
-        "forgotten_by, mode, params, records, server, stream, turn, waits_for, why"),
+        "forgotten_by, mode, params, records, room, server, stream, turn, waits_for, why"),
     "a key of an operation is misspelt": (
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
         "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, aside, context, forgotten_by, mode, reply, "

@@ -160,6 +160,104 @@ TEST_CASE("quota: memory of graphs") {
   });
 }
 
+TEST_CASE("quota: what is kept for reuse makes room for whatever else takes memory") {
+  Limited remote;
+  constexpr std::size_t large = quota / 8 * 5, rows = large / 1024;  // there is room for one of them
+  const auto [name, take] = GENERATE(table<const char*, CUresult (*)()>({
+      {"cuMemAlloc",
+       [] {
+         CUdeviceptr address = 0;
+         return cuMemAlloc_v2(&address, large + 2 * mib);  // of another size than what is kept
+       }},
+      {"cuMemAllocPitch",
+       [] {
+         CUdeviceptr address = 0;
+         std::size_t pitch = 0;
+         return cuMemAllocPitch_v2(&address, &pitch, 1024, rows + 2048, 4);
+       }},
+      {"cuMemAllocManaged",
+       [] {
+         CUdeviceptr address = 0;
+         return cuMemAllocManaged(&address, large + 2 * mib, CU_MEM_ATTACH_GLOBAL);
+       }},
+      {"cuMemAllocAsync",
+       [] {
+         CUdeviceptr address = 0;
+         return cuMemAllocAsync(&address, large + 2 * mib, nullptr);
+       }},
+      {"cuMemCreate",
+       [] {
+         const CUmemAllocationProp properties = on_device();
+         CUmemGenericAllocationHandle handle = 0;
+         return cuMemCreate(&handle, large, &properties, 0);
+       }},
+      {"cuMemCreate without a context",
+       [] {
+         const CUmemAllocationProp properties = on_device();
+         CUmemGenericAllocationHandle handle = 0;
+         CUcontext current = nullptr;
+         REQUIRE(cuCtxPopCurrent_v2(&current) == CUDA_SUCCESS);
+         const CUresult result = cuMemCreate(&handle, large, &properties, 0);
+         REQUIRE(cuCtxPushCurrent_v2(current) == CUDA_SUCCESS);
+         return result;
+       }},
+      {"cuArrayCreate",
+       [] {
+         const CUDA_ARRAY_DESCRIPTOR description{1024, rows, CU_AD_FORMAT_UNSIGNED_INT8, 1};
+         CUarray array = nullptr;
+         return cuArrayCreate_v2(&array, &description);
+       }},
+      {"cuArray3DCreate",
+       [] {
+         const CUDA_ARRAY3D_DESCRIPTOR description{1024, rows, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
+         CUarray array = nullptr;
+         return cuArray3DCreate_v2(&array, &description);
+       }},
+      {"cuMipmappedArrayCreate",
+       [] {
+         const CUDA_ARRAY3D_DESCRIPTOR description{1024, rows, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
+         CUmipmappedArray array = nullptr;
+         return cuMipmappedArrayCreate(&array, &description, 1);
+       }},
+  }));
+  INFO(name);
+  CUdeviceptr freed = 0;
+  REQUIRE(cuMemAlloc_v2(&freed, large) == CUDA_SUCCESS);
+  SECTION("nothing is under way") { REQUIRE(cuMemFree_v2(freed) == CUDA_SUCCESS); }
+  SECTION("the GPU may still use it when it is given back") {
+    remote.driver->pause(true);
+    REQUIRE(cuMemsetD8Async(freed, 1, large, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree_v2(freed) == CUDA_SUCCESS);
+    remote.driver->pause(false);
+  }
+  CHECK(take() == CUDA_SUCCESS);
+  CHECK(info().free <= quota - large);
+  CHECK(take() == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("quota: what is kept for reuse makes room for a heap of kernels and for code") {
+  Limited remote;
+  CUdeviceptr freed = 0;
+  REQUIRE(cuMemAlloc_v2(&freed, quota) == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(freed) == CUDA_SUCCESS);
+  SECTION("a heap") { CHECK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, quota / 2) == CUDA_SUCCESS); }
+  SECTION("code, for which only the driver knows whether there is room") {
+    remote.driver->script("cuModuleLoadDataEx", CUDA_ERROR_OUT_OF_MEMORY, 1);
+    CUmodule module = nullptr;
+    CHECK(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+    CHECK(remote.driver->memory_bytes() == 0);
+  }
+}
+
+TEST_CASE("quota: where nothing is kept nobody is asked twice") {
+  Limited remote;
+  remote.driver->script("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  const CUmemAllocationProp properties = on_device();
+  CUmemGenericAllocationHandle handle = 0;
+  CHECK(cuMemCreate(&handle, piece, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(remote.driver->calls("cuMemCreate") == 1);
+}
+
 TEST_CASE("quota: all ways together") {
   Limited remote;
   CUdeviceptr plain = 0, ordered = 0, managed = 0, more = 0;

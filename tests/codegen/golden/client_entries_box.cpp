@@ -173,7 +173,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
     if (!count) return CUDA_ERROR_INVALID_VALUE;
     in.setCount(*count);
     const std::size_t countRoom = *count;
-    const CUresult result = call.wait();
+    const CUresult result = call.wait_with_room();
     if (result != CUDA_SUCCESS) return result;
     const auto out = call.template out<wire::CuBoxListReply>();
     if (boxes) {
