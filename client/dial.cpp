@@ -9,6 +9,7 @@
 #include "log.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
+#include "protocol/so_many.h"
 
 namespace fargpu::client {
 namespace {
@@ -192,8 +193,8 @@ std::unique_ptr<Session> dial(const Config& config) {
         return connect_lane(near, encrypted, id, key);
       };
       auto session = attach(connect_session(near, ticket), shown, config, broker.name(), connect);
-      log::info("session {} at {}, {} device(s), by {}", session->terms().session_id, broker.name(), session->facts().devices.size(),
-                session->shares_memory() ? "shared memory" : "TCP");
+      log::info("session {} at {}, {}, by {}", session->terms().session_id, broker.name(),
+                so_many(session->facts().devices.size(), "device"), session->shares_memory() ? "shared memory" : "TCP");
       return session;
     } catch (const DialError& error) {
       log::info("{}", error.what());

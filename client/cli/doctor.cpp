@@ -14,6 +14,7 @@
 #include "commands.h"
 #include "cuda_facts.h"
 #include "protocol/printable.h"
+#include "protocol/so_many.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -137,7 +138,7 @@ void check_host(Report& report, const PoolHost& host) {
     if (session->facts().devices.empty()) {
       report.bad("a session sees no device", "CUDA_VISIBLE_DEVICES names none of this host's devices: correct or unset it");
     } else {
-      report.good(fmt::format("a session with {} device(s), ready in {} ms, by {}", session->facts().devices.size(), took.count(),
+      report.good(fmt::format("a session with {}, ready in {} ms, by {}", so_many(session->facts().devices.size(), "device"), took.count(),
                               session->shares_memory() ? "shared memory" : "TCP"));
     }
     session->leave();

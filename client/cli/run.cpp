@@ -17,6 +17,7 @@
 #include "commands.h"
 #include "protocol/printable.h"
 #include "protocol/quantity.h"
+#include "protocol/so_many.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -37,7 +38,7 @@ int exit_code_of(const DialError& error) {
 
 /// What of a host is asked for, for people.
 std::string wish_text(const LeaseOptions& lease) {
-  std::string text = lease.gpus == 0 ? "all GPUs" : lease.gpus == 1 ? "1 GPU" : fmt::format("{} GPUs", lease.gpus);
+  std::string text = lease.gpus == 0 ? "all GPUs" : so_many(lease.gpus, "GPU");
   if (lease.memory_bytes > 0) text += fmt::format(", {} of each", bytes_text(lease.memory_bytes));
   if (lease.compute_percent > 0) text += fmt::format(", {}% of its compute", lease.compute_percent);
   return text;
@@ -120,12 +121,7 @@ int take_lease(const std::vector<PoolHost>& hosts) {
       if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;
     }
   }
-  // Who has waited is not told to wait.
-  std::string text = none_usable(errors).what();
-  constexpr std::string_view advice = " or wait with --wait";
-  if (config().lease.wait.count() > 0)
-    for (std::size_t at; (at = text.find(advice)) != std::string::npos;) text.erase(at, advice.size());
-  std::cerr << "fargpu: " << text << "\n";
+  std::cerr << "fargpu: " << none_usable(errors).what() << "\n";
   return worst;
 }
 

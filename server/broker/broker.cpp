@@ -8,6 +8,7 @@
 #include "host_facts.h"
 #include "mps.h"
 #include "protocol/printable.h"
+#include "protocol/so_many.h"
 
 namespace fargpu::server {
 namespace {
@@ -40,8 +41,8 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
   workers_.refuse_facts = [this](wire::HostFacts::Reader facts) -> std::string {
     const auto known = workers_.facts();
     if (!known || leases_.all().empty() || same_devices(*known, facts)) return "";
-    return fmt::format("it sees {} devices, and not those that leases are of; they become this host's when the leases have ended",
-                       facts.getDevices().size());
+    return fmt::format("it sees {}, and not those that leases are of; they become this host's when the leases have ended",
+                       so_many(facts.getDevices().size(), "device"));
   };
   workers_.on_facts = [this] {
     std::vector<std::uint64_t> memory_bytes;

@@ -370,9 +370,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
                                         std::shared_ptr<Lease>& lease, std::unique_ptr<LeaseSession>& session) {
     if (broker_.draining_) return LeaseRefusal{false, "this host is shutting down"};
     if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Lack::host_sessions) >= broker_.settings_.sessions_max) {
-      return LeaseRefusal{
-          true, fmt::format("all {} sessions of this host are taken; try later or wait with --wait", broker_.settings_.sessions_max),
-          Lack::host_sessions};
+      return LeaseRefusal{true, all_sessions_taken(broker_.settings_.sessions_max, "this host"), Lack::host_sessions};
     }
     const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
     if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
@@ -411,6 +409,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     std::optional<JobKey> job;
     if (request.hasJob()) job = read_job(request.getJob());
     if (hold && !job) co_return co_await refuse_lease(wire::Failure::Reason::BAD_REQUEST, "a lease to hold needs a job");
+    const bool waits = request.getWaitMs() > 0;
     const auto deadline = std::chrono::steady_clock::now() +
                           std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.getWaitMs()), limits::lease_wait_max);
 
@@ -438,7 +437,9 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
         const auto reason = broker_.draining_     ? wire::Failure::Reason::DRAINING
                             : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
                                                   : wire::Failure::Reason::DENIED;
-        co_return co_await refuse_lease(reason, refusal->text);
+        // Who has waited is not told to wait; only `fargpu run` holds leases.
+        const bool told = reason == wire::Failure::Reason::NO_CAPACITY && !waits;
+        co_return co_await refuse_lease(reason, refusal->text + (!told ? "" : hold ? " or wait with --wait" : " or wait with FARGPU_WAIT"));
       }
       EventLog::debug("lease waits", {{"peer", client_.peer}, {"program", client_.program}, {"reason", refusal->text}});
       if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); !place && tenant)

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "protocol/quantity.h"
+#include "protocol/so_many.h"
 
 namespace fargpu::server {
 namespace {
@@ -17,12 +18,19 @@ std::string share_text(std::uint64_t bytes, std::uint32_t percent) {
   return text;
 }
 
+std::string each_of(std::size_t gpus) { return (gpus == 1 ? "" : "each of ") + so_many(gpus, "GPU"); }
+
 constexpr std::uint64_t hundredths = 100;  // of a percent
 std::uint64_t whole_percent(std::uint64_t compute) { return (compute + hundredths - 1) / hundredths; }
 
 std::uint64_t left_of(std::uint64_t all, std::uint64_t held) { return all > held ? all - held : 0; }
 
 }  // namespace
+
+std::string all_sessions_taken(std::uint64_t sessions, std::string_view whose) {
+  return sessions == 1 ? fmt::format("the only session of {} is taken; try later", whose)
+                       : fmt::format("all {} sessions of {} are taken; try later", sessions, whose);
+}
 
 void Leases::set_tenants(Tenants tenants) {
   tenants_ = std::move(tenants);
@@ -227,9 +235,7 @@ std::optional<LeaseRefusal> Leases::sessions_taken(const Tenant& tenant, const W
     return waiter->tenant == tenant.name && waiter->lack == Lack::tenant_sessions;
   });
   if (use_of(tenant.name).sessions + static_cast<std::size_t>(waiting) < tenant.sessions_max) return std::nullopt;
-  return LeaseRefusal{
-      true, fmt::format("all {} sessions of tenant '{}' are taken; try later or wait with --wait", tenant.sessions_max, tenant.name),
-      Lack::tenant_sessions};
+  return LeaseRefusal{true, all_sessions_taken(tenant.sessions_max, fmt::format("tenant '{}'", tenant.name)), Lack::tenant_sessions};
 }
 
 std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place) {
@@ -237,8 +243,7 @@ std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(
   if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", lease->tenant)};
   if (auto refusal = sessions_taken(*tenant, place)) return std::move(*refusal);
   const std::size_t slot = lease->account->begin(lease->id, lease->memory_bytes == 0);
-  if (slot == lease->account->slots())
-    return LeaseRefusal{true, "all sessions of this host are taken; try later or wait with --wait", Lack::host_sessions};
+  if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later", Lack::host_sessions};
   return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
 }
 
@@ -247,7 +252,7 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     if (auto lease = find(tenant.name, *job)) return lease;
   const auto never = [](std::string text) { return LeaseRefusal{false, std::move(text)}; };
   if (leases_.size() + before(place, tenant.name, Lack::host_sessions) >= account_slots_)
-    return LeaseRefusal{true, "this host has granted as many leases as it can; try later or wait with --wait", Lack::host_sessions};
+    return LeaseRefusal{true, "this host has granted as many leases as it can; try later", Lack::host_sessions};
   if (capacity_.empty()) return LeaseRefusal{true, "this host does not know its devices yet; try later"};
   if (wish.compute_percent > 100) return never("compute is a share of each device, 1 to 100%");
   if (rank(wish.priority) > rank(tenant.priority)) {
@@ -281,8 +286,8 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     std::string all;
     for (const unsigned device : allowed)
       all += fmt::format("{}GPU {}: {}", all.empty() ? "" : ", ", device, bytes_text(capacity_[device]));
-    return never(fmt::format("{} of memory on each of {} GPUs is asked for, but there are {}; ask for less, or for fewer GPUs",
-                             bytes_text(wish.memory_bytes), count, all));
+    return never(fmt::format("{} of memory on {} is asked for, but there are {}; ask for less{}", bytes_text(wish.memory_bytes),
+                             each_of(count), all, large > 0 ? ", or for fewer GPUs" : ""));
   }
   const std::uint64_t bytes = wish.memory_bytes * count;  // each is at most a device's
   if (tenant.memory_bytes != 0 && bytes > tenant.memory_bytes) {
@@ -315,14 +320,14 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   }
   if (tenant.memory_bytes != 0 && bytes > left_of(tenant.memory_bytes, use.memory_bytes)) {
     return LeaseRefusal{true,
-                        fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later or wait with --wait",
-                                    tenant.name, bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)),
+                        fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later", tenant.name,
+                                    bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)),
                         Lack::quota};
   }
   if (tenant.compute_percent != 0 && compute > left_of(compute_max, use.compute)) {
     return LeaseRefusal{true,
-                        fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later or wait with --wait",
-                                    tenant.name, whole_percent(use.compute), tenant.compute_percent, whole_percent(compute)),
+                        fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later", tenant.name,
+                                    whole_percent(use.compute), tenant.compute_percent, whole_percent(compute)),
                         Lack::quota};
   }
   const Spare left = spare(tenant, earlier);
@@ -332,14 +337,15 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     if (left.fits(device, wish, wanted_groups(tenant, wish, device))) fitting.push_back(device);
     free += fmt::format("{}GPU {}: {}", free.empty() ? "" : ", ", device, share_text(left.bytes[device], left.percent[device]));
     if (tenant.sm_partitions)
-      free += fmt::format(" and {} of {} groups of {} multiprocessors", left.sm_groups[device], sm_groups_[device], sm_group_size);
+      free +=
+          fmt::format(" and {} of {} of {} multiprocessors", left.sm_groups[device], so_many(sm_groups_[device], "group"), sm_group_size);
   }
   if (fitting.size() < count) {
-    return LeaseRefusal{true,
-                        fmt::format("{} on each of {} GPUs is asked for, but free are {}{}; try later or wait with --wait",
-                                    share_text(wish.memory_bytes, wish.compute_percent), count, free,
-                                    earlier.empty() ? "" : " beside what others have waited for"),
-                        Lack::devices};
+    return LeaseRefusal{
+        true,
+        fmt::format("{} on {} is asked for, but free are {}{}; try later", share_text(wish.memory_bytes, wish.compute_percent),
+                    each_of(count), free, earlier.empty() ? "" : " beside what others have waited for"),
+        Lack::devices};
   }
   std::stable_sort(fitting.begin(), fitting.end(), [&](unsigned a, unsigned b) { return left.bytes[a] > left.bytes[b]; });
   fitting.resize(count);

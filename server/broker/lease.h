@@ -84,6 +84,8 @@ struct LeaseRefusal {
   std::string text;
   Lack lack = Lack::nothing;
 };
+/// What a refusal says where all of `whose` sessions are taken, which are so many.
+std::string all_sessions_taken(std::uint64_t sessions, std::string_view whose);
 
 /// Somebody who waits for a lease.
 struct Waiter {

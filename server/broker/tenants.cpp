@@ -9,6 +9,7 @@
 
 #include "protocol/limits.h"
 #include "protocol/quantity.h"
+#include "protocol/so_many.h"
 #include "settings.h"
 #include "toml_words.h"
 
@@ -62,7 +63,8 @@ class Reading {
     const auto bytes = parse_bytes(*said);
     if (!bytes) complain(key, wanted);
     // A number without a unit, most likely.
-    if (*bytes < least_bytes) complain(key, fmt::format("{}, with its unit: this is {} byte(s), which is less than 1 MiB", wanted, *bytes));
+    if (*bytes < least_bytes)
+      complain(key, fmt::format("{}, with its unit: this is {}, which is less than 1 MiB", wanted, so_many(*bytes, "byte")));
     return *bytes;
   }
 

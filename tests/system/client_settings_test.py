@@ -113,7 +113,7 @@ class Logs(SystemTest):
     def test_silence_unless_asked(self):
         self.assertEqual(self.log_of(""), "")
         self.assertEqual(self.log_of("error"), "")
-        self.assertRegex(self.log_of("info"), r"^fargpu: session 1 at 127\.0\.0\.1:\d+, 2 device\(s\), by TCP$")
+        self.assertRegex(self.log_of("info"), r"^fargpu: session 1 at 127\.0\.0\.1:\d+, 2 devices, by TCP$")
 
     def test_a_profiler_hears_once_that_it_sees_nothing(self):
         client = self.client(self.broker(), "init", "context")

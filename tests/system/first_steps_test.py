@@ -72,12 +72,16 @@ class FirstSteps(SystemTest):
         self.assertEqual(waits.wait(20), 75)
         text = os.read(seen, 4096).decode()
         self.assertIn(f"fargpu: waiting for 1 GPU, 8.0 MiB of each at {host.pool}, up to 2 s", text)
-        self.assertIn("all 1 sessions of this host are taken; try later", text)
+        self.assertIn("the only session of this host is taken; try later", text)
         self.assertNotIn("--wait", text)
         # Where nobody looks on, nothing but the outcome.
         done = fargpu("run", "--wait", "1s", "--", "true", pool=host.pool)
         self.assertEqual((done.code, done.err.count("\n")), (75, 1), done.err)
-        self.assertIn("wait with --wait", fargpu("run", "--", "true", pool=host.pool).err)
+        # Advice is for who has not waited, by what he has to do it with.
+        self.assertIn("try later or wait with --wait\n", fargpu("run", "--", "true", pool=host.pool).err)
+        client = self.client(host)
+        self.assertEqual(client.ask("init"), "SYSTEM_NOT_READY")
+        client.says("taken; try later or wait with FARGPU_WAIT")
 
     def test_a_killed_worker_is_named_by_its_host(self):
         for transport in ("tcp", "auto"):

@@ -61,7 +61,8 @@ class Leases(SystemTest):
         self.assertEqual(late.ask("init"), "SYSTEM_NOT_READY")
         self.assertLess(time.monotonic() - since, 5)
         late.says("free are GPU 0:")
-        late.says("--wait")
+        late.says("on 1 GPU is asked for")
+        late.says("; try later or wait with FARGPU_WAIT")
         self.assertEqual(host.log("lease refused")["program"], "commanded")
 
     def test_a_waiting_lease_is_granted_when_another_ends(self):
@@ -316,7 +317,7 @@ class Leases(SystemTest):
         self.assertEqual(client.finish(), 0)
         late = self.client(host, env=asking(gpus=2, mem="900MiB"))
         self.assertEqual(late.ask("init"), "SYSTEM_NOT_READY")
-        late.says("try later or wait with --wait")
+        late.says("try later or wait with FARGPU_WAIT")
 
 
 if __name__ == "__main__":

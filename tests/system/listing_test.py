@@ -92,7 +92,7 @@ class Listing(SystemTest):
         pool = f"127.0.0.1:1,{busy.pool}"
         run = fargpu("run", "--", "true", pool=pool, env={"FARGPU_MEM": "1GiB"})
         self.assertEqual(run.code, 75, run.err)
-        self.assertRegex(run.err, rf"^fargpu: none of the 2 hosts .*\(1\) cannot connect to 127.0.0.1:1 .*\(2\) {busy.pool}: all 1 sessions of this host")
+        self.assertRegex(run.err, rf"^fargpu: none of the 2 hosts .*\(1\) cannot connect to 127.0.0.1:1 .*\(2\) {busy.pool}: the only session of this host")
         self.assertEqual(run.err.count("\n"), 1)
         smi = fargpu("smi", pool="127.0.0.1:1,127.0.0.1:2")
         self.assertEqual(smi.code, 125)

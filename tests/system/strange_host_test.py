@@ -54,15 +54,15 @@ class StrangeHosts(SystemTest):
         self.client(full, "init")
         self.refused(f"127.0.0.1:1,no-such-host.invalid,{full.pool}", "SYSTEM_NOT_READY",
                      "none of the 3 hosts in FARGPU_POOL can be used: (1) cannot connect to 127.0.0.1:1 (Connection refused)",
-                     "; (2) no address for host 'no-such-host.invalid'", f"; (3) {full.pool}: all 1 sessions of this host are taken",
+                     "; (2) no address for host 'no-such-host.invalid'", f"; (3) {full.pool}: the only session of this host is taken",
                      "`fargpu doctor` tells more")
 
     def test_the_reason_that_waiting_mends_comes_first(self):
         full = self.broker("--sessions-max", "1")
         self.client(full, "init")
         with fake_broker(hello='(helloAnswer = (failure = (reason = denied, text = "no such tenant")))') as denying:
-            for pool, code, words in ((f"127.0.0.1:1,{full.pool},{denying}", 75, "all 1 sessions of this host are taken; try later"),
-                                      (f"{full.pool},127.0.0.1:1", 75, "all 1 sessions of this host are taken; try later"),
+            for pool, code, words in ((f"127.0.0.1:1,{full.pool},{denying}", 75, "the only session of this host is taken; try later"),
+                                      (f"{full.pool},127.0.0.1:1", 75, "the only session of this host is taken; try later"),
                                       (f"127.0.0.1:1,{denying}", 126, "no such tenant"),
                                       ("127.0.0.1:1,127.0.0.1:2", 125, "127.0.0.1:1")):
                 done = fargpu("run", "--", "true", pool=pool)

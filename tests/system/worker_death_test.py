@@ -233,7 +233,7 @@ class WithoutASession(SystemTest):
             place = host.place()
             Path(folder, "lost").touch()
             client = self.client(host, "init", "context")  # takes the warm one, which has both
-            self.assertIn("it sees 1 devices", host.log("worker failed", start=place)["reason"])
+            self.assertIn("it sees 1 device, ", host.log("worker failed", start=place)["reason"])
             self.assertEqual(len(host.status()["devices"]), 2)
             self.assertEqual(client.ask("sync"), "SUCCESS")
             self.assertEqual(client.finish(), 0)

@@ -90,6 +90,8 @@ TEST_CASE("leases: memory that is kept for one is not given to another, until th
   const LeaseRefusal refused = host.refusal({.gpus = 1, .memory_bytes = 31 * gib});
   CHECK(refused.may_change);
   CHECK(mentions(refused.text, "GPU 0: 30.0 GiB and 100%, GPU 1: 30.0 GiB and 100%"));
+  CHECK(mentions(refused.text, "31.0 GiB on 1 GPU is asked for"));
+  CHECK(mentions(host.refusal({.gpus = 2, .memory_bytes = 31 * gib}).text, "31.0 GiB on each of 2 GPUs is asked for"));
   CHECK(host.get({.gpus = 1, .memory_bytes = 30 * gib})->devices == std::vector<unsigned>{0});
   first.reset();
   CHECK(host.leases.free_bytes(0) == 80 * gib);
@@ -331,6 +333,8 @@ TEST_CASE("tenants: everything that can be said of one") {
 }
 
 TEST_CASE("tenants: what is wrong is named") {
+  CHECK(mentions(complaint("[tenant.lab]\nmemory = \"1\"\n"), "with its unit: this is 1 byte, which is less than 1 MiB"));
+  CHECK(mentions(complaint("[tenant.lab]\nmemory = \"40\"\n"), "with its unit: this is 40 bytes, which"));
   CHECK(mentions(complaint("[tenant.lab]\nmemory = \"lots\"\n"), "(line 2): memory of tenant 'lab' is the text \"lots\"; give an amount"));
   CHECK(mentions(complaint("[tenant.lab]\nmemroy = \"1GiB\"\n"), "tenant 'lab' has no setting 'memroy'"));
   CHECK(mentions(complaint("[tenant.lab]\nweight = 0\n"), "from 1 to 10000"));
