@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   list_command->add_option("-o,--output", list.output, "table or json")->capture_default_str()->check(CLI::IsMember({"table", "json"}));
 
   cli::TopOptions top;
-  CLI::App* const top_command = app.add_subcommand("top", "Show what devices do and for whom, as it changes");
+  CLI::App* const top_command = app.add_subcommand("top", "Show what devices do and for whom, as it changes; q ends it");
   top_command->add_option("--pool", top.pool, "GPU hosts (default: FARGPU_POOL)");
   top_command->add_option("-o,--output", top.output, "table or json, which is told once")
       ->capture_default_str()

@@ -11,11 +11,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "client/control_connection.h"
 #include "commands.h"
+#include "keys.h"
 #include "protocol/printable.h"
 
 namespace fargpu::client::cli {
@@ -153,14 +155,14 @@ std::size_t terminal_width() {
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : std::numeric_limits<unsigned short>::max();
 }
 
-// As much of a text as the terminal shows without scrolling, so that the next look begins where this one did.
-std::string fitted(const std::string& text) {
+// As much of a text, and of what is below it, as the terminal shows without scrolling, so that the next look begins where this one did.
+std::string fitted(const std::string& text, const std::string& below) {
   winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row < 2 || size.ws_col == 0) return text;
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row < 3 || size.ws_col == 0) return text + below;
   std::istringstream all(text);
   std::vector<std::string> lines;
   for (std::string line; std::getline(all, line);) lines.push_back(line.substr(0, size.ws_col));
-  const std::size_t room = size.ws_row - 1;  // the cursor is below
+  const std::size_t room = size.ws_row - (below.empty() ? 1u : 2u);  // the cursor is at the end
   if (lines.size() > room) {
     const auto hidden = lines.size() - room + 1;
     lines.resize(room);
@@ -168,7 +170,7 @@ std::string fitted(const std::string& text) {
   }
   std::string result;
   for (const std::string& line : lines) result += line + "\n";
-  return result;
+  return result + below;
 }
 
 }  // namespace
@@ -179,10 +181,16 @@ int top(const TopOptions& options) {
   const bool live = ::isatty(STDOUT_FILENO) && !options.once && !json;
   const auto pause = std::chrono::duration<double>(options.seconds);
   Readings readings;
+  std::optional<Keys> keys;
+  if (live) keys.emplace();
   // Use is what changed since the look before.
   for (const PoolHost& host : hosts) look(host, readings);
   while (true) {
-    std::this_thread::sleep_for(pause);
+    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(pause);
+    while (Clock::now() < until) {
+      if (!keys) std::this_thread::sleep_until(until);
+      else if (keys->next(until - Clock::now()) == 'q') return 0;
+    }
     Json all = Json::array();
     for (const PoolHost& host : hosts) all.push_back(look(host, readings));
     std::string text;
@@ -190,7 +198,7 @@ int top(const TopOptions& options) {
     if (json) text = all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     else
       for (const Json& host : all) text += text_of(host, width);
-    std::cout << (live ? "\033[H\033[2J" + fitted(text) : text) << std::flush;
+    std::cout << (live ? "\033[H\033[2J" + fitted(text, *keys ? "q ends this\n" : "") : text) << std::flush;
     if (!live) return std::any_of(all.begin(), all.end(), [](const Json& host) { return host.contains("error"); }) ? exit_own_error : 0;
   }
 }

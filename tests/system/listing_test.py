@@ -1,10 +1,14 @@
 """`fargpu ls`: hosts, devices and sessions, for people and for programs."""
 
+import fcntl
 import json
 import os
 import pty
+import select
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import termios
 import unittest
@@ -23,7 +27,8 @@ class Listing(SystemTest):
         seen, terminal = pty.openpty()
         self.addCleanup(os.close, seen)
         termios.tcsetwinsize(terminal, (5, 40))
-        top = subprocess.Popen([paths.FARGPU, "top", "--delay", "0.1", "--pool", host.pool], stdout=terminal)
+        top = subprocess.Popen([paths.FARGPU, "top", "--delay", "0.1", "--pool", host.pool], stdin=subprocess.DEVNULL,
+                               stdout=terminal)
         os.close(terminal)
         try:
             text = b""
@@ -37,6 +42,82 @@ class Listing(SystemTest):
         self.assertLessEqual(max(map(len, look)), 40)
         self.assertIn("GPU 1", look[2])
         self.assertEqual(look[3], "  and 7 more lines")
+
+    def keys_come_singly(self, terminal):
+        return not termios.tcgetattr(terminal)[3] & (termios.ICANON | termios.ECHO)
+
+    def test_top_leaves_its_terminal_as_it_was(self):
+        host = self.broker()
+        seen, terminal = pty.openpty()
+        self.addCleanup(os.close, seen)
+        self.addCleanup(os.close, terminal)
+        termios.tcsetwinsize(terminal, (24, 80))
+        before = termios.tcgetattr(terminal)
+
+        def shown(top, looks=2):
+            text = b""
+            while text.count(b"q ends this") < looks:
+                self.assertTrue(select.select([seen], [], [], 20)[0], text)
+                text += os.read(seen, 4096)
+            self.assertIsNone(top.poll())
+
+        ends = (("q", lambda top: os.write(seen, b"xq"), 0),
+                ("Ctrl-C", lambda top: os.write(seen, b"\x03"), -signal.SIGINT),
+                ("SIGTERM", lambda top: top.terminate(), -signal.SIGTERM))
+        for what, end, code in ends:
+            with self.subTest(what):
+                # The terminal is its own, and it is in front there.
+                top = subprocess.Popen([paths.FARGPU, "top", "--delay", "0.1", "--pool", host.pool], stdin=terminal, stdout=terminal,
+                                       start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+                try:
+                    shown(top)
+                    self.assertTrue(self.keys_come_singly(terminal))
+                    end(top)
+                    self.assertEqual(top.wait(20), code)
+                finally:
+                    top.kill()
+                    top.wait()
+                self.assertEqual(termios.tcgetattr(terminal), before)
+                termios.tcflush(seen, termios.TCIOFLUSH)
+
+    def test_top_that_is_stopped_leaves_its_terminal_and_takes_it_again(self):
+        host = self.broker()
+        seen, terminal = pty.openpty()
+        self.addCleanup(os.close, seen)
+        self.addCleanup(os.close, terminal)
+        before = termios.tcgetattr(terminal)
+        # As a shell does it: in front is a group of its own, and its parent, of the same session, waits for it.
+        shell = f"""if True:
+            import fcntl, os, signal, subprocess, sys, termios
+            def in_front():
+                os.setpgid(0, 0)
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+                os.tcsetpgrp(0, os.getpid())
+                signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            top = subprocess.Popen([{str(paths.FARGPU)!r}, "top", "--delay", "0.1", "--pool", {host.pool!r}], preexec_fn=in_front)
+            print("stopped", os.WIFSTOPPED(os.waitpid(top.pid, os.WUNTRACED)[1]), file=sys.stderr, flush=True)
+            os.read(int(sys.argv[1]), 1)
+            os.kill(top.pid, signal.SIGCONT)
+            print("ended", top.wait(), file=sys.stderr, flush=True)
+            """
+        wait, go_on = os.pipe()
+        self.addCleanup(os.close, go_on)
+        started = subprocess.Popen([sys.executable, "-c", shell, str(wait)], stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, text=True,
+                                   start_new_session=True, pass_fds=[wait])
+        os.close(wait)
+        self.addCleanup(started.stderr.close)
+        self.addCleanup(started.wait)
+        self.addCleanup(started.kill)
+        wait_until(lambda: self.keys_come_singly(terminal), "keys")
+        os.write(seen, b"\x1a")
+        self.assertEqual(started.stderr.readline(), "stopped True\n")
+        self.assertEqual(termios.tcgetattr(terminal), before)
+        os.write(go_on, b"x")
+        wait_until(lambda: self.keys_come_singly(terminal), "keys")
+        os.write(seen, b"q")
+        self.assertEqual(started.stderr.readline(), "ended 0\n")
+        self.assertEqual(termios.tcgetattr(terminal), before)
 
     def test_while_sessions_run_and_after(self):
         host = self.broker()
