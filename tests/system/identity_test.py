@@ -1,7 +1,6 @@
 """Who may use a host: TLS, certificates, keys and tokens, tenants, and what is said to those who may not."""
 
 import os
-import re
 import signal
 import ssl
 import tempfile
@@ -9,7 +8,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
-from rig.wire import control, frame
+from rig.wire import control, data_of, frame
 
 MIB = 1 << 20
 TENANTS = '[tenant.lab]\nmemory = "64MiB"\n[tenant.other]\n'
@@ -238,18 +237,18 @@ class Identity(SystemTest):
         self.assertIn('tenant = "lab"', control_connection.hear())
         control_connection.say("(leaseRequest = ())")
         answer = control_connection.hear()
-        ticket, name = (re.search(rf' {field} = (0x"[0-9a-f ]*"|"(?:[^"\\]|\\.)*")', answer)[1] for field in ("ticket", "ticketName"))
+        ticket, name = (data_of(field, answer) for field in ("ticket", "ticketName"))
         # The ticket is worth nothing without TLS.
         plain = self.connection(host)
-        plain.say(f"(attach = (ticket = {ticket}, protocolVersion = 1))")
+        plain.say(f'(attach = (ticket = 0x"{ticket}", protocolVersion = 1))')
         self.assertTrue(plain.is_closed())
         stranger = self.connection(host)
-        stranger.say(f"(route = (ticketName = {name}))")
+        stranger.say(f'(route = (ticketName = 0x"{name}"))')
         stranger.send(os.urandom(400))
         self.assertTrue(stranger.is_closed())
         self.assertIn("no session", host.log("session ended")["reason"])
         again = self.connection(host)
-        again.say(f"(route = (ticketName = {name}))")
+        again.say(f'(route = (ticketName = 0x"{name}"))')
         self.assertTrue(again.is_closed())
         host.log("connection refused", reason="wrong, used or expired ticket")
 

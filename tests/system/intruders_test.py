@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import resource
 import signal
 import socket
@@ -12,7 +11,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_gone, wait_until
-from rig.wire import CALL, HEARTBEAT, control, frame
+from rig.wire import CALL, HEARTBEAT, control, data_of, frame
 
 HELLO = "(hello = (protocolVersion = 1))"
 LEASE = "(leaseRequest = ())"
@@ -46,7 +45,7 @@ class Intruders(SystemTest):
         connection = self.welcome()
         connection.say(LEASE)
         answer = connection.hear()
-        return connection, bytes_in(answer).hex()
+        return connection, data_of("ticket", answer)
 
     def used_places(self):
         return self.host.status()["sessions_taken"]
@@ -330,7 +329,7 @@ class Workers(SystemTest):
         connection.say(HELLO)
         connection.hear()
         connection.say(LEASE)
-        ticket = bytes_in(connection.hear()).hex()
+        ticket = data_of("ticket", connection.hear())
         promised = int(host.log("worker ready")["worker"])
         os.kill(promised, signal.SIGKILL)
         host.log("worker died", worker=promised)
@@ -338,12 +337,6 @@ class Workers(SystemTest):
         late.say(attach_with(ticket))
         self.assertIn("denied", late.hear())
         self.client(host, "init", "context")
-
-
-def bytes_in(text):
-    """The ticket of a lease answer in capnp's text form."""
-    data = re.search(r'ticket = (?:0x)?"((?:[^"\\]|\\.)*)"', text).group(1)
-    return data.encode("latin-1").decode("unicode_escape").encode("latin-1")
 
 
 def environment_of(pid):

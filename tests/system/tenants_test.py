@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_gone, wait_until
 from rig.broker import settings_file
-from rig.wire import control, frame
+from rig.wire import control, data_of, frame
 
 MIB = 1 << 20
 ME = os.getuid()
@@ -276,16 +276,16 @@ class Floods(SystemTest):
         caller.say("(hello = (protocolVersion = 1))")
         caller.hear()
         caller.say("(leaseRequest = (gpus = 1))")
-        ticket = re.search(r'ticket = ("(?:[^"\\]|\\.)*")', caller.hear()).group(1)
+        ticket = data_of("ticket", caller.hear())
         session = self.connection(host)
-        session.say(f"(attach = (ticket = {ticket}, protocolVersion = 1, driverVersion = 13000, deviceWindows = [(base = {0x1000_0000_0000}, "
+        session.say(f"(attach = (ticket = 0x\"{ticket}\", protocolVersion = 1, driverVersion = 13000, deviceWindows = [(base = {0x1000_0000_0000}, "
                     f"bytes = {1 << 36})], hostWindows = [(base = {0x2b5d_4000_0000}, bytes = {1 << 36})]))")
         answer = session.hear()
-        key = re.search(r'laneKey = ("(?:[^"\\]|\\.)*")', answer).group(1)
+        key = data_of("laneKey", answer)
         number = re.search(r"sessionId = (\d+)", answer).group(1)
         session.close()
         host.log("session ended", session=number)
-        self.ask_for_lanes(host, "127.0.0.6", f"(lane = (sessionId = {number}, key = {key}))", 40)
+        self.ask_for_lanes(host, "127.0.0.6", f"(lane = (sessionId = {number}, key = 0x\"{key}\"))", 40)
         self.assertEqual(host.logged("source shut out") + host.logged("connection refused"), [])
 
     def test_half_open_connections_are_bounded_and_told_of(self):

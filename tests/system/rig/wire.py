@@ -2,8 +2,10 @@
 
 The `capnp` tool makes messages of text and the other way round, after the same schema that the product is built with."""
 
+import ast
 import contextlib
 import functools
+import re
 import socket
 import struct
 import subprocess
@@ -33,6 +35,13 @@ def control(text):
 def control_text(message):
     """A Control message as text."""
     return _capnp("decode", message).decode()
+
+
+def data_of(field, text):
+    """What a field of type Data holds in a message's text, in hexadecimal digits, as `capnp` reads all of it: not all that it writes between
+    quotes it reads again."""
+    digits, quoted = re.search(rf'\b{field} = (?:0x"([0-9a-f ]*)"|("(?:[^"\\]|\\.)*"))', text).groups()
+    return digits.replace(" ", "") if digits is not None else ast.literal_eval("b" + quoted).hex()
 
 
 def frame(message=b"", kind=CONTROL, sequence=1, bulk=b"", opcode=0, thread=1, subject=0, detail=0, message_bytes=None,
