@@ -39,9 +39,10 @@ Function::Attributes Function::read(wire::FunctionAttributesReply::Reader reply)
 Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* context) {
   const Handle handle(reply.getFunction());
   auto& map = handle.well_formed(HandleKind::kernel) ? kernels_ : functions_;
-  if (const HandleKind owner = Handle(reply.getOwner()).kind(); owner == HandleKind::library || owner == HandleKind::module) {
+  {
     const std::lock_guard lock(mutex_);
-    named_[{reply.getOwner(), reply.getName().cStr()}] = handle;
+    // The module behind a library goes with that, and nobody tells of it.
+    if (&map == &kernels_ || modules_.contains(reply.getOwner())) named_[{reply.getOwner(), reply.getName().cStr()}] = handle;
   }
   return map.learn(handle, [&](Function& function) {
     function.handle = handle;

@@ -12,11 +12,15 @@ namespace fargpu::client {
 
 void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte> bytes);
 
+/// Whether hosts may answer a call before it is made.
+enum class AnsweredAhead { never, maybe };
+
 /// Makes a call that names an image, once, or once more after the bytes were sent: `fill(in, hash)` writes the request. The reply says
 /// whether the host knows the image; `settle(call, result, ahead)` gets the call whose reply says that it does, or that failed, and whether
 /// that came ahead. Its value is the outcome.
 template <class Request, class Reply, class Fill, class Settle>
-CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::span<const std::byte> bytes, Fill&& fill, Settle&& settle) {
+CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::span<const std::byte> bytes, AnsweredAhead answered,
+                         Fill&& fill, Settle&& settle) {
   const ImageHash hash = hash_image(bytes);
   for (bool sent = false;; sent = true) {
     RemoteCall<Request> call(thread, opcode, need);
@@ -25,7 +29,7 @@ CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::s
         bad != CUDA_SUCCESS)
       return bad;
     if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
-    const bool ahead = call.take_ahead();
+    const bool ahead = answered == AnsweredAhead::maybe && call.take_ahead();
     const CUresult result = ahead ? CUDA_SUCCESS : call.wait_with_room();  // code lies on the device
     const auto out = call.template out<Reply>();
     if (result != CUDA_SUCCESS || out.getKnown()) return settle(call, result, ahead);

@@ -138,14 +138,15 @@ CUresult RemoteCallBase::recall() {
 }
 
 bool RemoteCallBase::take_ahead() {
-  const bool found = session_.replies().take(ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
+  const bool found =
+      session_.replies_ahead().take(ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
   if (found) stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
   return found;
 }
 
 void RemoteCallBase::keep_ahead(std::span<const std::byte> request, std::span<const std::byte> reply) {
-  ReplyCache& replies = session_.replies();
-  replies.keep(ReplyCache::key(opcode_, context_ ? context_->id() : 0, request), {reply.begin(), reply.end()}, replies.changes());
+  if (request.size() <= limits::ahead_request_bytes_max)
+    session_.replies_ahead().keep(ReplyCache::key(opcode_, context_ ? context_->id() : 0, request), reply);
 }
 
 CUresult check_event_handle(Thread& thread, Handle handle) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "opcodes.h"
+#include "protocol/limits.h"
 
 namespace fargpu::client {
 
@@ -34,16 +35,6 @@ class ReplyCache {
     const auto found = replies_.find(key);
     if (found == replies_.end()) return false;
     reply = found->second;
-    return true;
-  }
-
-  /// The same for an answer that holds once.
-  bool take(const Key& key, std::vector<std::byte>& reply) {
-    const std::unique_lock lock(mutex_);
-    const auto found = replies_.find(key);
-    if (found == replies_.end()) return false;
-    reply = std::move(found->second);
-    replies_.erase(found);
     return true;
   }
 
@@ -80,6 +71,29 @@ class ReplyCache {
   mutable std::shared_mutex mutex_;
   std::atomic<std::uint64_t> changes_{0};
   std::unordered_map<Key, std::vector<std::byte>> replies_;
+};
+
+/// Answers to calls that were not made yet. Each holds once.
+class RepliesAhead {
+ public:
+  bool take(const ReplyCache::Key& key, std::vector<std::byte>& reply) {
+    const std::lock_guard lock(mutex_);
+    const auto found = replies_.find(key);
+    if (found == replies_.end()) return false;
+    reply = std::move(found->second);
+    replies_.erase(found);
+    return true;
+  }
+  /// No honest worker has more of them waiting than there is room for, or longer ones.
+  void keep(const ReplyCache::Key& key, std::span<const std::byte> reply) {
+    const std::lock_guard lock(mutex_);
+    if (replies_.size() >= limits::ahead_waiting_max || reply.size() > limits::ahead_reply_bytes_max) return;
+    replies_.emplace(key, std::vector(reply.begin(), reply.end()));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<ReplyCache::Key, std::vector<std::byte>> replies_;
 };
 
 }  // namespace fargpu::client

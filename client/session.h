@@ -72,6 +72,7 @@ class Session final : PushHandler {
   Receiver& receiver() { return receiver_; }
   Bulk& bulk() { return bulk_; }
   ReplyCache& replies() { return replies_; }
+  RepliesAhead& replies_ahead() { return replies_ahead_; }
   MemoryMap& map() { return map_; }
   DeviceMemory& device_memory() { return device_memory_; }
   HostMemory& host_memory() { return host_memory_; }
@@ -220,6 +221,7 @@ class Session final : PushHandler {
   Bulk bulk_;
   CommandStream commands_;
   ReplyCache replies_;
+  RepliesAhead replies_ahead_;
   MemoryMap map_;
   DeviceMemory device_memory_;
   HostMemory host_memory_;

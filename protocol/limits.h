@@ -20,7 +20,12 @@ inline constexpr std::size_t lane_name_bytes = 16;              ///< of their ke
 inline constexpr std::size_t lane_chunk_bytes = 1u << 20;       ///< what one lane carries at a time
 inline constexpr std::uint64_t lane_copy_bytes_min = 4u << 20;  ///< smaller copies are not worth being divided
 
-inline constexpr std::size_t image_bytes_max = 1u << 30;          ///< one cubin, fatbin or PTX text
+inline constexpr std::size_t image_bytes_max = 1u << 30;  ///< one cubin, fatbin or PTX text
+/// Of libraries that are loaded before the program asks: the request that is answered, the answer, how many come with one, and wait in all.
+inline constexpr std::size_t ahead_request_bytes_max = 1024;
+inline constexpr std::size_t ahead_reply_bytes_max = 256u << 10;
+inline constexpr std::size_t ahead_loads_max = 8;
+inline constexpr std::size_t ahead_waiting_max = 16;
 inline constexpr std::size_t kernel_parameter_bytes_max = 32764;  ///< CUDA Programming Guide, kernel parameters
 inline constexpr std::size_t name_bytes_max = 64u << 10;          ///< mangled kernel names are long
 inline constexpr std::uint32_t array_elements_max = 1u << 20;     ///< elements in one list argument

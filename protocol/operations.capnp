@@ -342,7 +342,7 @@ struct LoadImageReply {
   infoLog @2 :Data;
   errorLog @3 :Data;
   wallMilliseconds @4 :Float32;
-  kernels @5 :List(FunctionReply);  # of a library: some that will be looked for, by what earlier sessions did
+  kernels @5 :List(FunctionReply);  # some that will be looked for, by what earlier sessions did
   ahead @6 :List(LoadedAhead);    # of a library: what earlier sessions loaded next is loaded already
 }
 struct LoadedAhead {

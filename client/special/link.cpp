@@ -27,8 +27,8 @@ CUresult add(Thread& thread, CUlinkState state, CUjitInputType type, std::span<c
     jit.write(in.initJit(jit.count));
     return CUDA_SUCCESS;
   };
-  return call_with_image<wire::AddToLink, wire::LinkReply>(thread, Opcode::addToLink, ContextNeed::current, data, fill,
-                                                           [&](RemoteCall<wire::AddToLink>& call, CUresult result, bool) {
+  return call_with_image<wire::AddToLink, wire::LinkReply>(thread, Opcode::addToLink, ContextNeed::current, data, AnsweredAhead::never,
+                                                           fill, [&](RemoteCall<wire::AddToLink>& call, CUresult result, bool) {
                                                              link->outputs.store(call.out<wire::LinkReply>());
                                                              return result;
                                                            });

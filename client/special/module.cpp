@@ -28,14 +28,10 @@ void tell_taken(Thread& thread, std::uint64_t library) {
   call.tell();
 }
 
-// What the program will most likely load next, as far as an honest host tells of it.
+// What the program will most likely load next.
 void keep_ahead(RemoteCall<wire::LoadImage>& call, capnp::List<wire::LoadedAhead>::Reader list) {
-  constexpr std::size_t request_bytes_max = 1024, reply_bytes_max = 256u << 10;
-  constexpr unsigned count_max = 16;
   const auto bytes = [](capnp::Data::Reader data) { return std::as_bytes(std::span(data.begin(), data.size())); };
-  for (unsigned i = 0; i < std::min(list.size(), count_max); ++i)
-    if (list[i].getRequest().size() <= request_bytes_max && list[i].getReply().size() <= reply_bytes_max)
-      call.keep_ahead(bytes(list[i].getRequest()), bytes(list[i].getReply()));
+  for (const auto one : list) call.keep_ahead(bytes(one.getRequest()), bytes(one.getReply()));
 }
 
 // Loads an image as a module or a library; the handle of either comes back.
@@ -64,7 +60,8 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
     return CUDA_SUCCESS;
   };
   return call_with_image<wire::LoadImage, wire::LoadImageReply>(
-      thread, Opcode::loadImage, module ? ContextNeed::current : ContextNeed::optional, image->bytes, fill,
+      thread, Opcode::loadImage, module ? ContextNeed::current : ContextNeed::optional, image->bytes,
+      !module && jit.count == 0 ? AnsweredAhead::maybe : AnsweredAhead::never, fill,
       [&](RemoteCall<wire::LoadImage>& call, CUresult result, bool ahead) {
         const auto out = call.out<wire::LoadImageReply>();
         JitOutputs(jit).store(out);
@@ -73,7 +70,7 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
           thread.session().functions().note_module(Handle(handle), thread.session().home(*thread.context()).id());
         for (const auto kernel : out.getKernels()) thread.session().functions().learn(kernel, thread.context());
         if (ahead) tell_taken(thread, handle);
-        keep_ahead(call, out.getAhead());
+        else keep_ahead(call, out.getAhead());
         return result;
       });
 }
@@ -233,6 +230,9 @@ CUresult cuLibraryUnload(Thread& thread, CUlibrary library) {
 CUresult cuModuleGetFunction(Thread& thread, CUfunction* out, CUmodule module, const char* name) {
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = RemoteCall<wire::FindFunction>(thread, Opcode::findFunction, ContextNeed::current).refusal();
+      bad != CUDA_SUCCESS)
+    return bad;
   Function* function = thread.session().functions().find_named(handle_of(module), name);
   const CUresult result = function ? CUDA_SUCCESS : find_function(thread, handle_of(module), name, ContextNeed::current, function);
   if (result == CUDA_SUCCESS) *out = handle_cast<CUfunction>(function->handle);

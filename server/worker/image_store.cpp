@@ -19,7 +19,6 @@ constexpr std::size_t arriving_max = 16;  // images under way at once in one ses
 constexpr std::size_t found_max = 16;     // names kept of an image
 constexpr std::size_t found_name_bytes_max = 1024;
 constexpr std::size_t found_bytes_max = found_max * (found_name_bytes_max + 1);
-constexpr std::size_t request_bytes_max = 1024;  // of a request that is kept
 constexpr const char* found_suffix = ".found";
 constexpr const char* next_suffix = ".next";
 constexpr std::uint64_t file_bytes_min = 4096;  // that the smallest file takes of a disk
@@ -176,6 +175,11 @@ void ImageStore::evict() {
   std::vector<File> files;
   std::uint64_t total = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    if (const auto suffix = entry.path().extension(); suffix == found_suffix || suffix == next_suffix) {
+      std::error_code gone;  // with a note that came late
+      if (!std::filesystem::exists(std::filesystem::path(entry.path()).replace_extension(), gone))
+        std::filesystem::remove(entry.path(), gone);
+    }
     if (!named_as_image(entry.path())) continue;
     std::uint64_t bytes = entry.file_size(error);
     if (error) continue;
@@ -226,19 +230,22 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
     [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
   }
   ::close(file);
+  if (status.st_size == 0) evict();
 }
 
 const std::vector<std::byte>& ImageStore::next_load(const ImageHash& hash) {
   const auto [known, asked_first] = next_.try_emplace(hash);
-  if (asked_first && !folder_.empty()) known->second = read_note(note_of(hash, next_suffix), request_bytes_max);
+  if (asked_first && !folder_.empty()) known->second = read_note(note_of(hash, next_suffix), limits::ahead_request_bytes_max);
   return known->second;
 }
 
 void ImageStore::note_next_load(const ImageHash& hash, std::span<const std::byte> request) {
-  if (request.size() > request_bytes_max || std::ranges::equal(next_load(hash), request)) return;
+  if (request.size() > limits::ahead_request_bytes_max || std::ranges::equal(next_load(hash), request)) return;
   next_[hash].assign(request.begin(), request.end());
   std::error_code ignored;
-  if (!folder_.empty() && std::filesystem::exists(path_of(hash), ignored)) write_whole(note_of(hash, next_suffix), request);
+  if (folder_.empty() || !std::filesystem::exists(path_of(hash), ignored)) return;
+  const bool first = !std::filesystem::exists(note_of(hash, next_suffix), ignored);
+  if (write_whole(note_of(hash, next_suffix), request) && first) evict();
 }
 
 }  // namespace fargpu::server

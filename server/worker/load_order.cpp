@@ -3,13 +3,12 @@
 #include <cstring>
 
 #include "operations.capnp.h"
+#include "protocol/limits.h"
 #include "protocol/message.h"
 
 namespace fargpu::server {
 namespace {
 
-constexpr std::size_t ahead_max = 8;     // answers that come with one
-constexpr std::size_t waiting_max = 16;  // that the program has not come to want: beyond that it does something else than those before it
 constexpr std::size_t hops_max = 64;
 
 // What a file says is a hint, and may be anything.
@@ -29,37 +28,33 @@ std::optional<ImageHash> image_in(std::span<const std::byte> request) {
 }  // namespace
 
 void LoadOrder::loaded(const ImageHash& image, std::span<const std::byte> request) {
-  seen_.insert(image);
   if (last_ && *last_ != image) images_.note_next_load(*last_, request);
   last_ = image;
 }
 
 std::vector<LoadOrder::Request> LoadOrder::next_after(const ImageHash& image) {
   std::vector<Request> found;
+  if (coming_) return found;
   std::set<ImageHash> passed{image};
   ImageHash at = image;
-  while (passed.size() < hops_max && found.size() < ahead_max && ahead_.size() + found.size() < waiting_max) {
+  while (passed.size() < hops_max && found.size() < limits::ahead_loads_max && ahead_.size() + found.size() < limits::ahead_waiting_max) {
     const Request& request = images_.next_load(at);
     const auto next = image_in(request);
     if (!next || !passed.insert(*next).second) break;
-    if (!seen_.contains(*next)) found.push_back(request);
+    if (seen_.insert(*next).second) found.push_back(request);
     at = *next;
   }
+  coming_ = !found.empty();
   return found;
 }
 
-void LoadOrder::answered_ahead(Handle library, const ImageHash& image, Request request) {
-  seen_.insert(image);
-  ahead_[library.value()] = {image, std::move(request)};
-}
-
-bool LoadOrder::take(Handle library) {
+std::optional<LoadOrder::Ahead> LoadOrder::take(Handle library) {
   const auto found = ahead_.find(library.value());
-  if (found == ahead_.end()) return false;
-  const Ahead taken = std::move(found->second);
+  if (found == ahead_.end()) return std::nullopt;
+  Ahead taken = std::move(found->second);
   ahead_.erase(found);
   loaded(taken.image, taken.request);
-  return true;
+  return taken;
 }
 
 }  // namespace fargpu::server

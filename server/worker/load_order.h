@@ -21,23 +21,30 @@ class LoadOrder {
 
   explicit LoadOrder(ImageStore& images) : images_(images) {}
 
-  /// The program has loaded an image as a library, by this request; later sessions that load the one before it will load this one next.
-  void loaded(const ImageHash& image, std::span<const std::byte> request);
-  /// Which requests earlier sessions made after they had loaded this image: a few, and none for what this session has loaded.
-  std::vector<Request> next_after(const ImageHash& image);
-  /// One of these was answered ahead, by this library.
-  void answered_ahead(Handle library, const ImageHash& image, Request request);
-  /// The program has come to load it. False if it is no such library.
-  bool take(Handle library);
-
- private:
+  /// A load that is answered before it is asked for.
   struct Ahead {
     ImageHash image;
     Request request;
+    bool prints = false;
   };
+
+  /// The program loads an image as a library.
+  void begins(const ImageHash& image) { seen_.insert(image); }
+  /// It is loaded, by this request; later sessions that load the one before it will load this one next.
+  void loaded(const ImageHash& image, std::span<const std::byte> request);
+  /// Which requests earlier sessions made after they had loaded this image: a few, each once in a session, and none for what the program has
+  /// begun to load. There are more when these have been answered, or given up.
+  std::vector<Request> next_after(const ImageHash& image);
+  void answered_ahead(Handle library, Ahead ahead) { ahead_[library.value()] = std::move(ahead); }
+  void all_answered() { coming_ = false; }
+  /// The program has come to load it, and it is loaded. Nothing if it is no such library.
+  std::optional<Ahead> take(Handle library);
+
+ private:
   ImageStore& images_;
   std::optional<ImageHash> last_;
   std::set<ImageHash> seen_;
+  bool coming_ = false;                   // answers ahead
   std::map<std::uint64_t, Ahead> ahead_;  // by library, what the program has not come to load
 };
 

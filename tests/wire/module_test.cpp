@@ -204,8 +204,29 @@ TEST_CASE("functions that earlier sessions found in a module come with it") {
   CUfunction function = nullptr;
   CHECK(trips([&] { std::tie(module, function) = find("fill32"); }) == 1);
   CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  // What is known is refused as what is not known.
+  CHECK(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CHECK(cuModuleGetFunction(&function, module, "fill32") == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxSetCurrent(second.context) == CUDA_SUCCESS);
   CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
   CHECK(cuModuleGetFunction(&function, module, "fill32") == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("an answer that came ahead outlives other contexts") {
+  const ImageFolder folder;
+  const std::string a = image_named("a"), b = image_named("b");
+  {
+    RemoteContext first;
+    load_library(a);
+    load_library(b);
+  }
+  RemoteContext second;
+  load_library(a);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(second.context) == CUDA_SUCCESS);
+  CHECK(trips([&] { load_library(b); }) == 0);
 }
 
 TEST_CASE("what is no image, or a bad one, is refused, and the compiler's words come back") {

@@ -1,7 +1,10 @@
 // Images, modules, libraries, functions.
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <list>
+#include <utility>
 
 #include "protocol/image.h"
 #include "server/worker/jit_options.h"
@@ -11,7 +14,12 @@
 namespace fargpu::server::hand {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr unsigned options_max = 64;
+// For looking at kernels that nobody has asked about, while nothing else is done for the session: of what was loaded, of all that was loaded
+// ahead with it.
+constexpr auto own_time = std::chrono::milliseconds(10), ahead_time = std::chrono::milliseconds(50);
 
 bool read_hash(capnp::Data::Reader in, ImageHash& hash) {
   if (in.size() != hash.size()) return false;
@@ -63,7 +71,8 @@ struct Load {
   CUlibrary made_library = nullptr;
   CUresult result = CUDA_ERROR_UNKNOWN;
   HostCharge kept;                 // for the session's life
-  std::vector<std::byte> request;  // of a load that nobody has asked for yet
+  bool prints = false;             // its code may
+  std::vector<std::byte> request;  // of a library's, until it is answered; empty if it is longer than any that is answered ahead
 
   CUresult read(wire::LoadImage::Reader in, HostBudget& budget) {
     if (!read_hash(in.getHash(), hash) || in.getLibrary().size() > options_max) return CUDA_ERROR_INVALID_VALUE;
@@ -147,22 +156,25 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
 }
 
 // What earlier sessions looked for in the same image: the client will not have to ask.
-void find_again(Session& session, const CallId& id, Handle owner, const Load& load, wire::LoadImageReply::Builder out) {
-  constexpr auto time_max = std::chrono::milliseconds(5);  // in which nothing else is done for the session
-  if (!session.context(id.context)) return;                // looking closer at kernels would make one
-  const auto begin = std::chrono::steady_clock::now();
-  std::vector<Handle> found;
+void find_again(Session& session, const CallId& id, Handle owner, const Load& load, Clock::duration time,
+                wire::LoadImageReply::Builder out) {
+  if (!session.context(id.context)) return;  // looking closer at kernels would make one
+  const auto end = Clock::now() + time;
+  std::list<MessageWriter> found;
   for (const std::string& name : session.images().names_found(load.hash)) {
-    if (std::chrono::steady_clock::now() - begin > time_max) break;
+    if (Clock::now() >= end) break;
     CUfunction function{};
     CUkernel kernel{};
+    Handle handle;
     if (load.module && session.driver().cuModuleGetFunction(&function, load.made_module, name.c_str()) == CUDA_SUCCESS)
-      found.push_back(session.handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function), id.context, owner));
+      handle = session.handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function), id.context, owner);
     if (!load.module && session.driver().cuLibraryGetKernel(&kernel, load.made_library, name.c_str()) == CUDA_SUCCESS)
-      found.push_back(session.handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner));
+      handle = session.handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner);
+    if (handle) describe(session, id, handle, found.emplace_back().root<wire::FunctionReply>(), owner);
   }
   auto list = out.initKernels(static_cast<unsigned>(found.size()));
-  for (unsigned i = 0; i < found.size(); ++i) describe(session, id, found[i], list[i], owner);
+  unsigned i = 0;
+  for (MessageWriter& one : found) list.setWithCaveats(i++, one.root<wire::FunctionReply>().asReader());
 }
 
 // Everything before the driver. Without an image if the host lacks it.
@@ -170,7 +182,7 @@ CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared
   if (const CUresult bad = load->read(in, session.host_budget()); bad != CUDA_SUCCESS) return bad;
   const auto image = session.images().find(load->hash, in.getBytes());
   if (image.empty()) return CUDA_SUCCESS;
-  if (in.getWrapped() || may_print(image)) session.note_printing();
+  load->prints = in.getWrapped() || may_print(image);
   if (!in.getWrapped()) {
     if (!keeps_within(image)) return CUDA_ERROR_INVALID_IMAGE;
     load->image = image.data();
@@ -192,28 +204,33 @@ CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared
   return CUDA_SUCCESS;
 }
 
-// What the program will most likely load after this image, as far as the host has it.
-std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ImageHash& image) {
-  constexpr std::uint64_t bytes_max = 32u << 20;  // they are read and hashed while nothing else is done for the session
+// What the program will most likely load after this image, as far as the host has it and there is plenty of what it takes.
+std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ContextState& context, const ImageHash& image) {
+  constexpr std::uint64_t bytes_max = 32u << 20;  // of images: they are read and hashed while nothing else is done for the session
+  constexpr std::uint64_t device_bytes_min = 1u << 30;
   std::vector<std::shared_ptr<Load>> loads;
+  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  if (loading && std::string(loading) == "EAGER") return loads;  // all of their code would lie on the device
+  if (!session.host_budget().has_plenty(bytes_max) || session.ledger().share(context.device).left < device_bytes_min) return loads;
   std::uint64_t bytes = 0;
   try {
     for (LoadOrder::Request& request : session.load_order().next_after(image)) {
       MessageReader reader(request);
       const auto in = reader.root<wire::LoadImage>();
+      if (in.getModule() || in.getJit().size() > 0 || in.getBytes() > bytes_max - bytes) break;
       bytes += in.getBytes();
-      if (in.getModule() || in.getJit().size() > 0 || bytes > bytes_max || !session.host_budget().has_plenty(in.getBytes())) break;
       auto load = std::make_shared<Load>();
       if (prepare(session, in, load) != CUDA_SUCCESS || !load->image) break;
       load->request = std::move(request);
       loads.push_back(std::move(load));
     }
   } catch (const kj::Exception&) {}  // a file may say anything
+  if (loads.empty()) session.load_order().all_answered();
   return loads;
 }
 
 // The answer to a load; the handle of what it made.
-Handle tell(Session& session, const CallId& id, Load& load, wire::LoadImageReply::Builder out) {
+Handle tell(Session& session, const CallId& id, Load& load, Clock::duration time, wire::LoadImageReply::Builder out) {
   out.setKnown(true);
   load.jit.tell(out);
   if (load.result != CUDA_SUCCESS) return {};
@@ -222,24 +239,42 @@ Handle tell(Session& session, const CallId& id, Load& load, wire::LoadImageReply
                             : session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load.made_library), 0);
   out.setHandle(handle.value());
   session.note_image(handle, load.hash);
-  find_again(session, id, handle, load, out);
+  find_again(session, id, handle, load, time, out);
   return handle;
 }
 
-// Loads that failed are the program's to try.
+// Loads that failed, or were not made for another had failed, are the program's to try.
 void tell_ahead(Session& session, const CallId& id, const std::vector<std::shared_ptr<Load>>& loads, wire::LoadImageReply::Builder out) {
-  std::vector<Load*> made;
-  for (const auto& load : loads)
-    if (load->result == CUDA_SUCCESS) made.push_back(load.get());
-  auto list = out.initAhead(static_cast<unsigned>(made.size()));
-  for (unsigned i = 0; i < made.size(); ++i) {
-    MessageWriter writer;
-    const Handle library = tell(session, id, *made[i], writer.root<wire::LoadImageReply>());
-    const auto reply = writer.finish();
-    list[i].setRequest({reinterpret_cast<const kj::byte*>(made[i]->request.data()), made[i]->request.size()});
-    list[i].setReply({reinterpret_cast<const kj::byte*>(reply.data()), reply.size()});
-    session.load_order().answered_ahead(library, made[i]->hash, made[i]->request);
+  struct Answer {
+    std::span<const std::byte> request;
+    MessageWriter reply;
+  };
+  std::list<Answer> answers;
+  const auto end = Clock::now() + ahead_time;
+  for (const auto& load : loads) {
+    if (load->result != CUDA_SUCCESS) continue;
+    Answer& answer = answers.emplace_back();
+    answer.request = load->request;
+    const auto time = std::min<Clock::duration>(own_time, end - Clock::now());
+    const Handle library = tell(session, id, *load, time, answer.reply.root<wire::LoadImageReply>());
+    if (answer.reply.finish().size() > limits::ahead_reply_bytes_max) {
+      session.driver().cuLibraryUnload(load->made_library);
+      session.forget(HandleKind::library, library.value());
+      answers.pop_back();
+    } else {
+      session.load_order().answered_ahead(library, {load->hash, load->request, load->prints});
+    }
   }
+  auto list = out.initAhead(static_cast<unsigned>(answers.size()));
+  unsigned i = 0;
+  for (Answer& answer : answers) {
+    const auto reply = answer.reply.finish();
+    list[i].setRequest({reinterpret_cast<const kj::byte*>(answer.request.data()), answer.request.size()});
+    list[i].setReply({reinterpret_cast<const kj::byte*>(reply.data()), reply.size()});
+    ++i;
+  }
+  for (const auto& load : loads) load->request = {};
+  session.load_order().all_answered();
 }
 
 }  // namespace
@@ -263,10 +298,15 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
     return CUDA_SUCCESS;
   }
   if (load->module && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (load->prints) session.note_printing();
   // Loads with options for the compiler are few, and their answers have logs.
-  const bool in_order = !load->module && load->jit.count() == 0;
-  if (in_order) load->request.assign(call.message().begin(), call.message().end());
-  auto ahead = in_order && session.context(call.id().context) ? loads_ahead(session, load->hash) : std::vector<std::shared_ptr<Load>>{};
+  const bool in_order = !load->module && load->jit.count() == 0 && call.message().size() <= limits::ahead_request_bytes_max;
+  std::vector<std::shared_ptr<Load>> ahead;
+  if (in_order) {
+    load->request.assign(call.message().begin(), call.message().end());
+    session.load_order().begins(load->hash);
+    if (const ContextState* const context = session.context(call.id().context)) ahead = loads_ahead(session, *context, load->hash);
+  }
   return session.aside_reply(
       call,
       [load, ahead, &driver = session.driver()] {
@@ -276,17 +316,19 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
         return load->result;
       },
       [load, ahead, &session, in_order, id = call.id()](CUresult result, MessageWriter& writer) {
-        tell(session, id, *load, writer.root<wire::LoadImageReply>());
-        if (result != CUDA_SUCCESS) return result;
-        if (in_order) session.load_order().loaded(load->hash, load->request);
-        tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());
+        tell(session, id, *load, own_time, writer.root<wire::LoadImageReply>());
+        const std::vector<std::byte> request = std::exchange(load->request, {});
+        if (result == CUDA_SUCCESS && in_order) session.load_order().loaded(load->hash, request);
+        if (!ahead.empty()) tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());
         return result;
       });
 }
 
-// Nobody else hears of a handle that is none: the program loads by it later, and that fails.
 Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
-  return session.load_order().take(Handle(in.getLibrary())) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  const auto taken = session.load_order().take(Handle(in.getLibrary()));
+  if (!taken) return CUDA_ERROR_INVALID_HANDLE;
+  if (taken->prints) session.note_printing();
+  return CUDA_SUCCESS;
 }
 
 Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in) {
@@ -312,8 +354,12 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (result != CUDA_SUCCESS) return result;
-  if (const ImageHash* const image = session.image_of(owner)) session.images().note_found(*image, name);
-  return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
+  // Code that takes long to look at is looked at by who wants it, and by nobody else.
+  const auto begin = Clock::now();
+  result = describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
+  const ImageHash* const image = session.image_of(owner);
+  if (result == CUDA_SUCCESS && image && Clock::now() - begin < own_time) session.images().note_found(*image, name);
+  return result;
 }
 
 Outcome kernelFunction(Session& session, Call& call, wire::KernelFunction::Reader in) {
