@@ -59,8 +59,10 @@ class Tenants(SystemTest):
             one = self.client(host, "init", "context", "load")
             other = self.client(host, "init", "context", "load", env={"FARGPU_TOKEN": token.out.text().strip()})
             del one, other
-            found = sorted(path.relative_to(folder).parts[1] for path in Path(folder, "images").rglob("*") if path.is_file())
-            self.assertEqual(found, ["default", "lab"])
+            found = [path.relative_to(folder).parts[1] for path in Path(folder, "images").rglob("*") if path.is_file()]
+            self.assertEqual(set(found), {"default", "lab"})
+            images = [path for path in Path(folder, "images").rglob("*") if path.is_file() and not path.suffix]
+            self.assertEqual(len(images), 2)
 
 
 class Callers(SystemTest):
