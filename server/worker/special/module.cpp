@@ -20,6 +20,8 @@ constexpr unsigned options_max = 64;
 // For looking at kernels that nobody has asked about, while nothing else is done for the session: of what was loaded, of all that was loaded
 // ahead with it.
 constexpr auto own_time = std::chrono::milliseconds(10), ahead_time = std::chrono::milliseconds(50);
+// A kernel that takes longer is compiled: who wants it looks at it, and nobody else.
+constexpr auto kernel_time_max = std::chrono::milliseconds(100);
 
 bool read_hash(capnp::Data::Reader in, ImageHash& hash) {
   if (in.size() != hash.size()) return false;
@@ -354,11 +356,10 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (result != CUDA_SUCCESS) return result;
-  // Code that takes long to look at is looked at by who wants it, and by nobody else.
   const auto begin = Clock::now();
   result = describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
   const ImageHash* const image = session.image_of(owner);
-  if (result == CUDA_SUCCESS && image && Clock::now() - begin < own_time) session.images().note_found(*image, name);
+  if (result == CUDA_SUCCESS && image && Clock::now() - begin < kernel_time_max) session.images().note_found(*image, name);
   return result;
 }
 
