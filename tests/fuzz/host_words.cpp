@@ -160,7 +160,10 @@ constexpr std::size_t calls_max = 24;
 /// The program's calls at a session, which has its host.
 void run_program(client::Session* session, std::span<const std::uint8_t> calls) {
   static Guarded& memory = *new Guarded;
+  // The list of a process's sessions grows with each input, not by a host's word.
+  const bool counted = std::exchange(pretending, false);
   client::process().adopt(session);
+  pretending = counted;
   {
     Program program(memory);
     begin_calls(program);
