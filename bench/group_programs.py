@@ -1,7 +1,9 @@
-"""PyTorch programs: W1 to W8. A process for each way, all at once; their steps take turns."""
+"""PyTorch programs: W1 to W8. A process for each way, all at once; their steps take turns. What differs from process to process, such as
+where its memory lies, is seen only with several sets of them."""
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import os
 import statistics
 
@@ -24,70 +26,96 @@ def run(bench):
                 workload(bench, row, case, name)
 
 
+@dataclasses.dataclass
+class Set:
+    """What the processes of a program, one at the local driver and one for each transport, measured in turn."""
+
+    pings: dict  # round trip times in seconds, of plain sockets, by transport
+    counts: dict  # steps a round
+    server: dict  # CPU seconds a step of each round
+    found: dict = dataclasses.field(default_factory=dict)  # answers of each round, of `local` too
+    equal: dict = dataclasses.field(default_factory=dict)  # whether the first values are the local driver's
+
+
 def workload(bench, row, case, name, command=None):
     machine, add = bench.machine, bench.results.add
     command = command or ["python3", os.path.join(HERE, "programs", "workloads.py"), name]
     caches = os.path.join(machine.out, "caches")
     extra = {"TORCHINDUCTOR_CACHE_DIR": caches + "/inductor", "TRITON_CACHE_DIR": caches + "/triton"}
     transports = machine.transports(bench.rtts, bench.rate)
-    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor() as pool:
-        def started(where=None):
-            return stack.enter_context(machine.asked(command, where, extra, f"{name}"))
-
-        local = started()
-        if name in ("W6.compile", "W8"):
-            local.answer(150)  # its compiler's cache serves the others
-        remote = {t.name: started(t.pool) for t in transports}
-        if name not in ("W6.compile", "W8"):
-            local.answer(150)
-        ready = {}
-        for t in transports:
-            try:
-                remote[t.name].answer(200)
-                ready[t.name] = t
-            except Failed as error:
-                add(row, t.name, None, case, note=f"failed: {' '.join(str(error).split())}")
-        if not ready:
-            return
-        # Now that the host knows the images: whose would be sent makes a difference that is not the steps'.
+    sets, failed = [], {}
+    for _ in range(bench.processes):
+        with contextlib.ExitStack() as stack:
+            sets.append(in_processes(bench, stack, name, command, extra, [t for t in transports if t.name not in failed], failed))
+    for on, why in failed.items():
+        add(row, on, None, case, note=f"failed: {why}")
+    if len(failed) == len(transports):
+        return
+    # Now that the host knows the images: whose would be sent makes a difference that is not the steps'.
+    with concurrent.futures.ThreadPoolExecutor() as pool:
         counters = list(pool.map(lambda steps: count(machine, command, transports[0].pool, extra, name, steps), (FEW, MANY)))
-        trips, sent, received = per_unit(*counters, MANY - FEW)
-        budget = bench.sizes.step_seconds
+    trips, sent, received = per_unit(*counters, MANY - FEW)
+    local = [answer for one in sets for answer in one.found["local"]]
+    for on in [t.name for t in transports if t.name not in failed]:
+        remote = [answer for one in sets for answer in one.found[on]]
+        unit = bench.results.goals.of(row, on, case).unit
+        over = [(a["seconds"] - b["seconds"]) / one.pings[on] for one in sets for a, b in zip(one.found[on], one.found["local"])]
+        times = ratios(remote, local, "seconds")
+        rounds = {"ratio": times, "RTTs": over, "round trips": [trips / STEP_CALLS.get(name, 1)]}[unit]
+        add(row, on, case=case, rounds=rounds, detail={
+            "N": middle(local, "seconds"), "T": middle(remote, "seconds"), "T / N": f"{statistics.median(times):.3f}",
+            "p99 N": middle(local, "step_p99"), "p99 T": middle(remote, "step_p99"), "round trip": statistics.median(one.pings[on] for one in sets),
+            "beyond N": f"{statistics.median(over):.3g} RTTs",
+            "a step's round trips": float(trips), "sent bytes": float(sent), "received bytes": float(received),
+            "client CPU": middle(remote, "cpu"), "server CPU": statistics.median(value for one in sets for value in one.server[on]), "local CPU": middle(local, "cpu"),
+            f"first {COMPARED} values": "equal" if all(one.equal[on] for one in sets) else "different",
+            "steps a round": sets[0].counts[on], "sets of processes": len(sets)})
 
-        def steps_for(seconds):
-            return max(2, min(bench.sizes.steps_max, int(budget / seconds)))
 
-        # Everyone makes as many steps as the local driver manages in the time, unless a round trip time makes that too long.
-        mine = local.ask("steps", count=2)["seconds"]
-        counts = {"local": steps_for(mine)}
-        for on in ready:
-            theirs = remote[on].ask("steps", 200, count=2)["seconds"]
-            counts[on] = counts["local"] if theirs < 3 * mine else steps_for(theirs)
-        pings = {on: stack.enter_context(machine.plain(t)).ask("pingpong", count=20, bytes=64, spin=0)["seconds"] for on, t in ready.items()}
-        server = {on: [] for on in ready}
+def in_processes(bench, stack, name, command, extra, transports, failed):
+    """One set of processes. Those that do not start are told in `failed`, {transport: why}."""
+    machine = bench.machine
 
-        def remotely(on):
-            before = machine.server_cpu()
-            answer = remote[on].ask("steps", 200, count=counts[on])
-            server[on].append((machine.server_cpu() - before) / counts[on])
-            return answer
+    def started(where=None):
+        return stack.enter_context(machine.asked(command, where, extra, f"{name}"))
 
-        found = in_turn(bench.rounds, {"local": lambda: local.ask("steps", 200, count=counts["local"]), **{on: lambda on=on: remotely(on) for on in ready}})
-        compared = local.ask("values", count=COMPARED)["values"]
-        for on, t in ready.items():
-            rtt = pings[on]
-            unit = bench.results.goals.of(row, on, case).unit
-            over = [(a["seconds"] - b["seconds"]) / rtt for a, b in zip(found[on], found["local"])]
-            times = ratios(found[on], found["local"], "seconds")
-            rounds = {"ratio": times, "RTTs": over, "round trips": [trips / STEP_CALLS.get(name, 1)]}[unit]
-            both = list(zip(remote[on].ask("values", count=COMPARED)["values"], compared))
-            equal = "equal" if all(a == b for a, b in both) else "different"
-            add(row, on, case=case, rounds=rounds, detail={
-                "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"), "T / N": f"{statistics.median(times):.3f}",
-                "p99 N": middle(found["local"], "step_p99"), "p99 T": middle(found[on], "step_p99"), "round trip": rtt, "beyond N": f"{statistics.median(over):.3g} RTTs",
-                "a step's round trips": float(trips), "sent bytes": float(sent), "received bytes": float(received),
-                "client CPU": middle(found[on], "cpu"), "server CPU": statistics.median(server[on]), "local CPU": middle(found["local"], "cpu"),
-                f"first {len(both)} values": equal, "steps a round": counts[on]})
+    local = started()
+    if name in ("W6.compile", "W8"):
+        local.answer(150)  # its compiler's cache serves the others
+    remote = {t.name: started(t.pool) for t in transports}
+    if name not in ("W6.compile", "W8"):
+        local.answer(150)
+    ready = {}
+    for t in transports:
+        try:
+            remote[t.name].answer(200)
+            ready[t.name] = t
+        except Failed as error:
+            failed[t.name] = " ".join(str(error).split())
+    budget = bench.sizes.step_seconds
+
+    def steps_for(seconds):
+        return max(2, min(bench.sizes.steps_max, int(budget / seconds)))
+
+    # Everyone makes as many steps as the local driver manages in the time, unless a round trip time makes that too long.
+    mine = local.ask("steps", count=2)["seconds"]
+    counts = {"local": steps_for(mine)}
+    for on in ready:
+        theirs = remote[on].ask("steps", 200, count=2)["seconds"]
+        counts[on] = counts["local"] if theirs < 3 * mine else steps_for(theirs)
+    one = Set({on: stack.enter_context(machine.plain(t)).ask("pingpong", count=20, bytes=64, spin=0)["seconds"] for on, t in ready.items()},
+              counts, {on: [] for on in ready})
+
+    def remotely(on):
+        before = machine.server_cpu()
+        answer = remote[on].ask("steps", 200, count=counts[on])
+        one.server[on].append((machine.server_cpu() - before) / counts[on])
+        return answer
+
+    one.found = in_turn(bench.rounds, {"local": lambda: local.ask("steps", 200, count=counts["local"]), **{on: lambda on=on: remotely(on) for on in ready}})
+    values = local.ask("values", count=COMPARED)["values"]
+    one.equal = {on: remote[on].ask("values", count=COMPARED)["values"] == values for on in ready}
+    return one
 
 
 def count(machine, command, pool, extra, name, steps):

@@ -46,6 +46,7 @@ class Bench:
     rtts: list
     rate: float | None
     rows: set  # those wanted; empty for all
+    processes: int = 1  # sets of them that a program's steps are measured in
 
     def wants(self, *rows):
         return not self.rows or bool(self.rows & set(rows))

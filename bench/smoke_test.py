@@ -47,7 +47,7 @@ class Smoke(OnSoftgpu):
         self.addCleanup(machine.close)
         results = Results(Goals())
         self.assertIn("W2", group_programs.NAMES)
-        bench = Bench(machine, results, TINY, 2, [0.1, 1, 5, 30], None, set())
+        bench = Bench(machine, results, TINY, 2, [0.1, 1, 5, 30], None, set(), processes=2)
         group_programs.workload(bench, "W2", "", "W2", [sys.executable, os.path.join(HERE, "stand_in.py")])
         found = {r.on: r for r in results.found.values()}
         delayed = ("tcp+0.1", "tcp+1", "tcp+5", "tcp+30")
@@ -55,6 +55,7 @@ class Smoke(OnSoftgpu):
         for result in found.values():
             self.assertEqual(result.detail["a step's round trips"], 1.0)
             self.assertEqual(result.detail["first 8 values"], "equal")
+            self.assertEqual(len(result.rounds), 4 if result.unit in ("ratio", "RTTs") else 1)
         self.assertEqual([found[on].unit for on in delayed], ["RTTs"] * 4)
         self.assertTrue(0.5 < found["tcp+1"].value < 50, found["tcp+1"])
         self.assertTrue(0.5 < found["tcp+30"].value < 5, found["tcp+30"])
