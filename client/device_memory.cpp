@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <thread>
 
+#include "calls_vmm.capnp.h"
 #include "operations.capnp.h"
+#include "protocol/errors.h"
 #include "remote_call.h"
 #include "session.h"
 
@@ -24,29 +26,29 @@ class DeviceMemory::Coming {
   Coming(const Coming&) = delete;
   Coming& operator=(const Coming&) = delete;
   /// Under the lock.
-  void begin(MemoryStore& store, std::uint64_t bytes, unsigned& requests) {
-    store_ = &store;
+  void begin(SpareMemory& memory, std::uint64_t bytes, unsigned& requests) {
+    memory_ = &memory;
     bytes_ = bytes;
     requests_ = &requests;
-    store.coming_bytes += bytes;
+    memory.coming_bytes += bytes;
     ++requests;
   }
   /// Under the lock.
   void end() {
-    if (!store_) return;
-    store_->coming_bytes -= bytes_;
+    if (!memory_) return;
+    memory_->coming_bytes -= bytes_;
     --*requests_;
-    store_ = nullptr;
+    memory_ = nullptr;
   }
   ~Coming() {
-    if (!store_) return;
+    if (!memory_) return;
     const std::lock_guard lock(mutex_);
     end();
   }
 
  private:
   std::mutex& mutex_;
-  MemoryStore* store_ = nullptr;
+  SpareMemory* memory_ = nullptr;
   std::uint64_t bytes_ = 0;
   unsigned* requests_ = nullptr;
 };
@@ -190,10 +192,10 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
 
 // A program that takes piece after piece of one size is about to take more: they come with what it asks for, a few at first, and no more
 // than a part of what it has. What nobody comes to want goes back with what is freed, as soon as more than kept_bytes_max is kept.
-std::uint32_t DeviceMemory::spares_for(MemoryStore& store, std::uint64_t bytes) {
-  const std::uint64_t room = std::clamp(store.bytes / 4, spare_bytes_min, spare_bytes_max);
-  const std::uint64_t taken = store.kept_bytes + store.coming_bytes;
-  const unsigned asked = store.asked[bytes]++;
+std::uint32_t DeviceMemory::spares_for(SpareMemory& memory, std::uint64_t bytes) {
+  const std::uint64_t room = std::clamp(memory.bytes / 4, spare_bytes_min, spare_bytes_max);
+  const std::uint64_t taken = memory.kept_bytes + memory.coming_bytes;
+  const unsigned asked = memory.asked[bytes]++;
   const std::uint32_t wanted = asked == 0 ? 0 : (1u << std::min(asked, 30u)) - 1;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>({wanted, limits::spares_max, (room - std::min(room, taken)) / bytes}));
 }
@@ -381,6 +383,7 @@ CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device) {
 bool DeviceMemory::release_unused(Thread& thread, int device) {
   const auto pools = pools_.all();
   std::vector<Extent> extents;
+  std::vector<CUmemGenericAllocationHandle> allocations;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& pool : pools)
@@ -389,9 +392,11 @@ bool DeviceMemory::release_unused(Thread& thread, int device) {
     extents.swap(doomed_[device]);
     store.retire_arenas(/*all=*/true);
     while (const auto extent = store.take_oldest()) extents.push_back(*extent);
+    allocations = physical_.take_spares(device, 0);
   }
   release(thread, device, extents);
-  return !extents.empty();
+  release(thread, allocations);
+  return !extents.empty() || !allocations.empty();
 }
 
 void DeviceMemory::context_closed(Thread& thread, Context& context) {
@@ -422,7 +427,7 @@ std::uint64_t DeviceMemory::kept_bytes(int device) const {
   const auto pools = pools_.all();
   const std::lock_guard lock(mutex_);
   const auto found = stores_.find(device);
-  std::uint64_t bytes = found == stores_.end() ? 0 : unused(found->second);
+  std::uint64_t bytes = physical_.kept_bytes(device) + (found == stores_.end() ? 0 : unused(found->second));
   // What a pool may keep is the pool's, and counts as used, as it does natively.
   for (const auto& pool : pools) {
     if (pool->device != device) continue;
@@ -455,6 +460,86 @@ void DeviceMemory::doom(int device, MemoryStore& store, const Extent& extent) {
   store.bytes -= extent.bytes;
   stores_[device].bytes += extent.bytes;
   doomed_[device].push_back(extent);
+}
+
+CUresult DeviceMemory::make(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation) {
+  return with_room(thread, thread.context(), kind.device, [&] { return make_now(thread, kind, allocation); });
+}
+
+CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation) {
+  RemoteCall<wire::MakeMemory> call(thread, Opcode::makeMemory, ContextNeed::optional);
+  if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
+  std::uint32_t spares = 0;
+  Coming coming(mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto spare = physical_.take_spare(kind)) {
+      allocation = *spare;
+      return CUDA_SUCCESS;
+    }
+    SpareMemory& memory = physical_.on(kind.device);
+    if (!out_of_memory_) spares = spares_for(memory, kind.bytes);
+    if (spares > 0) coming.begin(memory, spares * kind.bytes, sparing_);
+  }
+  auto in = call.in();
+  in.setBytes(kind.bytes);
+  in.setDevice(session_.facts().devices[static_cast<std::size_t>(kind.device)].worker_ordinal);
+  in.setType(kind.type);
+  in.setRequestedHandleTypes(kind.handle_types);
+  in.setCompressionType(kind.compression);
+  in.setGpuDirectRDMACapable(kind.rdma);
+  in.setUsage(kind.usage);
+  in.setSpares(spares);
+  const CUresult result = call.wait();
+  const std::lock_guard lock(mutex_);
+  coming.end();
+  if (result != CUDA_SUCCESS) return result;
+  const auto made = call.out<wire::MakeMemoryReply>().getAllocations();
+  if (made.size() == 0 || made.size() > 1 + spares) throw ProtocolError("another number of allocations than was asked for");
+  allocation = made[0];
+  physical_.hold(allocation, kind.bytes, kind.device);
+  for (unsigned i = 1; i < made.size(); ++i) physical_.keep(kind, made[i]);
+  return CUDA_SUCCESS;
+}
+
+void DeviceMemory::retained(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device) {
+  const std::lock_guard lock(mutex_);
+  physical_.hold(allocation, bytes, device);
+}
+
+std::optional<PhysicalMemory::Held> DeviceMemory::held(CUmemGenericAllocationHandle allocation) const {
+  const std::lock_guard lock(mutex_);
+  return physical_.held(allocation);
+}
+
+bool DeviceMemory::scarce() const {
+  const std::lock_guard lock(mutex_);
+  return out_of_memory_;
+}
+
+CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allocation) {
+  RemoteCall<wire::CuMemRelease> call(thread, Opcode::cuMemRelease, ContextNeed::none);
+  call.in().setHandle(allocation);
+  if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
+  std::optional<int> device;
+  std::vector<CUmemGenericAllocationHandle> surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    device = physical_.drop(allocation);
+    if (device) surplus = physical_.take_spares(*device, std::clamp(physical_.on(*device).bytes / 4, spare_bytes_min, spare_bytes_max));
+  }
+  if (!device) return call.wait();
+  const CUresult result = call.post();
+  release(thread, surplus);
+  return result;
+}
+
+void DeviceMemory::release(Thread& thread, const std::vector<CUmemGenericAllocationHandle>& allocations) {
+  for (const CUmemGenericAllocationHandle allocation : allocations) {
+    RemoteCall<wire::CuMemRelease> call(thread, Opcode::cuMemRelease, ContextNeed::none);
+    call.in().setHandle(allocation);
+    call.tell();
+  }
 }
 
 std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment, std::uint64_t wish) {

@@ -14,6 +14,7 @@
 
 #include "address_ranges.h"
 #include "memory_pool.h"
+#include "physical_memory.h"
 
 namespace fargpu::client {
 
@@ -74,6 +75,17 @@ class DeviceMemory {
   /// lies in it now has been freed, and used for nothing else.
   std::pair<std::uint64_t, std::uint64_t> share_piece(std::uint64_t address);
 
+  /// cuMemCreate: memory without an address, maybe some that came with an earlier one.
+  CUresult make(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation);
+  /// One more hold on such memory (cuMemRetainAllocationHandle).
+  void retained(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device);
+  /// What the program holds by this handle; nothing if only the worker can tell.
+  std::optional<PhysicalMemory::Held> held(CUmemGenericAllocationHandle allocation) const;
+  /// cuMemRelease.
+  CUresult release(Thread& thread, CUmemGenericAllocationHandle allocation);
+  /// Whether there has been too little memory: what needs some, if only for the GPU's page tables, may fail.
+  bool scarce() const;
+
   /// Part of the window for cuMemAddressReserve.
   std::optional<std::uint64_t> reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish);
   void unreserve(std::uint64_t address, std::uint64_t bytes);
@@ -92,7 +104,9 @@ class DeviceMemory {
   CUresult allocate_small(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
   CUresult allocate_large(Thread& thread, Context& context, int device, MemoryPool* pool, std::uint64_t bytes, Block& block);
   CUresult back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent);
-  std::uint32_t spares_for(MemoryStore& store, std::uint64_t bytes);
+  CUresult make_now(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation);
+  /// How many pieces of this size are to come with the next one that the worker is asked for.
+  static std::uint32_t spares_for(SpareMemory& memory, std::uint64_t bytes);
   bool take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block);
   Block take_block(std::uint64_t address);
   void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream);
@@ -101,6 +115,7 @@ class DeviceMemory {
   bool shared(const MemoryStore& store, std::uint64_t base, std::uint64_t arena) const;
   void give_later(Thread& thread, int device, const Block& block, Stream* stream);
   void release(Thread& thread, int device, const std::vector<Extent>& extents);
+  void release(Thread& thread, const std::vector<CUmemGenericAllocationHandle>& allocations);
   void release_surplus(Thread& thread, int device);
   void shrink(MemoryPool& pool, std::uint64_t keep_bytes);
   CUresult reclaim(Thread& thread, Context* context, int device);
@@ -110,6 +125,7 @@ class DeviceMemory {
   mutable std::mutex mutex_;
   AddressRanges window_;
   std::map<int, MemoryStore> stores_;
+  PhysicalMemory physical_;
   std::set<std::uint64_t> shared_;             // extents in use that other processes see
   std::map<int, std::vector<Extent>> doomed_;  // by device: to be given up with the next call that may send
   std::map<std::uint64_t, Block> blocks_;      // live allocations by address

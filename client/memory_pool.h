@@ -19,8 +19,16 @@ namespace fargpu::client {
 
 struct Context;
 
-/// Backed memory that allocations are cut from. Not synchronised.
-struct MemoryStore {
+/// Memory of a device of which some is there before the program asks for it. Not synchronised.
+struct SpareMemory {
+  std::uint64_t bytes = 0;                  ///< all that there is, in use and kept
+  std::uint64_t kept_bytes = 0;             ///< of that, what nobody uses
+  std::uint64_t coming_bytes = 0;           ///< what the worker was asked for beyond what is needed now
+  std::map<std::uint64_t, unsigned> asked;  ///< for how many pieces of a size the worker was asked
+};
+
+/// Backed memory that allocations are cut from: arenas, extents in use, extents kept. Not synchronised.
+struct MemoryStore : SpareMemory {
   struct Extent {
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
@@ -29,10 +37,6 @@ struct MemoryStore {
   std::map<std::uint64_t, AddressRanges> sealed;  ///< arenas that other processes see: nothing more comes into them
   std::uint64_t next_arena_bytes = 0;
   std::list<Extent> kept;  ///< free extents, oldest first
-  std::uint64_t kept_bytes = 0;
-  std::uint64_t coming_bytes = 0;           ///< what the worker was asked for beyond what is needed now
-  std::uint64_t bytes = 0;                  ///< all that is backed: arenas, extents in use, extents kept
-  std::map<std::uint64_t, unsigned> asked;  ///< for how many extents of a size the worker was asked
 
   void keep(const Extent& extent);
   /// A kept extent of this size or a little more, taken out.

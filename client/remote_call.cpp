@@ -116,8 +116,9 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   return pending_.result;
 }
 
-CUresult RemoteCallBase::wait_with_room(int device) {
-  return session_.device_memory().with_room(thread_, context_, device, [&] {
+CUresult RemoteCallBase::wait_with_room() {
+  if (!context_) return wait();
+  return session_.device_memory().with_room(thread_, context_, context_->device, [&] {
     pending_.done.store(false, std::memory_order_relaxed);
     return wait();
   });

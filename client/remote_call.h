@@ -71,10 +71,9 @@ class RemoteCallBase {
   CUresult wait() { return wait(nullptr); }
   CUresult wait(const StreamUse& stream) { return wait(&*stream); }
   CUresult wait(Stream& stream) { return wait(&stream); }
-  /// As wait, for calls without data that take memory of a device, the context's if none is named. Where there is no room, what is kept for
-  /// reuse there is given back, and the call made again.
-  CUresult wait_with_room() { return context_ ? wait_with_room(context_->device) : wait(); }
-  CUresult wait_with_room(int device);
+  /// As wait, for calls without data that take memory of the context's device. Where there is no room, what is kept for reuse there is
+  /// given back, and the call made again.
+  CUresult wait_with_room();
   /// As wait, but an equal request that was answered before is not sent again.
   CUresult recall();
   /// Whether the answer to it came ahead, with another one: then out() has it, nothing is sent, and an equal request will be. After

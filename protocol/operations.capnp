@@ -90,8 +90,8 @@ struct BackMemoryReply {
 }
 
 struct ReleaseMemory {
-  # Takes it away again, whether backMemory or mapMemory put it there; the client has made sure that the GPU is past all work
-  # that uses it. Deferred, or a barrier for cuMemUnmap.
+  # Takes it away again; the client has made sure that the GPU is past all work
+  # that uses it. Deferred.
   address @0 :UInt64;
   bytes @1 :UInt64;
 }
@@ -103,8 +103,23 @@ struct SetPeerAccess {
   allowed @2 :Bool;
 }
 
+struct MakeMemory {
+  # cuMemCreate. Charged before the driver is asked. Barrier.
+  bytes @0 :UInt64;
+  device @1 :Int32;
+  type @2 :UInt32;                # from here on: fields of CUmemAllocationProp
+  requestedHandleTypes @3 :UInt32;
+  compressionType @4 :UInt8;
+  gpuDirectRDMACapable @5 :UInt8;
+  usage @6 :UInt16;
+  spares @7 :UInt32;              # so many more of the same kind, for which there may be no memory
+}
+struct MakeMemoryReply {
+  allocations @0 :List(UInt64);   # what was asked for, and spares
+}
+
 struct MapMemory {
-  # cuMemMap of a handle that cuMemCreate made. Barrier.
+  # cuMemMap of a handle that makeMemory made. A barrier, or deferred where it cannot fail: all of an allocation that the client knows.
   address @0 :UInt64;
   bytes @1 :UInt64;
   offset @2 :UInt64;
@@ -112,6 +127,12 @@ struct MapMemory {
 }
 struct MapMemoryReply {
   device @0 :Int32;               # where the memory lies
+}
+
+struct UnmapMemory {
+  # cuMemUnmap of one mapping. That no work uses it any more is the program's to see to, so that it waits for none. Deferred.
+  address @0 :UInt64;
+  bytes @1 :UInt64;
 }
 
 struct RetainAllocation {

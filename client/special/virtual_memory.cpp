@@ -66,12 +66,15 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   in.setBytes(size);
   in.setOffset(offset);
   in.setAllocation(handle);
-  const CUresult result = call.wait();
+  // All of what the program has from cuMemCreate: what the driver would say is known, unless it has no memory for page tables.
+  const auto held = session.device_memory().held(handle);
+  const bool known = held && offset == 0 && size == held->bytes && !session.device_memory().scarce();
+  const CUresult result = known ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
   session.map().add({.kind = Region::Kind::mapped,
                      .base = ptr,
                      .bytes = size,
-                     .device = session.client_ordinal(static_cast<int>(call.out<wire::MapMemoryReply>().getDevice())),
+                     .device = known ? held->device : session.client_ordinal(call.out<wire::MapMemoryReply>().getDevice()),
                      .buffer_id = session.map().next_buffer_id(),
                      .owner = handle,
                      .accessible = false});
@@ -89,14 +92,27 @@ CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
   if (reaches_out(ptr) || reaches_out(ptr + size - 1)) return CUDA_ERROR_INVALID_VALUE;
   const auto inside = [&](const Region& r) { return r.kind == Region::Kind::mapped && r.base >= ptr && r.base < ptr + size; };
   for (const Region& region : session.map().extract(inside)) {
-    RemoteCall<wire::ReleaseMemory> call(thread, Opcode::releaseMemory, ContextNeed::optional);
+    RemoteCall<wire::UnmapMemory> call(thread, Opcode::unmapMemory, ContextNeed::optional);
     auto in = call.in();
     in.setAddress(region.base);
     in.setBytes(region.bytes);
-    if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = call.post(); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }
+
+namespace {
+
+// Whether the driver cannot but do it: whole mappings, for the device that they lie on.
+bool plain_access(Session& session, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc& desc) {
+  const auto first = session.map().find(ptr), last = session.map().find(ptr + size - 1);
+  bool plain = desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && first->base == ptr && last->base + last->bytes == ptr + size &&
+               !session.device_memory().scarce();
+  session.map().update_within(ptr, size, [&](const Region& region) { plain = plain && region.device == desc.location.id; });
+  return plain;
+}
+
+}  // namespace
 
 CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc* desc, std::size_t count) {
   if (!desc || count == 0 || count > limits::devices_max) return CUDA_ERROR_INVALID_VALUE;
@@ -115,7 +131,7 @@ CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const
     encode(item, list[i]);
   }
   in.setCount(count);
-  const CUresult result = call.wait();
+  const CUresult result = count == 1 && plain_access(session, ptr, size, *desc) ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
   const bool given = std::any_of(desc, desc + count, [](const CUmemAccessDesc& d) { return d.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE; });
   session.map().update_within(ptr, size, [&](Region& region) { region.accessible = given; });
@@ -139,21 +155,21 @@ CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLo
 CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* prop,
                      unsigned long long flags) {
   if (!handle || !prop || size == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  CUmemAllocationProp there = *prop;
-  if (const CUresult bad = location_error(thread.session(), there.location); bad != CUDA_SUCCESS) return bad;
-  translate(thread.session(), there.location);
+  if (const CUresult bad = location_error(thread.session(), prop->location); bad != CUDA_SUCCESS) return bad;
   // Exporting in other ways is refused when it is tried; asking for the possibility is a habit of libraries.
-  there.requestedHandleTypes =
-      static_cast<CUmemAllocationHandleType>(there.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  RemoteCall<wire::CuMemCreate> call(thread, Opcode::cuMemCreate, ContextNeed::optional);
-  if (!call) return call.error();
-  auto in = call.in();
-  in.setSize(size);
-  encode(there, in.initProp());
-  in.setFlags(flags);
-  const CUresult result = call.wait_with_room(prop->location.id);
-  if (result == CUDA_SUCCESS) *handle = call.out<wire::CuMemCreateReply>().getHandle();
-  return result;
+  const PhysicalMemory::Kind kind{
+      .bytes = size,
+      .device = prop->location.id,
+      .type = static_cast<std::uint32_t>(prop->type),
+      .handle_types = static_cast<std::uint32_t>(prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      .compression = prop->allocFlags.compressionType,
+      .rdma = prop->allocFlags.gpuDirectRDMACapable,
+      .usage = prop->allocFlags.usage};
+  return thread.session().device_memory().make(thread, kind, *handle);
+}
+
+CUresult cuMemRelease(Thread& thread, CUmemGenericAllocationHandle handle) {
+  return thread.session().device_memory().release(thread, handle);
 }
 
 CUresult cuMemGetAllocationGranularity(Thread& thread, std::size_t* bytes, const CUmemAllocationProp* prop,
@@ -193,7 +209,9 @@ CUresult cuMemRetainAllocationHandle(Thread& thread, CUmemGenericAllocationHandl
   if (!call) return call.error();
   call.in().setAddress(region->base);
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) *handle = call.out<wire::RetainAllocationReply>().getAllocation();
+  if (result != CUDA_SUCCESS) return result;
+  *handle = call.out<wire::RetainAllocationReply>().getAllocation();
+  thread.session().device_memory().retained(*handle, region->bytes, region->device);
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <future>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -364,6 +365,7 @@ TEST_CASE("virtual memory is reserved, created, mapped and given back") {
   CHECK(cuMemUnmap(range + 4 * granularity, granularity) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemUnmap(range + 4 * granularity, 2 * granularity) == CUDA_SUCCESS);
   CHECK(cuMemAddressFree(range, 64 * granularity) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(again) == CUDA_ERROR_INVALID_VALUE);  // the worker's answer, after all before it
   CHECK(remote.driver->memory_bytes() == before);
   prop.location.type = CU_MEM_LOCATION_TYPE_HOST;
   CHECK(cuMemCreate(&handle, granularity, &prop, 0) == CUDA_ERROR_NOT_SUPPORTED);
@@ -518,4 +520,118 @@ TEST_CASE("a program that grows asks for memory of one size a few times") {
   CHECK(allocations == 60);
   CHECK(asked <= 20);  // pieces by one, two, four and eight, as far as there is room
   CHECK(remote.driver->memory_bytes() <= bytes + client::DeviceMemory::spare_bytes_min);
+}
+
+namespace {
+
+CUmemAllocationProp on_device() {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  return prop;
+}
+
+std::uint64_t trips() {
+  const auto answered = [](Opcode opcode) { return client::stats::of(opcode).waited.load(); };
+  return answered(Opcode::makeMemory) + answered(Opcode::mapMemory) + answered(Opcode::cuMemSetAccess) + answered(Opcode::unmapMemory) +
+         answered(Opcode::cuMemRelease);
+}
+
+}  // namespace
+
+// As PyTorch's expandable segments do.
+TEST_CASE("a range that grows piece by piece, and shrinks, asks the worker a few times") {
+  constexpr std::uint64_t piece = 2u << 20;
+  constexpr unsigned pieces = 60;
+  RemoteContext remote;
+  const std::uint64_t before = remote.driver->memory_bytes(), asked = trips();
+  const CUmemAllocationProp prop = on_device();
+  CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr range = 0;
+  REQUIRE(cuMemAddressReserve(&range, pieces * piece, 0, 0, 0) == CUDA_SUCCESS);
+  std::vector<CUmemGenericAllocationHandle> handles(pieces);
+  for (unsigned i = 0; i < pieces; ++i) {
+    REQUIRE(cuMemCreate(&handles[i], piece, &prop, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemMap(range + i * piece, piece, 0, handles[i], 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemSetAccess(range + i * piece, piece, &access, 1) == CUDA_SUCCESS);
+  }
+  CHECK(std::set(handles.begin(), handles.end()).size() == pieces);
+  CHECK(trips() - asked <= pieces / 4);
+  unsigned last = 0;
+  REQUIRE(cuMemsetD32_v2(range + (pieces - 1) * piece, 7, 1) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&last, range + (pieces - 1) * piece, 4) == CUDA_SUCCESS);
+  CHECK(last == 7);
+  CHECK(remote.driver->memory_bytes() <= before + pieces * piece + client::DeviceMemory::spare_bytes_min);
+
+  const std::uint64_t grown = trips();
+  for (unsigned i = 0; i < pieces; ++i) {
+    REQUIRE(cuMemUnmap(range + i * piece, piece) == CUDA_SUCCESS);
+    REQUIRE(cuMemRelease(handles[i]) == CUDA_SUCCESS);
+  }
+  CHECK(trips() == grown);
+  REQUIRE(cuMemAddressFree(range, pieces * piece) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(handles[0]) == CUDA_ERROR_INVALID_VALUE);  // the worker's answer, after all before it
+  CHECK(remote.driver->memory_bytes() <= before + limits::spares_max * piece);
+}
+
+TEST_CASE("memory that came unasked is of the kind that is wanted, and goes where there is no room") {
+  constexpr std::uint64_t piece = 2u << 20;
+  RemoteContext remote;
+  CUmemAllocationProp prop = on_device();
+  CUmemGenericAllocationHandle handle = 0;
+  for (int i = 0; i < 4; ++i) REQUIRE(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+  const std::uint64_t spare = remote.driver->memory_bytes() - 4 * piece;
+  REQUIRE(spare >= piece);
+  std::size_t free = 0, total = 0;
+  REQUIRE(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
+  CHECK(total - free == 4 * piece);  // what nobody has asked for is free
+
+  const std::size_t made = remote.driver->calls("cuMemCreate");
+  SECTION("another kind is made anew") {
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CHECK(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+    CHECK(remote.driver->calls("cuMemCreate") > made);
+    CHECK(cuMemCreate(&handle, 2 * piece, &prop, 0) == CUDA_SUCCESS);
+  }
+  SECTION("the same kind is there") {
+    CHECK(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+    CHECK(remote.driver->calls("cuMemCreate") == made);
+  }
+  SECTION("it is given back before anything is refused, and none comes from then on") {
+    remote.driver->script("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, 1);
+    CHECK(cuMemCreate(&handle, 3 * piece, &prop, 0) == CUDA_SUCCESS);
+    CHECK(remote.driver->memory_bytes() == 7 * piece);
+    for (int i = 0; i < 8; ++i) REQUIRE(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+    CHECK(remote.driver->memory_bytes() == 15 * piece);
+    // Now that there may be too little for its page tables, a mapping's own answer is the program's.
+    remote.driver->script("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, 1);
+    CUdeviceptr range = 0;
+    REQUIRE(cuMemAddressReserve(&range, piece, 0, 0, 0) == CUDA_SUCCESS);
+    CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("what is said of memory that the client cannot know is the driver's word") {
+  RemoteContext remote;
+  const CUmemAllocationProp prop = on_device();
+  constexpr std::uint64_t piece = 4u << 20;
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr range = 0;
+  REQUIRE(cuMemAddressReserve(&range, 4 * piece, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+  CHECK(cuMemMap(range, piece / 2, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuMemMap(range, 2 * piece, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuMemMap(range, piece, piece, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuMemMap(range, piece, 0, handle + 1, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemRelease(handle + 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(cuMemMap(range + piece, piece, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);  // it lives on, but not by this handle
+  CUmemGenericAllocationHandle again = 0;
+  REQUIRE(cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(range)) == CUDA_SUCCESS);
+  CHECK(cuMemMap(range + piece, piece, 0, again, 0) == CUDA_SUCCESS);
+  CHECK(cuMemUnmap(range, 2 * piece) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(again) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(again) == CUDA_ERROR_INVALID_VALUE);
 }

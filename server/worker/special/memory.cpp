@@ -31,20 +31,23 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
   return result;
 }
 
-}  // namespace
-
-// Memory that nobody has asked for yet is had only where there is plenty, for the session and on the device.
-std::uint32_t back_spares(Session& session, Call& call, std::uint64_t address, std::uint64_t bytes, int device, std::uint32_t wanted) {
+// Memory that nobody has asked for yet is had only where there is plenty, for the session and on the device, which is that of the call's
+// context. `take` has one more piece.
+template <class Take>
+std::uint32_t take_spares(Session& session, Call& call, std::uint64_t bytes, int device, std::uint32_t wanted, Take&& take) {
   constexpr std::uint64_t plenty = 64;  // times as much
+  const ContextState* const context = session.context(call.id().context);
+  if (!context || context->device != device) return 0;
   wanted = std::min(wanted, limits::spares_max);
   std::uint32_t spares = 0;
   std::size_t free = 0, total = 0;
-  while (spares < wanted && session.ledger().share(session.context(call.id().context)->device).left / plenty >= bytes &&
-         session.driver().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && free / plenty >= bytes &&
-         session.memory().back(address + (spares + 1ull) * bytes, bytes, device) == CUDA_SUCCESS)
+  while (spares < wanted && session.ledger().share(device).left / plenty >= bytes &&
+         session.driver().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && free / plenty >= bytes && take(spares) == CUDA_SUCCESS)
     ++spares;
   return spares;
 }
+
+}  // namespace
 
 Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   const int device = session.driver_ordinal(in.getDevice());
@@ -54,7 +57,9 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   if (!session.options().scrub) {
     const CUresult result = memory.back(address, bytes, device);
     if (result == CUDA_SUCCESS)
-      call.out<wire::BackMemoryReply>().setSpares(back_spares(session, call, address, bytes, device, in.getSpares()));
+      call.out<wire::BackMemoryReply>().setSpares(take_spares(session, call, bytes, device, in.getSpares(), [&](std::uint32_t i) {
+        return memory.back(address + (i + 1ull) * bytes, bytes, device);
+      }));
     return result;
   }
   CUmemGenericAllocationHandle handle{};
@@ -94,6 +99,10 @@ Outcome mapMemory(Session& session, Call& call, wire::MapMemory::Reader in) {
   return result;
 }
 
+Outcome unmapMemory(Session& session, Call&, wire::UnmapMemory::Reader in) {
+  return session.memory().unmap(in.getAddress(), in.getBytes());
+}
+
 Outcome retainAllocation(Session& session, Call& call, wire::RetainAllocation::Reader in) {
   CUmemGenericAllocationHandle handle{};
   const CUresult result = session.memory().retain(in.getAddress(), handle);
@@ -102,24 +111,37 @@ Outcome retainAllocation(Session& session, Call& call, wire::RetainAllocation::R
   return result;
 }
 
-Outcome cuMemCreate(Session& session, Call& call, wire::CuMemCreate::Reader in) {
+Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   CUmemAllocationProp prop{};
-  decode(in.getProp(), prop);
-  prop.location.id = session.driver_ordinal(prop.location.id);
+  prop.type = static_cast<CUmemAllocationType>(in.getType());
+  prop.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(in.getRequestedHandleTypes());
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, session.driver_ordinal(in.getDevice())};
+  prop.allocFlags.compressionType = in.getCompressionType();
+  prop.allocFlags.gpuDirectRDMACapable = in.getGpuDirectRDMACapable();
+  prop.allocFlags.usage = in.getUsage();
   CUmemGenericAllocationHandle handle{};
-  const std::uint64_t bytes = in.getSize();
+  const std::uint64_t bytes = in.getBytes();
   if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS) return made;
-  if (!session.options().scrub) {
-    call.out<wire::CuMemCreateReply>().setHandle(session.reveal(HandleKind::allocation, handle, call).value());
-    return CUDA_SUCCESS;
-  }
-  return session.aside_reply(
-      call, scrubbing(session, prop.location.id, handle, bytes),
-      [&session, handle, id = call.id()](CUresult result, MessageWriter& writer) {
-        if (result != CUDA_SUCCESS) return not_scrubbed(session, handle, result);
-        writer.root<wire::CuMemCreateReply>().setHandle(session.handles().reveal(HandleKind::allocation, handle, 0).value());
-        return result;
-      });
+  const auto tell = [&session](wire::MakeMemoryReply::Builder out, std::span<const CUmemGenericAllocationHandle> handles) {
+    auto allocations = out.initAllocations(static_cast<unsigned>(handles.size()));
+    for (unsigned i = 0; i < allocations.size(); ++i)
+      allocations.set(i, session.handles().reveal(HandleKind::allocation, handles[i], 0).value());
+  };
+  if (session.options().scrub)
+    return session.aside_reply(call, scrubbing(session, prop.location.id, handle, bytes),
+                               [&session, handle, tell](CUresult result, MessageWriter& writer) {
+                                 if (result != CUDA_SUCCESS) return not_scrubbed(session, handle, result);
+                                 tell(writer.root<wire::MakeMemoryReply>(), {&handle, 1});
+                                 return result;
+                               });
+  std::vector<CUmemGenericAllocationHandle> made{handle};
+  take_spares(session, call, bytes, prop.location.id, in.getSpares(), [&](std::uint32_t) {
+    const CUresult result = session.memory().create(bytes, prop, handle);
+    if (result == CUDA_SUCCESS) made.push_back(handle);
+    return result;
+  });
+  tell(call.out<wire::MakeMemoryReply>(), made);
+  return CUDA_SUCCESS;
 }
 
 Outcome cuMemRelease(Session& session, Call&, wire::CuMemRelease::Reader in) {
