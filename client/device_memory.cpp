@@ -159,7 +159,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
       store.bytes += extent.bytes;
       return CUDA_SUCCESS;
     }
-    if (!pool && !out_of_memory_) spares = spares_for(store, extent.bytes);
+    if (!pool) spares = spares_for(store, extent.bytes);
     auto at = window_.take((1 + spares) * extent.bytes, granularity);
     if (!at && spares > 0) at = window_.take(extent.bytes, granularity), spares = 0;
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -192,7 +192,8 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
 
 // A program that takes piece after piece of one size is about to take more: they come with what it asks for, a few at first, and no more
 // than a part of what it has. What nobody comes to want goes back with what is freed, as soon as more than kept_bytes_max is kept.
-std::uint32_t DeviceMemory::spares_for(SpareMemory& memory, std::uint64_t bytes) {
+std::uint32_t DeviceMemory::spares_for(SpareMemory& memory, std::uint64_t bytes) const {
+  if (scarce_ || shortages_ > 0) return 0;
   const std::uint64_t room = std::clamp(memory.bytes / 4, spare_bytes_min, spare_bytes_max);
   const std::uint64_t taken = memory.kept_bytes + memory.coming_bytes;
   const unsigned asked = memory.asked[bytes]++;
@@ -235,6 +236,7 @@ DeviceMemory::Block DeviceMemory::take_block(std::uint64_t address) {
   const auto found = blocks_.find(address);
   Block block = std::move(found->second);
   blocks_.erase(found);
+  scarce_ = false;
   if (block.pool) block.pool->usage.used -= block.bytes;
   return block;
 }
@@ -362,12 +364,11 @@ void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>
 
 // Gives everything back that is not in use, waiting for the GPU if it must: OUT_OF_MEMORY if there was nothing, or what the wait has shown.
 CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device) {
-  // What is on its way to be kept would be missing to everybody; nobody asks for more of that now.
+  // What is on its way to be kept would be missing to everybody; during a shortage nobody asks for more of that.
   bool waiting = false;
   for (bool comes = true; comes;) {
     {
       const std::lock_guard lock(mutex_);
-      out_of_memory_ = true;
       comes = sparing_ > 0;
       waiting = waiting || comes || waiting_ > 0;
     }
@@ -478,7 +479,7 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
       return CUDA_SUCCESS;
     }
     SpareMemory& memory = physical_.on(kind.device);
-    if (!out_of_memory_) spares = spares_for(memory, kind.bytes);
+    spares = spares_for(memory, kind.bytes);
     if (spares > 0) coming.begin(memory, spares * kind.bytes, sparing_);
   }
   auto in = call.in();
@@ -514,7 +515,7 @@ std::optional<PhysicalMemory::Held> DeviceMemory::held(CUmemGenericAllocationHan
 
 bool DeviceMemory::scarce() const {
   const std::lock_guard lock(mutex_);
-  return out_of_memory_;
+  return scarce_ || shortages_ > 0;
 }
 
 CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allocation) {
@@ -526,7 +527,10 @@ CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allo
   {
     const std::lock_guard lock(mutex_);
     device = physical_.drop(allocation);
-    if (device) surplus = physical_.take_spares(*device, std::clamp(physical_.on(*device).bytes / 4, spare_bytes_min, spare_bytes_max));
+    if (device) {
+      scarce_ = false;
+      surplus = physical_.take_spares(*device, std::clamp(physical_.on(*device).bytes / 4, spare_bytes_min, spare_bytes_max));
+    }
   }
   if (!device) return call.wait();
   const CUresult result = call.post();

@@ -56,6 +56,7 @@ class DeviceMemory {
   CUresult with_room(Thread& thread, Context* context, int device, Ask&& ask) {
     const CUresult result = ask();
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    const Shortage shortage(*this);
     const CUresult reclaimed = reclaim(thread, context, device);
     return reclaimed == CUDA_SUCCESS ? ask() : reclaimed;
   }
@@ -83,7 +84,8 @@ class DeviceMemory {
   std::optional<PhysicalMemory::Held> held(CUmemGenericAllocationHandle allocation) const;
   /// cuMemRelease.
   CUresult release(Thread& thread, CUmemGenericAllocationHandle allocation);
-  /// Whether there has been too little memory: what needs some, if only for the GPU's page tables, may fail.
+  /// Whether there has been too little memory since the program last gave some back: what needs some, if only for the GPU's page tables,
+  /// may fail.
   bool scarce() const;
 
   /// Part of the window for cuMemAddressReserve.
@@ -93,6 +95,24 @@ class DeviceMemory {
  private:
   using Extent = MemoryStore::Extent;
   class Coming;
+  /// Somebody needs what others would have without having asked for it.
+  class Shortage {
+   public:
+    explicit Shortage(DeviceMemory& memory) : memory_(memory) {
+      const std::lock_guard lock(memory_.mutex_);
+      ++memory_.shortages_;
+      memory_.scarce_ = true;
+    }
+    Shortage(const Shortage&) = delete;
+    Shortage& operator=(const Shortage&) = delete;
+    ~Shortage() {
+      const std::lock_guard lock(memory_.mutex_);
+      --memory_.shortages_;
+    }
+
+   private:
+    DeviceMemory& memory_;
+  };
   struct Block {  // what an allocation takes up
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
@@ -106,7 +126,7 @@ class DeviceMemory {
   CUresult back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent);
   CUresult make_now(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation);
   /// How many pieces of this size are to come with the next one that the worker is asked for.
-  static std::uint32_t spares_for(SpareMemory& memory, std::uint64_t bytes);
+  std::uint32_t spares_for(SpareMemory& memory, std::uint64_t bytes) const;
   bool take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block);
   Block take_block(std::uint64_t address);
   void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream);
@@ -132,8 +152,9 @@ class DeviceMemory {
   std::uint64_t waiting_ = 0;                  // freed blocks that the GPU has not passed yet
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
-  unsigned sparing_ = 0;        // requests under way that spares come with
-  bool out_of_memory_ = false;  // it has been once: no spares from then on
+  unsigned sparing_ = 0;    // requests under way that spares come with
+  unsigned shortages_ = 0;  // those that see to it that there is room
+  bool scarce_ = false;     // there was none, and the program has given nothing back since
 };
 
 }  // namespace fargpu::client

@@ -597,7 +597,7 @@ TEST_CASE("memory that came unasked is of the kind that is wanted, and goes wher
     CHECK(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
     CHECK(remote.driver->calls("cuMemCreate") == made);
   }
-  SECTION("it is given back before anything is refused, and none comes from then on") {
+  SECTION("it is given back before anything is refused, and none comes until the program gives some back") {
     remote.driver->script("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, 1);
     CHECK(cuMemCreate(&handle, 3 * piece, &prop, 0) == CUDA_SUCCESS);
     CHECK(remote.driver->memory_bytes() == 7 * piece);
@@ -609,6 +609,9 @@ TEST_CASE("memory that came unasked is of the kind that is wanted, and goes wher
     REQUIRE(cuMemAddressReserve(&range, piece, 0, 0, 0) == CUDA_SUCCESS);
     CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+    CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+    REQUIRE(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+    CHECK(remote.driver->memory_bytes() > 16 * piece);
   }
 }
 
