@@ -10,6 +10,7 @@
 #include "frames.h"
 #include "protocol/image_hash.h"
 #include "protocol/limits.h"
+#include "tests/temporary_folder.h"
 
 using namespace fargpu;
 using namespace fargpu::server;
@@ -21,16 +22,9 @@ namespace {
 constexpr std::uint64_t plenty = 1u << 30;
 HostBudget unbounded(0);
 
-struct Folder {
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "fargpu-images-XXXXXX").string();
-    if (!::mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
+struct Folder : test::TemporaryFolder {
   std::size_t files() const { return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), {})); }
   fs::path only_file() const { return fs::directory_iterator(path)->path(); }
-  fs::path path;
 };
 
 ImageHash hash_of(const Bytes& bytes) { return hash_image(bytes); }

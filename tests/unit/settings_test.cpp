@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/temporary_folder.h"
+
 using namespace fargpu::server;
 namespace fs = std::filesystem;
 
@@ -14,15 +16,8 @@ namespace {
 
 /// A settings file, an environment and a command line, for the life of one reading.
 struct Told {
-  Told() {
-    std::string name = (fs::temp_directory_path() / "fargpu-settings-XXXXXX").string();
-    if (!::mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
-    folder = name;
-    file = folder / "settings.toml";
-  }
   ~Told() {
     for (const std::string& variable : variables) ::unsetenv(variable.c_str());
-    fs::remove_all(folder);
   }
   Told& in_file(const std::string& text) {
     std::ofstream(file) << text;
@@ -55,7 +50,9 @@ struct Told {
     return "no complaint";
   }
 
-  fs::path folder, file;
+  fargpu::test::TemporaryFolder own;
+  const fs::path& folder = own.path;
+  fs::path file = folder / "settings.toml";
   std::vector<std::string> variables;
   bool with_file = false;
   Wish wish = Wish::done;

@@ -17,6 +17,7 @@
 #include "protocol/handshake.h"
 #include "protocol/message.h"
 #include "server/site/pki.h"
+#include "tests/temporary_folder.h"
 
 using namespace fargpu;
 using namespace std::chrono_literals;
@@ -99,19 +100,16 @@ void send(Channel& channel, std::span<const std::byte> bytes) {
 /// A site's certificates in a folder that goes with it.
 struct Site {
   Site() {
-    std::string name = (fs::temp_directory_path() / "fargpu-pki-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    folder = name;
     site::make_authority(folder, std::chrono::days(2));
     site::issue_server(folder, "gpuhost", {"gpuhost.example", "10.1.2.3"}, std::chrono::days(1));
     site::issue_client(folder, "lab", std::chrono::days(1));
   }
-  ~Site() { fs::remove_all(folder); }
   std::string file(const std::string& name) const { return folder / name; }
   TlsContext server(const std::string& client_ca = "") const {
     return make_server_context({.certificate_file = file("gpuhost.crt"), .key_file = file("gpuhost.key"), .client_ca_file = client_ca});
   }
-  fs::path folder;
+  test::TemporaryFolder own;
+  const fs::path& folder = own.path;
 };
 
 }  // namespace

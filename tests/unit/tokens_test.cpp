@@ -10,20 +10,15 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/temporary_folder.h"
+
 using namespace fargpu::site;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 namespace {
 
-struct Folder {
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "fargpu-tokens-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    folder = name;
-    file = folder / "tokens";
-  }
-  ~Folder() { fs::remove_all(folder); }
+struct Folder : fargpu::test::TemporaryFolder {
   std::string text() const {
     std::ostringstream all;
     all << std::ifstream(file).rdbuf();
@@ -38,7 +33,7 @@ struct Folder {
     }
     return "no complaint";
   }
-  fs::path folder, file;
+  fs::path file = path / "tokens";
 };
 
 }  // namespace
@@ -115,7 +110,7 @@ TEST_CASE("tokens: what is wrong in a file is named, and nobody is known by half
   CHECK(f.complaint("a lab never " + hash.substr(0, 2) + ":" + hash.substr(2) + "\n").find("no SHA-256") != std::string::npos);
   CHECK(f.complaint("a l/b never " + hash + "\n").find("names are") != std::string::npos);
   CHECK_THROWS_AS(TokenBook(f.file).find("x"), TokenError);
-  CHECK_THROWS_AS(TokenBook(f.folder / "none").find("x"), TokenError);
+  CHECK_THROWS_AS(TokenBook(f.path / "none").find("x"), TokenError);
   CHECK_FALSE(TokenBook("").find("x"));
 }
 

@@ -10,6 +10,7 @@
 
 #include "client/stats.h"
 #include "fixture.h"
+#include "tests/temporary_folder.h"
 #include "wrap.h"
 
 using namespace fargpu;
@@ -86,12 +87,10 @@ namespace {
 
 /// Sessions whose worker keeps images in a folder, as all do but those of most tests.
 struct ImageFolder {
-  ImageFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "fargpu-loads-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()));
-    test::image_folder = name;
-  }
-  ~ImageFolder() { std::filesystem::remove_all(std::exchange(test::image_folder, {})); }
+  ImageFolder() { test::image_folder = own.path; }
+  ~ImageFolder() { test::image_folder.clear(); }
+
+  test::TemporaryFolder own;
 };
 
 std::string image_named(const std::string& name) { return std::string(test::kernels) + "// " + name + "\n"; }
