@@ -159,7 +159,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
       store.bytes += extent.bytes;
       return CUDA_SUCCESS;
     }
-    if (!pool) spares = spares_for(store, extent.bytes);
+    if (!pool) spares = spares_for(device, store, extent.bytes);
     auto at = window_.take((1 + spares) * extent.bytes, granularity);
     if (!at && spares > 0) at = window_.take(extent.bytes, granularity), spares = 0;
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -192,8 +192,8 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
 
 // A program that takes piece after piece of one size is about to take more: they come with what it asks for, a few at first, and no more
 // than a part of what it has. What nobody comes to want goes back with what is freed, as soon as more than kept_bytes_max is kept.
-std::uint32_t DeviceMemory::spares_for(SpareMemory& memory, std::uint64_t bytes) const {
-  if (scarce_ || shortages_ > 0) return 0;
+std::uint32_t DeviceMemory::spares_for(int device, SpareMemory& memory, std::uint64_t bytes) const {
+  if (shortages_ > 0 || scarce_.contains(device)) return 0;
   const std::uint64_t room = std::clamp(memory.bytes / 4, spare_bytes_min, spare_bytes_max);
   const std::uint64_t taken = memory.kept_bytes + memory.coming_bytes;
   const unsigned asked = memory.asked[bytes]++;
@@ -236,7 +236,6 @@ DeviceMemory::Block DeviceMemory::take_block(std::uint64_t address) {
   const auto found = blocks_.find(address);
   Block block = std::move(found->second);
   blocks_.erase(found);
-  scarce_ = false;
   if (block.pool) block.pool->usage.used -= block.bytes;
   return block;
 }
@@ -345,6 +344,7 @@ void DeviceMemory::release_surplus(Thread& thread, int device) {
     MemoryStore& store = stores_[device];
     extents.swap(doomed_[device]);
     while (store.kept_bytes > kept_bytes_max) extents.push_back(*store.take_oldest());
+    if (!extents.empty()) scarce_.erase(device);
   }
   release(thread, device, extents);
 }
@@ -363,7 +363,7 @@ void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>
 }
 
 // Gives everything back that is not in use, waiting for the GPU if it must: OUT_OF_MEMORY if there was nothing, or what the wait has shown.
-CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device) {
+CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device, std::uint64_t reclaims_before) {
   // What is on its way to be kept would be missing to everybody; during a shortage nobody asks for more of that.
   bool waiting = false;
   for (bool comes = true; comes;) {
@@ -378,7 +378,11 @@ CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device) {
     Context& awaited = context && context->device == device ? *context : session_.primary(device);
     if (const CUresult bad = session_.settle(thread, awaited); bad != CUDA_SUCCESS) return bad;
   }
-  return release_unused(thread, device) || waiting ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  const std::lock_guard one(reclaiming_);  // what another one gives back is there for us too, once it is sent
+  const bool by_another = reclaims_.load() != reclaims_before;
+  if (!release_unused(thread, device) && !waiting && !by_another) return CUDA_ERROR_OUT_OF_MEMORY;
+  ++reclaims_;
+  return CUDA_SUCCESS;
 }
 
 bool DeviceMemory::release_unused(Thread& thread, int device) {
@@ -479,7 +483,7 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
       return CUDA_SUCCESS;
     }
     SpareMemory& memory = physical_.on(kind.device);
-    spares = spares_for(memory, kind.bytes);
+    spares = spares_for(kind.device, memory, kind.bytes);
     if (spares > 0) coming.begin(memory, spares * kind.bytes, sparing_);
   }
   auto in = call.in();
@@ -498,44 +502,40 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
   const auto made = call.out<wire::MakeMemoryReply>().getAllocations();
   if (made.size() == 0 || made.size() > 1 + spares) throw ProtocolError("another number of allocations than was asked for");
   allocation = made[0];
-  physical_.hold(allocation, kind.bytes, kind.device);
+  physical_.hold(allocation, kind.bytes, kind.device, call.out<wire::MakeMemoryReply>().getPlenty());
   for (unsigned i = 1; i < made.size(); ++i) physical_.keep(kind, made[i]);
   return CUDA_SUCCESS;
 }
 
 void DeviceMemory::retained(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device) {
   const std::lock_guard lock(mutex_);
-  physical_.hold(allocation, bytes, device);
+  physical_.hold(allocation, bytes, device, /*plenty=*/false);
 }
 
-std::optional<PhysicalMemory::Held> DeviceMemory::held(CUmemGenericAllocationHandle allocation) const {
+std::optional<PhysicalMemory::Held> DeviceMemory::safe(CUmemGenericAllocationHandle allocation) const {
   const std::lock_guard lock(mutex_);
-  return physical_.held(allocation);
-}
-
-bool DeviceMemory::scarce() const {
-  const std::lock_guard lock(mutex_);
-  return scarce_ || shortages_ > 0;
+  const auto held = physical_.held(allocation);
+  return held && held->plenty && !scarce_.contains(held->device) ? held : std::nullopt;
 }
 
 CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allocation) {
   RemoteCall<wire::CuMemRelease> call(thread, Opcode::cuMemRelease, ContextNeed::none);
   call.in().setHandle(allocation);
   if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
-  std::optional<int> device;
+  std::optional<PhysicalMemory::Held> held;
   std::vector<CUmemGenericAllocationHandle> surplus;
   {
     const std::lock_guard lock(mutex_);
-    device = physical_.drop(allocation);
-    if (device) {
-      scarce_ = false;
-      surplus = physical_.take_spares(*device, std::clamp(physical_.on(*device).bytes / 4, spare_bytes_min, spare_bytes_max));
+    held = physical_.drop(allocation);
+    if (held) {
+      scarce_.erase(held->device);
+      surplus = physical_.take_spares(held->device, std::clamp(physical_.on(held->device).bytes / 4, spare_bytes_min, spare_bytes_max));
     }
   }
-  if (!device) return call.wait();
-  const CUresult result = call.post();
+  if (!held) return call.wait();
+  call.tell();
   release(thread, surplus);
-  return result;
+  return CUDA_SUCCESS;
 }
 
 void DeviceMemory::release(Thread& thread, const std::vector<CUmemGenericAllocationHandle>& allocations) {

@@ -54,10 +54,11 @@ class DeviceMemory {
   /// given back, and asked once more. `context`: of the call, if it has one.
   template <class Ask>
   CUresult with_room(Thread& thread, Context* context, int device, Ask&& ask) {
+    const std::uint64_t reclaims = reclaims_.load();
     const CUresult result = ask();
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-    const Shortage shortage(*this);
-    const CUresult reclaimed = reclaim(thread, context, device);
+    const Shortage shortage(*this, device);
+    const CUresult reclaimed = reclaim(thread, context, device, reclaims);
     return reclaimed == CUDA_SUCCESS ? ask() : reclaimed;
   }
 
@@ -80,13 +81,11 @@ class DeviceMemory {
   CUresult make(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation);
   /// One more hold on such memory (cuMemRetainAllocationHandle).
   void retained(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device);
-  /// What the program holds by this handle; nothing if only the worker can tell.
-  std::optional<PhysicalMemory::Held> held(CUmemGenericAllocationHandle allocation) const;
+  /// What the program holds by this handle, if nothing that is done with it can fail for the want of memory, as for the GPU's page tables.
+  /// Of others only the worker can tell.
+  std::optional<PhysicalMemory::Held> safe(CUmemGenericAllocationHandle allocation) const;
   /// cuMemRelease.
   CUresult release(Thread& thread, CUmemGenericAllocationHandle allocation);
-  /// Whether there has been too little memory since the program last gave some back: what needs some, if only for the GPU's page tables,
-  /// may fail.
-  bool scarce() const;
 
   /// Part of the window for cuMemAddressReserve.
   std::optional<std::uint64_t> reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish);
@@ -98,10 +97,10 @@ class DeviceMemory {
   /// Somebody needs what others would have without having asked for it.
   class Shortage {
    public:
-    explicit Shortage(DeviceMemory& memory) : memory_(memory) {
+    Shortage(DeviceMemory& memory, int device) : memory_(memory) {
       const std::lock_guard lock(memory_.mutex_);
       ++memory_.shortages_;
-      memory_.scarce_ = true;
+      memory_.scarce_.insert(device);
     }
     Shortage(const Shortage&) = delete;
     Shortage& operator=(const Shortage&) = delete;
@@ -126,7 +125,7 @@ class DeviceMemory {
   CUresult back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent);
   CUresult make_now(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation);
   /// How many pieces of this size are to come with the next one that the worker is asked for.
-  std::uint32_t spares_for(SpareMemory& memory, std::uint64_t bytes) const;
+  std::uint32_t spares_for(int device, SpareMemory& memory, std::uint64_t bytes) const;
   bool take_freed(MemoryPool& pool, const Stream& stream, std::uint64_t bytes, Block& block);
   Block take_block(std::uint64_t address);
   void free_block(Thread& thread, std::uint64_t address, int device, Stream* stream);
@@ -138,7 +137,7 @@ class DeviceMemory {
   void release(Thread& thread, const std::vector<CUmemGenericAllocationHandle>& allocations);
   void release_surplus(Thread& thread, int device);
   void shrink(MemoryPool& pool, std::uint64_t keep_bytes);
-  CUresult reclaim(Thread& thread, Context* context, int device);
+  CUresult reclaim(Thread& thread, Context* context, int device, std::uint64_t reclaims_before);
   bool release_unused(Thread& thread, int device);
 
   Session& session_;
@@ -152,9 +151,11 @@ class DeviceMemory {
   std::uint64_t waiting_ = 0;                  // freed blocks that the GPU has not passed yet
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
-  unsigned sparing_ = 0;    // requests under way that spares come with
-  unsigned shortages_ = 0;  // those that see to it that there is room
-  bool scarce_ = false;     // there was none, and the program has given nothing back since
+  unsigned sparing_ = 0;                    // requests under way that spares come with
+  unsigned shortages_ = 0;                  // those that see to it that there is room
+  std::set<int> scarce_;                    // devices where there was none, and where the program has given nothing back since
+  std::mutex reclaiming_;                   // taken before mutex_, and while what is given back is sent
+  std::atomic<std::uint64_t> reclaims_{0};  // that have given something back
 };
 
 }  // namespace fargpu::client

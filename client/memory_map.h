@@ -82,6 +82,8 @@ class MemoryMap {
   void update_within(std::uint64_t address, std::uint64_t bytes, const std::function<void(Region&)>& change);
   /// Removes all regions for which `which` holds and returns them.
   std::vector<Region> extract(const std::function<bool(const Region&)>& which);
+  /// Removes the regions that begin in [address, address + bytes) and returns them.
+  std::vector<Region> extract_within(std::uint64_t address, std::uint64_t bytes);
   /// Whether any region overlaps [address, address + bytes).
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether work on a stream may use all of [address, address + bytes): device memory that may be accessed, or host memory that is known.

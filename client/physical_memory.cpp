@@ -7,8 +7,8 @@ std::uint64_t PhysicalMemory::kept_bytes(int device) const {
   return found == on_.end() ? 0 : found->second.kept_bytes;
 }
 
-void PhysicalMemory::hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device) {
-  Held& held = held_.try_emplace(allocation, Held{bytes, device, 0}).first->second;
+void PhysicalMemory::hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device, bool plenty) {
+  Held& held = held_.try_emplace(allocation, Held{bytes, device, plenty, 0}).first->second;
   if (held.holds++ == 0) on_[device].bytes += bytes;
 }
 
@@ -25,7 +25,7 @@ std::optional<CUmemGenericAllocationHandle> PhysicalMemory::take_spare(const Kin
   found->second.pop_back();
   if (found->second.empty()) spares_.erase(found);
   on_[kind.device].kept_bytes -= kind.bytes;
-  held_.emplace(allocation, Held{kind.bytes, kind.device, 1});
+  held_.emplace(allocation, Held{kind.bytes, kind.device, true, 1});
   return allocation;
 }
 
@@ -49,15 +49,15 @@ std::optional<PhysicalMemory::Held> PhysicalMemory::held(CUmemGenericAllocationH
   return found == held_.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::optional<int> PhysicalMemory::drop(CUmemGenericAllocationHandle allocation) {
+std::optional<PhysicalMemory::Held> PhysicalMemory::drop(CUmemGenericAllocationHandle allocation) {
   const auto found = held_.find(allocation);
   if (found == held_.end()) return std::nullopt;
-  const int device = found->second.device;
+  const Held held = found->second;
   if (--found->second.holds == 0) {
-    on_[device].bytes -= found->second.bytes;
+    on_[held.device].bytes -= held.bytes;
     held_.erase(found);
   }
-  return device;
+  return held;
 }
 
 }  // namespace fargpu::client

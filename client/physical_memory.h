@@ -29,6 +29,7 @@ class PhysicalMemory {
   struct Held {
     std::uint64_t bytes = 0;
     int device = 0;
+    bool plenty = false;  ///< there was, when it was made: its page tables will not fail for the want of memory
     unsigned holds = 0;
   };
 
@@ -36,8 +37,8 @@ class PhysicalMemory {
   std::uint64_t kept_bytes(int device) const;
 
   /// The program has this allocation, or has it once more.
-  void hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device);
-  /// Nobody has asked for this one yet.
+  void hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device, bool plenty);
+  /// Nobody has asked for this one yet. There is plenty.
   void keep(const Kind& kind, CUmemGenericAllocationHandle allocation);
   /// One of the kept ones, which the program holds from now on.
   std::optional<CUmemGenericAllocationHandle> take_spare(const Kind& kind);
@@ -45,8 +46,8 @@ class PhysicalMemory {
   std::vector<CUmemGenericAllocationHandle> take_spares(int device, std::uint64_t bytes_left);
 
   std::optional<Held> held(CUmemGenericAllocationHandle allocation) const;
-  /// The program lets go of one hold: the device, or nothing if it is not known to have had one.
-  std::optional<int> drop(CUmemGenericAllocationHandle allocation);
+  /// The program lets go of one hold. What it had; nothing if it is not known to have had any.
+  std::optional<Held> drop(CUmemGenericAllocationHandle allocation);
 
  private:
   std::map<int, SpareMemory> on_;

@@ -90,8 +90,8 @@ struct BackMemoryReply {
 }
 
 struct ReleaseMemory {
-  # Takes it away again; the client has made sure that the GPU is past all work
-  # that uses it. Deferred.
+  # Takes it away again, whether backMemory or mapMemory put it there; the client has made sure that the GPU is past all work
+  # that uses it. Deferred, or a barrier for cuMemUnmap while there is work.
   address @0 :UInt64;
   bytes @1 :UInt64;
 }
@@ -116,6 +116,7 @@ struct MakeMemory {
 }
 struct MakeMemoryReply {
   allocations @0 :List(UInt64);   # what was asked for, and spares
+  plenty @1 :Bool;                # there is so much left that none will be missing for the device's page tables
 }
 
 struct MapMemory {
@@ -130,7 +131,7 @@ struct MapMemoryReply {
 }
 
 struct UnmapMemory {
-  # cuMemUnmap of one mapping. That no work uses it any more is the program's to see to, so that it waits for none. Deferred.
+  # cuMemUnmap of one mapping, when no work of the session is under way. Deferred; what comes under way meanwhile does not hold it up.
   address @0 :UInt64;
   bytes @1 :UInt64;
 }

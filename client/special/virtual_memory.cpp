@@ -66,9 +66,9 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   in.setBytes(size);
   in.setOffset(offset);
   in.setAllocation(handle);
-  // All of what the program has from cuMemCreate: what the driver would say is known, unless it has no memory for page tables.
-  const auto held = session.device_memory().held(handle);
-  const bool known = held && offset == 0 && size == held->bytes && !session.device_memory().scarce();
+  // All of what the program has from cuMemCreate: what the driver would say is known.
+  const auto held = session.device_memory().safe(handle);
+  const bool known = held && offset == 0 && size == held->bytes;
   const CUresult result = known ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
   session.map().add({.kind = Region::Kind::mapped,
@@ -81,7 +81,8 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   return CUDA_SUCCESS;
 }
 
-// Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's to see to.
+// Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's to see to. A copy
+// that the program has been told is done may be on its way yet: while there is work of any kind, the worker sees to it that it comes first.
 CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
   Session& session = thread.session();
   if (size == 0 || !session.reserved(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -90,26 +91,41 @@ CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
     return region && (region->base < ptr || region->base + region->bytes > ptr + size);
   };
   if (reaches_out(ptr) || reaches_out(ptr + size - 1)) return CUDA_ERROR_INVALID_VALUE;
-  const auto inside = [&](const Region& r) { return r.kind == Region::Kind::mapped && r.base >= ptr && r.base < ptr + size; };
-  for (const Region& region : session.map().extract(inside)) {
-    RemoteCall<wire::UnmapMemory> call(thread, Opcode::unmapMemory, ContextNeed::optional);
-    auto in = call.in();
-    in.setAddress(region.base);
-    in.setBytes(region.bytes);
-    if (const CUresult result = call.post(); result != CUDA_SUCCESS) return result;
+  if (const CUresult refused = RemoteCall<wire::UnmapMemory>(thread, Opcode::unmapMemory, ContextNeed::optional).refusal();
+      refused != CUDA_SUCCESS)
+    return refused;
+  const bool idle = session.idle();
+  CUresult result = CUDA_SUCCESS;
+  for (const Region& region : session.map().extract_within(ptr, size)) {
+    if (idle) {
+      RemoteCall<wire::UnmapMemory> call(thread, Opcode::unmapMemory, ContextNeed::none);
+      call.in().setAddress(region.base);
+      call.in().setBytes(region.bytes);
+      call.tell();
+    } else {
+      RemoteCall<wire::ReleaseMemory> call(thread, Opcode::releaseMemory, ContextNeed::none);
+      call.in().setAddress(region.base);
+      call.in().setBytes(region.bytes);
+      if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) result = bad;
+    }
   }
-  return CUDA_SUCCESS;
+  return result;
 }
 
 namespace {
 
-// Whether the driver cannot but do it: whole mappings, for the device that they lie on.
+// Whether the driver cannot but do it: whole mappings of what the program has from cuMemCreate, for the device that they lie on.
 bool plain_access(Session& session, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc& desc) {
   const auto first = session.map().find(ptr), last = session.map().find(ptr + size - 1);
-  bool plain = desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && first->base == ptr && last->base + last->bytes == ptr + size &&
-               !session.device_memory().scarce();
-  session.map().update_within(ptr, size, [&](const Region& region) { plain = plain && region.device == desc.location.id; });
-  return plain;
+  if (size == 0 || !first || !last || first->base != ptr || last->base + last->bytes != ptr + size) return false;
+  bool plain = desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  std::vector<CUmemGenericAllocationHandle> owners;
+  session.map().update_within(ptr, size, [&](const Region& region) {
+    plain = plain && region.kind == Region::Kind::mapped && region.device == desc.location.id;
+    owners.push_back(region.owner);
+  });
+  return plain && std::all_of(owners.begin(), owners.end(),
+                              [&](CUmemGenericAllocationHandle owner) { return session.device_memory().safe(owner).has_value(); });
 }
 
 }  // namespace

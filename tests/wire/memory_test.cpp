@@ -534,7 +534,7 @@ CUmemAllocationProp on_device() {
 std::uint64_t trips() {
   const auto answered = [](Opcode opcode) { return client::stats::of(opcode).waited.load(); };
   return answered(Opcode::makeMemory) + answered(Opcode::mapMemory) + answered(Opcode::cuMemSetAccess) + answered(Opcode::unmapMemory) +
-         answered(Opcode::cuMemRelease);
+         answered(Opcode::releaseMemory) + answered(Opcode::cuMemRelease);
 }
 
 }  // namespace
@@ -563,6 +563,7 @@ TEST_CASE("a range that grows piece by piece, and shrinks, asks the worker a few
   CHECK(last == 7);
   CHECK(remote.driver->memory_bytes() <= before + pieces * piece + client::DeviceMemory::spare_bytes_min);
 
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   const std::uint64_t grown = trips();
   for (unsigned i = 0; i < pieces; ++i) {
     REQUIRE(cuMemUnmap(range + i * piece, piece) == CUDA_SUCCESS);
@@ -637,4 +638,36 @@ TEST_CASE("what is said of memory that the client cannot know is the driver's wo
   CHECK(cuMemUnmap(range, 2 * piece) == CUDA_SUCCESS);
   CHECK(cuMemRelease(again) == CUDA_SUCCESS);
   CHECK(cuMemRelease(again) == CUDA_ERROR_INVALID_VALUE);
+
+  CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr allocated = 0;
+  REQUIRE(cuMemAlloc_v2(&allocated, piece) == CUDA_SUCCESS);
+  for (const auto& [address, bytes] : {std::pair<CUdeviceptr, std::size_t>{allocated, 0}, {allocated, piece}, {range, 0}}) {
+    remote.driver->script("cuMemSetAccess", CUDA_ERROR_INVALID_VALUE, 1);
+    CHECK(cuMemSetAccess(address, bytes, &access, 1) == CUDA_ERROR_INVALID_VALUE);
+  }
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);  // nothing comes late
+}
+
+// A copy may be on its way yet of which the program has been told that it is done.
+TEST_CASE("a mapping goes behind the work that is under way") {
+  constexpr std::uint64_t piece = 2u << 20;
+  RemoteContext remote;
+  const CUmemAllocationProp prop = on_device();
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr range = 0;
+  REQUIRE(cuMemAddressReserve(&range, piece, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+  test::Gate gate;
+  REQUIRE(cuLaunchHostFunc(nullptr, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  auto unmapping = std::async(std::launch::async, [&] {
+    const CUresult bad = cuCtxSetCurrent(remote.context);
+    return bad != CUDA_SUCCESS ? bad : cuMemUnmap(range, piece);
+  });
+  CHECK(unmapping.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  gate.open();
+  CHECK(unmapping.get() == CUDA_SUCCESS);
+  CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }

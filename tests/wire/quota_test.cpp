@@ -1,8 +1,10 @@
 // What a session may hold of a device, by whichever way it asks for memory.
 
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -256,6 +258,49 @@ TEST_CASE("quota: where nothing is kept nobody is asked twice") {
   CUmemGenericAllocationHandle handle = 0;
   CHECK(cuMemCreate(&handle, piece, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(remote.driver->calls("cuMemCreate") == 1);
+}
+
+TEST_CASE("quota: what is released can be had again, whatever else is under way") {
+  Limited remote;
+  const CUmemAllocationProp properties = on_device();
+  CUmemGenericAllocationHandle handle = 0;
+  REQUIRE(cuMemCreate(&handle, quota, &properties, 0) == CUDA_SUCCESS);
+  test::Gate gate;
+  REQUIRE(cuLaunchHostFunc(nullptr, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(cuMemCreate(&handle, quota, &properties, 0) == CUDA_SUCCESS);
+  gate.open();
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("quota: where there is not plenty a mapping's own answer is the program's") {
+  Limited remote;
+  const CUmemAllocationProp properties = on_device();
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr range = 0;
+  REQUIRE(cuMemAddressReserve(&range, piece, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, piece, &properties, 0) == CUDA_SUCCESS);
+  remote.driver->script("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+}
+
+TEST_CASE("quota: what is kept for reuse makes room for several who need some at once") {
+  Limited remote;
+  const CUmemAllocationProp properties = on_device();
+  for (int i = 0; i < 50; ++i) {
+    CUdeviceptr freed = 0;
+    REQUIRE(cuMemAlloc_v2(&freed, quota) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree_v2(freed) == CUDA_SUCCESS);
+    const auto make = [&] {
+      CUmemGenericAllocationHandle handle = 0;
+      cuMemCreate(&handle, quota / 4, &properties, 0);
+      return handle;  // 0 if there was no room
+    };
+    std::array<std::future<CUmemGenericAllocationHandle>, 4> making;
+    for (auto& one : making) one = std::async(std::launch::async, make);
+    for (auto& one : making) REQUIRE(cuMemRelease(one.get()) == CUDA_SUCCESS);
+  }
 }
 
 TEST_CASE("quota: all ways together") {

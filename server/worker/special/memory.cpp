@@ -31,19 +31,21 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
   return result;
 }
 
-// Memory that nobody has asked for yet is had only where there is plenty, for the session and on the device, which is that of the call's
-// context. `take` has one more piece.
+// Whether there is far more than such a piece, for the session and on the device, which must be that of the call's context.
+bool is_plenty(Session& session, Call& call, std::uint64_t bytes, int device) {
+  constexpr std::uint64_t times = 64;
+  const ContextState* const context = session.context(call.id().context);
+  std::size_t free = 0, total = 0;
+  return context && context->device == device && session.ledger().share(device).left / times >= bytes &&
+         session.driver().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && free / times >= bytes;
+}
+
+// Memory that nobody has asked for yet is had only where there is plenty. `take` has one more piece.
 template <class Take>
 std::uint32_t take_spares(Session& session, Call& call, std::uint64_t bytes, int device, std::uint32_t wanted, Take&& take) {
-  constexpr std::uint64_t plenty = 64;  // times as much
-  const ContextState* const context = session.context(call.id().context);
-  if (!context || context->device != device) return 0;
   wanted = std::min(wanted, limits::spares_max);
   std::uint32_t spares = 0;
-  std::size_t free = 0, total = 0;
-  while (spares < wanted && session.ledger().share(device).left / plenty >= bytes &&
-         session.driver().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && free / plenty >= bytes && take(spares) == CUDA_SUCCESS)
-    ++spares;
+  while (spares < wanted && is_plenty(session, call, bytes, device) && take(spares) == CUDA_SUCCESS) ++spares;
   return spares;
 }
 
@@ -122,7 +124,9 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   CUmemGenericAllocationHandle handle{};
   const std::uint64_t bytes = in.getBytes();
   if (const CUresult made = session.memory().create(bytes, prop, handle); made != CUDA_SUCCESS) return made;
-  const auto tell = [&session](wire::MakeMemoryReply::Builder out, std::span<const CUmemGenericAllocationHandle> handles) {
+  const bool plenty = is_plenty(session, call, bytes, prop.location.id);
+  const auto tell = [&session, plenty](wire::MakeMemoryReply::Builder out, std::span<const CUmemGenericAllocationHandle> handles) {
+    out.setPlenty(plenty);
     auto allocations = out.initAllocations(static_cast<unsigned>(handles.size()));
     for (unsigned i = 0; i < allocations.size(); ++i)
       allocations.set(i, session.handles().reveal(HandleKind::allocation, handles[i], 0).value());
@@ -135,11 +139,12 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
                                  return result;
                                });
   std::vector<CUmemGenericAllocationHandle> made{handle};
-  take_spares(session, call, bytes, prop.location.id, in.getSpares(), [&](std::uint32_t) {
-    const CUresult result = session.memory().create(bytes, prop, handle);
-    if (result == CUDA_SUCCESS) made.push_back(handle);
-    return result;
-  });
+  if (plenty)
+    take_spares(session, call, bytes, prop.location.id, in.getSpares(), [&](std::uint32_t) {
+      const CUresult result = session.memory().create(bytes, prop, handle);
+      if (result == CUDA_SUCCESS) made.push_back(handle);
+      return result;
+    });
   tell(call.out<wire::MakeMemoryReply>(), made);
   return CUDA_SUCCESS;
 }
