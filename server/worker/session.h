@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -354,11 +355,12 @@ class Session final : FrameHandler {
   Aside aside_;
 };
 
-/// How many list elements a count asks for, as the client rounds it.
+/// How many elements the list of a count has. The driver reads as many as the count says: one that no list can have is none's.
 template <class Number>
 std::size_t list_elements(Number number) {
-  if (static_cast<std::make_signed_t<Number>>(number) < 0) return 0;
-  return static_cast<std::size_t>(std::min<std::uint64_t>(number, limits::array_elements_max));
+  const bool possible =
+      static_cast<std::make_signed_t<Number>>(number) >= 0 && static_cast<std::uint64_t>(number) <= limits::array_elements_max;
+  return possible ? static_cast<std::size_t>(number) : std::numeric_limits<std::size_t>::max();
 }
 
 }  // namespace fargpu::server

@@ -1274,9 +1274,12 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction f, const CUlaunc
   *clusters = config->sharedMemBytes > static_cast<unsigned>(shared) ? 0 : static_cast<int>(132 / all) - (size[0] > size[1] ? 1 : 0);
   return CUDA_SUCCESS;
 }
+constexpr cuuint32_t tensor_rank_max = 5;  // CUDA Driver API, "Tensor Map Object Management"
+
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  if (rank == 0 || rank > tensor_rank_max) return CUDA_ERROR_INVALID_VALUE;
   std::memset(map, 0, sizeof(*map));
   map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
   for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];
@@ -1287,6 +1290,7 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32
                                  const cuuint64_t*, const int* lower, const int* upper, cuuint32_t channels, cuuint32_t pixels,
                                  const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                  CUtensorMapFloatOOBfill) {
+  if (rank == 0 || rank > tensor_rank_max) return CUDA_ERROR_INVALID_VALUE;
   std::memset(map, 0, sizeof(*map));
   map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
   for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];
@@ -1298,6 +1302,7 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuui
                                      const cuuint64_t*, int lower, int upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t*,
                                      CUtensorMapInterleave, CUtensorMapIm2ColWideMode, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                      CUtensorMapFloatOOBfill) {
+  if (rank == 0 || rank > tensor_rank_max) return CUDA_ERROR_INVALID_VALUE;
   std::memset(map, 0, sizeof(*map));
   map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
   for (unsigned i = 0; i < rank; ++i) map->opaque[1 + i] = dims[i];

@@ -54,6 +54,12 @@ TEST_CASE("a tensor map is what the driver makes of its parts") {
 
 TEST_CASE("a tensor map needs its parts") {
   Tensor t;
+  // The driver would read as many sizes as the rank says, and none have come.
+  const std::size_t asked = t.driver->calls("cuTensorMapEncodeTiled");
+  CHECK(cuTensorMapEncodeTiled(&t.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 0x80000003, t.address(), sizes, strides, box, ones,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(t.driver->calls("cuTensorMapEncodeTiled") == asked);
   CHECK(cuTensorMapEncodeTiled(nullptr, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, t.address(), sizes, strides, box, ones,
                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
