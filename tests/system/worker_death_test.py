@@ -64,8 +64,9 @@ class OfASession(SystemTest):
         self.assert_lost_in_good_order()
 
     def test_while_the_client_cannot_send(self):
+        self.victim.begin_loop("write_forever a")  # what is on its way fills all that lies between, however much that is
         os.kill(self.worker, signal.SIGSTOP)
-        self.wait_in("write a 2")
+        wait_until(lambda: asleep(self.victim.pid), "the client waits")
         self.kill()
         self.assertEqual(self.victim.answer(), LOST)
         self.assert_lost_in_good_order()
