@@ -20,13 +20,15 @@ bool Bulk::takes(std::uint64_t bytes) {
   return ready_.load(std::memory_order_acquire);
 }
 
-bool Bulk::send(std::uint32_t transfer, std::span<const std::byte> bytes) {
+bool Bulk::send(std::uint32_t transfer, std::span<const std::byte> bytes, const std::function<bool()>& call) {
   struct Progress {
     std::uint64_t missing;
     bool readable = true;
   };
   // Shared with the lanes, which may still hold it when the session is lost.
   const auto progress = std::make_shared<Progress>(Progress{chunks_of(bytes.size())});
+  std::unique_lock order(order_);
+  if (!call()) return true;
   for (std::uint32_t number = 0; !bytes.empty(); ++number) {
     const auto part = bytes.first(std::min(bytes.size(), limits::lane_chunk_bytes));
     bytes = bytes.subspan(part.size());
@@ -36,6 +38,7 @@ bool Bulk::send(std::uint32_t transfer, std::span<const std::byte> bytes) {
       if (--progress->missing == 0) changed_.notify_all();
     });
   }
+  order.unlock();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ended_ || progress->missing == 0; });
   if (progress->missing > 0) {

@@ -30,8 +30,9 @@ class Bulk final : ChunkHandler {
   std::uint32_t next() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
   /// Sends all bytes; they have been read when this returns. False if they could not be, after which what arrived is not what was meant.
-  /// Throws ChannelClosed.
-  bool send(std::uint32_t transfer, std::span<const std::byte> bytes);
+  /// Before, `call` sends the call that they belong to, or returns that it did not, and nothing is sent. Transfers go by the lanes in the
+  /// order of their calls: the worker has room for so much of what it does not expect yet. Throws ChannelClosed.
+  bool send(std::uint32_t transfer, std::span<const std::byte> bytes, const std::function<bool()>& call);
 
   /// Bytes that the worker sends. Lives on the stack of the thread that waits for them.
   class Landing {
@@ -71,6 +72,7 @@ class Bulk final : ChunkHandler {
   std::once_flag opened_;
   std::atomic<bool> ready_{false};
   std::atomic<std::uint32_t> next_{1};
+  std::mutex order_;  // from a call until its bytes are on the lanes; taken before mutex_
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::uint32_t, Landing*> landings_;

@@ -1,7 +1,6 @@
 #include "device_memory.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "calls_vmm.capnp.h"
 #include "operations.capnp.h"
@@ -22,35 +21,33 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + 
 /// What comes unasked with a request that is under way: as good as there for others, who would else ask for as much each.
 class DeviceMemory::Coming {
  public:
-  explicit Coming(std::mutex& mutex) : mutex_(mutex) {}
+  explicit Coming(DeviceMemory& owner) : owner_(owner) {}
   Coming(const Coming&) = delete;
   Coming& operator=(const Coming&) = delete;
   /// Under the lock.
-  void begin(SpareMemory& memory, std::uint64_t bytes, unsigned& requests) {
+  void begin(SpareMemory& memory, std::uint64_t bytes) {
     memory_ = &memory;
     bytes_ = bytes;
-    requests_ = &requests;
     memory.coming_bytes += bytes;
-    ++requests;
+    ++owner_.sparing_;
   }
   /// Under the lock.
   void end() {
     if (!memory_) return;
     memory_->coming_bytes -= bytes_;
-    --*requests_;
     memory_ = nullptr;
+    if (--owner_.sparing_ == 0) owner_.spared_.notify_all();
   }
   ~Coming() {
     if (!memory_) return;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(owner_.mutex_);
     end();
   }
 
  private:
-  std::mutex& mutex_;
+  DeviceMemory& owner_;
   SpareMemory* memory_ = nullptr;
   std::uint64_t bytes_ = 0;
-  unsigned* requests_ = nullptr;
 };
 
 DeviceMemory::DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
@@ -143,7 +140,7 @@ CUresult DeviceMemory::allocate_large(Thread& thread, Context& context, int devi
 // An extent of this size or a little more: a kept one, or a new part of the window behind which the worker puts memory.
 CUresult DeviceMemory::back(Thread& thread, Context& context, int device, MemoryPool* pool, Extent& extent) {
   std::uint32_t spares = 0;
-  Coming coming(mutex_);
+  Coming coming(*this);
   {
     const std::lock_guard lock(mutex_);
     MemoryStore& store = store_of(device, pool);
@@ -164,7 +161,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
     if (!at && spares > 0) at = window_.take(extent.bytes, granularity), spares = 0;
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
     extent.base = *at;
-    if (spares > 0) coming.begin(store, spares * extent.bytes, sparing_);
+    if (spares > 0) coming.begin(store, spares * extent.bytes);
   }
   RemoteCall<wire::BackMemory> call(thread, Opcode::backMemory, ContextNeed::none);
   call.in_context(&context);
@@ -178,6 +175,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
   coming.end();
   std::uint32_t backed = 0;
   if (result == CUDA_SUCCESS) {
+    physical_.set_plenty(device, false);  // until the worker says again that there is
     MemoryStore& store = store_of(device, pool);
     store.bytes += extent.bytes;
     backed = 1 + std::min(call.out<wire::BackMemoryReply>().getSpares(), spares);
@@ -351,11 +349,7 @@ void DeviceMemory::release_surplus(Thread& thread, int device) {
 
 void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>& extents) {
   for (const Extent& extent : extents) {
-    RemoteCall<wire::ReleaseMemory> call(thread, Opcode::releaseMemory, ContextNeed::none);
-    auto in = call.in();
-    in.setAddress(extent.base);
-    in.setBytes(extent.bytes);
-    call.tell();
+    unmap(thread, extent.base, extent.bytes);
     const std::lock_guard lock(mutex_);
     stores_[device].bytes -= extent.bytes;
     window_.give(extent.base, extent.bytes);
@@ -364,15 +358,13 @@ void DeviceMemory::release(Thread& thread, int device, const std::vector<Extent>
 
 // Gives everything back that is not in use, waiting for the GPU if it must: OUT_OF_MEMORY if there was nothing, or what the wait has shown.
 CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device, std::uint64_t reclaims_before) {
-  // What is on its way to be kept would be missing to everybody; during a shortage nobody asks for more of that.
   bool waiting = false;
-  for (bool comes = true; comes;) {
-    {
-      const std::lock_guard lock(mutex_);
-      comes = sparing_ > 0;
-      waiting = waiting || comes || waiting_ > 0;
-    }
-    if (comes) std::this_thread::yield();
+  {
+    // What is on its way to be kept would be missing to everybody; during a shortage nobody asks for more of that.
+    std::unique_lock lock(mutex_);
+    waiting = sparing_ > 0;
+    spared_.wait(lock, [&] { return sparing_ == 0; });
+    waiting = waiting || waiting_ > 0;
   }
   if (waiting) {
     Context& awaited = context && context->device == device ? *context : session_.primary(device);
@@ -475,7 +467,7 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
   RemoteCall<wire::MakeMemory> call(thread, Opcode::makeMemory, ContextNeed::optional);
   if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
   std::uint32_t spares = 0;
-  Coming coming(mutex_);
+  Coming coming(*this);
   {
     const std::lock_guard lock(mutex_);
     if (const auto spare = physical_.take_spare(kind)) {
@@ -484,7 +476,7 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
     }
     SpareMemory& memory = physical_.on(kind.device);
     spares = spares_for(kind.device, memory, kind.bytes);
-    if (spares > 0) coming.begin(memory, spares * kind.bytes, sparing_);
+    if (spares > 0) coming.begin(memory, spares * kind.bytes);
   }
   auto in = call.in();
   in.setBytes(kind.bytes);
@@ -502,20 +494,21 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
   const auto made = call.out<wire::MakeMemoryReply>().getAllocations();
   if (made.size() == 0 || made.size() > 1 + spares) throw ProtocolError("another number of allocations than was asked for");
   allocation = made[0];
-  physical_.hold(allocation, kind.bytes, kind.device, call.out<wire::MakeMemoryReply>().getPlenty());
+  physical_.set_plenty(kind.device, call.out<wire::MakeMemoryReply>().getPlenty());
+  physical_.hold(allocation, kind.bytes, kind.device);
   for (unsigned i = 1; i < made.size(); ++i) physical_.keep(kind, made[i]);
   return CUDA_SUCCESS;
 }
 
 void DeviceMemory::retained(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device) {
   const std::lock_guard lock(mutex_);
-  physical_.hold(allocation, bytes, device, /*plenty=*/false);
+  physical_.hold(allocation, bytes, device);
 }
 
 std::optional<PhysicalMemory::Held> DeviceMemory::safe(CUmemGenericAllocationHandle allocation) const {
   const std::lock_guard lock(mutex_);
   const auto held = physical_.held(allocation);
-  return held && held->plenty && !scarce_.contains(held->device) ? held : std::nullopt;
+  return held && physical_.plenty(held->device) && !scarce_.contains(held->device) ? held : std::nullopt;
 }
 
 CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allocation) {
@@ -527,7 +520,7 @@ CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allo
   {
     const std::lock_guard lock(mutex_);
     held = physical_.drop(allocation);
-    if (held) {
+    if (held && held->holds == 1) {
       scarce_.erase(held->device);
       surplus = physical_.take_spares(held->device, std::clamp(physical_.on(held->device).bytes / 4, spare_bytes_min, spare_bytes_max));
     }
@@ -544,6 +537,20 @@ void DeviceMemory::release(Thread& thread, const std::vector<CUmemGenericAllocat
     call.in().setHandle(allocation);
     call.tell();
   }
+}
+
+void DeviceMemory::unmap(Thread& thread, const Region& mapping) {
+  unmap(thread, mapping.base, mapping.bytes);
+  const std::lock_guard lock(mutex_);
+  scarce_.erase(mapping.device);
+}
+
+void DeviceMemory::unmap(Thread& thread, std::uint64_t address, std::uint64_t bytes) {
+  RemoteCall<wire::UnmapMemory> call(thread, Opcode::unmapMemory, ContextNeed::none);
+  auto in = call.in();
+  in.setAddress(address);
+  in.setBytes(bytes);
+  call.tell();
 }
 
 std::optional<std::uint64_t> DeviceMemory::reserve(std::uint64_t bytes, std::uint64_t wanted_alignment, std::uint64_t wish) {

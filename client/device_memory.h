@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -15,11 +16,11 @@
 #include "address_ranges.h"
 #include "memory_pool.h"
 #include "physical_memory.h"
+#include "thread.h"
 
 namespace fargpu::client {
 
 class Session;
-class Thread;
 struct Context;
 struct Region;
 struct Stream;
@@ -54,6 +55,8 @@ class DeviceMemory {
   /// given back, and asked once more. `context`: of the call, if it has one.
   template <class Ask>
   CUresult with_room(Thread& thread, Context* context, int device, Ask&& ask) {
+    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
+    const Thread::AnswersOnly answers_only(thread);  // what an earlier call found no room for is not what this one asks for
     const std::uint64_t reclaims = reclaims_.load();
     const CUresult result = ask();
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
@@ -86,6 +89,10 @@ class DeviceMemory {
   std::optional<PhysicalMemory::Held> safe(CUmemGenericAllocationHandle allocation) const;
   /// cuMemRelease.
   CUresult release(Thread& thread, CUmemGenericAllocationHandle allocation);
+  /// cuMemUnmap of a mapping that is in the map no more, and that nothing uses.
+  void unmap(Thread& thread, const Region& mapping);
+  /// What the worker has put behind a range goes; nothing uses it any more.
+  static void unmap(Thread& thread, std::uint64_t address, std::uint64_t bytes);
 
   /// Part of the window for cuMemAddressReserve.
   std::optional<std::uint64_t> reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish);
@@ -152,6 +159,7 @@ class DeviceMemory {
   MemoryPools pools_;
   std::atomic<bool> pools_above_threshold_{false};
   unsigned sparing_ = 0;                    // requests under way that spares come with
+  std::condition_variable spared_;          // there are none
   unsigned shortages_ = 0;                  // those that see to it that there is room
   std::set<int> scarce_;                    // devices where there was none, and where the program has given nothing back since
   std::mutex reclaiming_;                   // taken before mutex_, and while what is given back is sent

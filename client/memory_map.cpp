@@ -43,6 +43,13 @@ void MemoryMap::update_within(std::uint64_t address, std::uint64_t bytes, const 
   for (auto it = regions_.lower_bound(address); it != regions_.end() && it->first - address < bytes; ++it) change(it->second);
 }
 
+std::vector<Region> MemoryMap::within(std::uint64_t address, std::uint64_t bytes) const {
+  const std::shared_lock lock(mutex_);
+  std::vector<Region> found;
+  for (auto it = regions_.lower_bound(address); it != regions_.end() && it->first - address < bytes; ++it) found.push_back(it->second);
+  return found;
+}
+
 std::vector<Region> MemoryMap::extract_within(std::uint64_t address, std::uint64_t bytes) {
   const std::unique_lock lock(mutex_);
   std::vector<Region> found;

@@ -84,6 +84,8 @@ class MemoryMap {
   std::vector<Region> extract(const std::function<bool(const Region&)>& which);
   /// Removes the regions that begin in [address, address + bytes) and returns them.
   std::vector<Region> extract_within(std::uint64_t address, std::uint64_t bytes);
+  /// The regions that begin in [address, address + bytes).
+  std::vector<Region> within(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether any region overlaps [address, address + bytes).
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
   /// Whether work on a stream may use all of [address, address + bytes): device memory that may be accessed, or host memory that is known.

@@ -7,8 +7,13 @@ std::uint64_t PhysicalMemory::kept_bytes(int device) const {
   return found == on_.end() ? 0 : found->second.kept_bytes;
 }
 
-void PhysicalMemory::hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device, bool plenty) {
-  Held& held = held_.try_emplace(allocation, Held{bytes, device, plenty, 0}).first->second;
+void PhysicalMemory::set_plenty(int device, bool plenty) {
+  if (plenty) plenty_.insert(device);
+  else plenty_.erase(device);
+}
+
+void PhysicalMemory::hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device) {
+  Held& held = held_.try_emplace(allocation, Held{bytes, device, 0}).first->second;
   if (held.holds++ == 0) on_[device].bytes += bytes;
 }
 
@@ -25,7 +30,7 @@ std::optional<CUmemGenericAllocationHandle> PhysicalMemory::take_spare(const Kin
   found->second.pop_back();
   if (found->second.empty()) spares_.erase(found);
   on_[kind.device].kept_bytes -= kind.bytes;
-  held_.emplace(allocation, Held{kind.bytes, kind.device, true, 1});
+  held_.emplace(allocation, Held{kind.bytes, kind.device, 1});
   return allocation;
 }
 

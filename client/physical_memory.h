@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "memory_pool.h"
@@ -29,16 +30,19 @@ class PhysicalMemory {
   struct Held {
     std::uint64_t bytes = 0;
     int device = 0;
-    bool plenty = false;  ///< there was, when it was made: its page tables will not fail for the want of memory
     unsigned holds = 0;
   };
 
   SpareMemory& on(int device) { return on_[device]; }
   std::uint64_t kept_bytes(int device) const;
 
+  /// Whether the worker had plenty when it made memory last: the GPU's page tables will not fail for the want of it.
+  void set_plenty(int device, bool plenty);
+  bool plenty(int device) const { return plenty_.contains(device); }
+
   /// The program has this allocation, or has it once more.
-  void hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device, bool plenty);
-  /// Nobody has asked for this one yet. There is plenty.
+  void hold(CUmemGenericAllocationHandle allocation, std::uint64_t bytes, int device);
+  /// Nobody has asked for this one yet.
   void keep(const Kind& kind, CUmemGenericAllocationHandle allocation);
   /// One of the kept ones, which the program holds from now on.
   std::optional<CUmemGenericAllocationHandle> take_spare(const Kind& kind);
@@ -51,6 +55,7 @@ class PhysicalMemory {
 
  private:
   std::map<int, SpareMemory> on_;
+  std::set<int> plenty_;
   std::map<Kind, std::vector<CUmemGenericAllocationHandle>> spares_;
   std::map<CUmemGenericAllocationHandle, Held> held_;
 };

@@ -181,13 +181,16 @@ void Session::close_green(Context& context) {
 }
 
 CUresult Session::close_context(Thread& thread, Context& context) {
+  // Whatever an earlier call has to say, it is to be closed before what it had is used again.
+  const CUresult late = thread.take_late_error();
+  const Thread::AnswersOnly answers_only(thread);
   for (Context* const green : greens(context)) close_context(thread, *green);
   stream_waits_.forget(context);  // nobody may be left who would write what they wait for
   context.storage.clear(context.cuda());
   RemoteCall<wire::CloseContext> call(thread, Opcode::closeContext, ContextNeed::none);
   call.in().setContext(context.handle.value());
   context.active = false;
-  const CUresult result = call.wait();
+  const CUresult closed = call.wait(), result = late != CUDA_SUCCESS ? late : closed;
   std::vector<Handle> streams, events;
   streams_.for_each([&](Handle handle, Stream& stream) {
     if (stream.context == &context) streams.push_back(handle);

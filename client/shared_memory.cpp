@@ -83,10 +83,12 @@ CUresult SharedMemory::close(Thread& thread, std::uint64_t address, bool of_pool
     if (--allocation->second > 0) return CUDA_SUCCESS;
     const auto region = session_.map().remove(address);
     opened.allocations.erase(allocation);
-    // Work that uses it may be under way.
+    // Work that uses it may be under way, whatever an earlier call has to say.
+    const CUresult late = thread.take_late_error();
+    const Thread::AnswersOnly answers_only(thread);
     const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
     release_unused(thread, it);
-    return result;
+    return late != CUDA_SUCCESS ? late : result;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -109,11 +111,7 @@ void SharedMemory::release_unused(Thread& thread, Pieces::iterator opened) {
 }
 
 void SharedMemory::release(Thread& thread, const Opened& opened) {
-  RemoteCall<wire::ReleaseMemory> call(thread, Opcode::releaseMemory, ContextNeed::none);
-  auto in = call.in();
-  in.setAddress(opened.base);
-  in.setBytes(opened.bytes);
-  call.tell();
+  DeviceMemory::unmap(thread, opened.base, opened.bytes);
   session_.device_memory().unreserve(opened.base, opened.bytes);
 }
 

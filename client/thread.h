@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "process.h"
@@ -47,8 +48,20 @@ class Thread {
   CUresult take_late_error() {
     if (late_error_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]]
       return CUDA_SUCCESS;
-    return late_error_.exchange(CUDA_SUCCESS);
+    return answers_only_ ? CUDA_SUCCESS : late_error_.exchange(CUDA_SUCCESS);
   }
+  /// While it lives, what the thread's calls return is the worker's answer to them: failures of earlier calls are left for the next one.
+  class AnswersOnly {
+   public:
+    explicit AnswersOnly(Thread& thread) : thread_(thread), before_(std::exchange(thread.answers_only_, true)) {}
+    AnswersOnly(const AnswersOnly&) = delete;
+    AnswersOnly& operator=(const AnswersOnly&) = delete;
+    ~AnswersOnly() { thread_.answers_only_ = before_; }
+
+   private:
+    Thread& thread_;
+    const bool before_;
+  };
 
   /// cuThreadExchangeStreamCaptureMode.
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -73,6 +86,7 @@ class Thread {
   const std::uint32_t id_;
   std::vector<Context*> contexts_;
   std::atomic<CUresult> late_error_{CUDA_SUCCESS};
+  bool answers_only_ = false;
 };
 
 }  // namespace fargpu::client

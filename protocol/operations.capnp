@@ -89,13 +89,6 @@ struct BackMemoryReply {
   spares @0 :UInt32;              # so many of them have memory now
 }
 
-struct ReleaseMemory {
-  # Takes it away again, whether backMemory or mapMemory put it there; the client has made sure that the GPU is past all work
-  # that uses it. Deferred, or a barrier for cuMemUnmap while there is work.
-  address @0 :UInt64;
-  bytes @1 :UInt64;
-}
-
 struct SetPeerAccess {
   # Whether kernels of device `from` may use what backMemory put, and will put, on device `to`. Barrier.
   from @0 :Int32;
@@ -131,9 +124,14 @@ struct MapMemoryReply {
 }
 
 struct UnmapMemory {
-  # cuMemUnmap of one mapping, when no work of the session is under way. Deferred; what comes under way meanwhile does not hold it up.
+  # Takes memory away again, whether backMemory, mapMemory or openSharedMemory put it there; the client has made sure that the GPU is past
+  # all work that uses it. Deferred, and held up by nothing: the range may have other memory next.
   address @0 :UInt64;
   bytes @1 :UInt64;
+}
+
+struct FinishCopies {
+  # Answered when the copies that the program takes for done by now are done, those that are held back too. Barrier.
 }
 
 struct RetainAllocation {

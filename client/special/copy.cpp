@@ -199,11 +199,14 @@ class Copier {
   CUresult send_by_lanes() {
     const std::uint64_t bytes = copy_.width * copy_.height;
     const std::uint32_t transfer = session_.bulk().next();
-    const CUresult result = copy_in(copy_.target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setLanes(transfer); });
-    if (result != CUDA_SUCCESS) return result;
-    session_.commands().flush();
+    CUresult result = CUDA_SUCCESS;
+    const auto call = [&] {
+      result = copy_in(copy_.target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setLanes(transfer); });
+      if (result == CUDA_SUCCESS) session_.commands().flush();
+      return result == CUDA_SUCCESS;
+    };
     const trace::Transfer traced(thread_, trace::Direction::out, bytes);
-    if (session_.bulk().send(transfer, {bytes_at(copy_.source.address), bytes})) return CUDA_SUCCESS;
+    if (session_.bulk().send(transfer, {bytes_at(copy_.source.address), bytes}, call)) return result;
     // It met memory that cannot be read, or not yet: that is met here, as the driver's own copy would, and if it passes, once more.
     return send_in_order(Place::pageable);
   }

@@ -82,7 +82,7 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
 }
 
 // Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's to see to. A copy
-// that the program has been told is done may be on its way yet: while there is work of any kind, the worker sees to it that it comes first.
+// that the program has been told is done may be on its way yet: that one comes first.
 CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
   Session& session = thread.session();
   if (size == 0 || !session.reserved(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -91,41 +91,21 @@ CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
     return region && (region->base < ptr || region->base + region->bytes > ptr + size);
   };
   if (reaches_out(ptr) || reaches_out(ptr + size - 1)) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult refused = RemoteCall<wire::UnmapMemory>(thread, Opcode::unmapMemory, ContextNeed::optional).refusal();
-      refused != CUDA_SUCCESS)
-    return refused;
-  const bool idle = session.idle();
-  CUresult result = CUDA_SUCCESS;
-  for (const Region& region : session.map().extract_within(ptr, size)) {
-    if (idle) {
-      RemoteCall<wire::UnmapMemory> call(thread, Opcode::unmapMemory, ContextNeed::none);
-      call.in().setAddress(region.base);
-      call.in().setBytes(region.bytes);
-      call.tell();
-    } else {
-      RemoteCall<wire::ReleaseMemory> call(thread, Opcode::releaseMemory, ContextNeed::none);
-      call.in().setAddress(region.base);
-      call.in().setBytes(region.bytes);
-      if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) result = bad;
-    }
-  }
-  return result;
+  RemoteCall<wire::FinishCopies> copies(thread, Opcode::finishCopies, ContextNeed::optional);
+  if (const CUresult bad = session.idle() ? copies.refusal() : copies.wait(); bad != CUDA_SUCCESS) return bad;
+  for (const Region& region : session.map().extract_within(ptr, size)) session.device_memory().unmap(thread, region);
+  return CUDA_SUCCESS;
 }
 
 namespace {
 
 // Whether the driver cannot but do it: whole mappings of what the program has from cuMemCreate, for the device that they lie on.
 bool plain_access(Session& session, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc& desc) {
-  const auto first = session.map().find(ptr), last = session.map().find(ptr + size - 1);
-  if (size == 0 || !first || !last || first->base != ptr || last->base + last->bytes != ptr + size) return false;
-  bool plain = desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  std::vector<CUmemGenericAllocationHandle> owners;
-  session.map().update_within(ptr, size, [&](const Region& region) {
-    plain = plain && region.kind == Region::Kind::mapped && region.device == desc.location.id;
-    owners.push_back(region.owner);
-  });
-  return plain && std::all_of(owners.begin(), owners.end(),
-                              [&](CUmemGenericAllocationHandle owner) { return session.device_memory().safe(owner).has_value(); });
+  const std::vector<Region> regions = session.map().within(ptr, size);
+  if (regions.empty() || regions.front().base != ptr || regions.back().base + regions.back().bytes != ptr + size) return false;
+  return desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && std::all_of(regions.begin(), regions.end(), [&](const Region& region) {
+           return region.kind == Region::Kind::mapped && region.device == desc.location.id && session.device_memory().safe(region.owner);
+         });
 }
 
 }  // namespace

@@ -4,18 +4,16 @@
 
 namespace fargpu::server {
 
+CUresult query_event(DriverTable& driver, CUevent event) {
+  const CUresult result = driver.cuEventQuery(event);
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? result : driver.cuEventQuery(event);
+}
+
 CUresult Completions::take_event(ContextState& context, CUevent& event) {
   if (context.free_events.empty()) return driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
   event = context.free_events.back();
   context.free_events.pop_back();
   return CUDA_SUCCESS;
-}
-
-// Asked again where it fails: a failure of the work or of the device is said again, one of the question itself says nothing of the work,
-// which may still be under way.
-CUresult Completions::query(CUevent event) {
-  const CUresult result = driver_.cuEventQuery(event);
-  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? result : driver_.cuEventQuery(event);
 }
 
 CUresult Completions::query(StreamState& stream, Entry& entry) {

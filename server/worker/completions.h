@@ -17,6 +17,10 @@
 
 namespace fargpu::server {
 
+/// Whether what an event was recorded behind is done: CUDA_ERROR_NOT_READY while it is not. Asked again where it fails: a failure of the
+/// work or of the device is said again, one of the question itself says nothing of the work, which may still be under way.
+CUresult query_event(DriverTable& driver, CUevent event);
+
 /// Records an event at the present end of a stream and calls back when it has fired, from poll(). Used by the executor only.
 class Completions {
  public:
@@ -85,7 +89,7 @@ class Completions {
     Done done;
   };
 
-  CUresult query(CUevent event);
+  CUresult query(CUevent event) { return query_event(driver_, event); }
   CUresult query(StreamState& stream, Entry& entry);
   CUresult take_event(ContextState& context, CUevent& event);
   bool sweep(Kind wanted, std::size_t streams_max);

@@ -179,7 +179,22 @@ void Contexts::add_stream(std::uint64_t handle, CUstream cuda, ContextState& own
 void Contexts::remove_stream(StreamState& stream) {
   if (stream.handle == 1) return;
   std::erase(stream.context->streams, &stream);
-  streams_.erase(stream.handle);
+  if (stream.handle != 0) streams_.erase(stream.handle);
+  else retired_.erase(stream.retirement);
+}
+
+std::uint64_t Contexts::retire_stream(StreamState& stream) {
+  const auto found = streams_.find(stream.handle);
+  stream.handle = 0;
+  stream.retirement = ++retirements_;
+  retired_[stream.retirement] = std::move(found->second);
+  streams_.erase(found);
+  return retirements_;
+}
+
+StreamState* Contexts::retired(std::uint64_t number) const {
+  const auto found = retired_.find(number);
+  return found == retired_.end() ? nullptr : found->second.get();
 }
 
 }  // namespace fargpu::server

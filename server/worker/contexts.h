@@ -58,6 +58,11 @@ class Contexts {
   /// The stream of a handle in the context of a call; null if there is none.
   StreamState* stream(std::uint64_t handle, std::uint32_t context) const;
   void add_stream(std::uint64_t handle, CUstream cuda, ContextState& owner);
+  /// The client has destroyed it, and its work is not done: from now on its handle is nobody's, and the rest stays as it was. Returns a
+  /// number for it that is never given again.
+  std::uint64_t retire_stream(StreamState& stream);
+  /// Null once it has been removed.
+  StreamState* retired(std::uint64_t number) const;
   /// Nothing if it is a context's legacy stream, which goes with that.
   void remove_stream(StreamState& stream);
 
@@ -69,7 +74,9 @@ class Contexts {
   const std::vector<int> devices_;
   std::vector<std::unique_ptr<Partition>> partitions_;  // of each device, or of none
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> all_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;  // but the legacy ones
+  std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;  // by handle, but the legacy ones
+  std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> retired_;  // by number
+  std::uint64_t retirements_ = 0;
   ContextState* current_ = nullptr;
   std::uint64_t driver_memories_ = 0;  // that there have been
   unsigned stream_numbers_ = 0;        // the same

@@ -159,10 +159,18 @@ CUresult DeviceMemory::import(int descriptor, int device, std::uint64_t bytes, C
   const CUresult result = driver_.cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
                                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS) return result;
-  auto& held = handles_[handle];  // the driver may give the handle again that we have
-  if (!held.first) held.first = Charge::nothing(ledger_, device, bytes);
-  ++held.second;
-  return result;
+  return hold(handle, Charge::nothing(ledger_, device, bytes));
+}
+
+// The driver may have given a handle again that we have: it goes on standing for what it stood for.
+CUresult DeviceMemory::hold(CUmemGenericAllocationHandle handle, std::shared_ptr<Charge> charge) {
+  auto& [stands_for, holds] = handles_[handle];
+  if (holds == holds_max) {
+    driver_.cuMemRelease(handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (holds++ == 0) stands_for = std::move(charge);
+  return CUDA_SUCCESS;
 }
 
 CUresult DeviceMemory::export_to(CUmemGenericAllocationHandle handle, int& descriptor) {
@@ -203,10 +211,7 @@ CUresult DeviceMemory::retain(std::uint64_t address, CUmemGenericAllocationHandl
   if (found == mappings_.end()) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = driver_.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(address));
   if (result != CUDA_SUCCESS) return result;
-  auto& held = handles_[handle];
-  held.first = found->second.allocation;
-  ++held.second;
-  return result;
+  return hold(handle, found->second.allocation);
 }
 
 bool DeviceMemory::holds(std::uint64_t address, std::uint64_t bytes) const {

@@ -119,6 +119,7 @@ class DeviceMemory {
   bool holds(std::uint64_t address, std::uint64_t bytes) const;
 
  private:
+  static constexpr unsigned holds_max = 1u << 14;  // of one allocation
   struct Mapping {
     std::uint64_t bytes = 0;
     std::shared_ptr<Charge> allocation;
@@ -126,6 +127,7 @@ class DeviceMemory {
   };
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
+  CUresult hold(CUmemGenericAllocationHandle handle, std::shared_ptr<Charge> charge);
 
   DriverTable& driver_;
   Ledger& ledger_;

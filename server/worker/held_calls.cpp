@@ -45,6 +45,9 @@ void execute(Session& session, Parked& parked, bool answered = false) {
 
 bool is(const Call& call, Opcode opcode) { return call.id().opcode == static_cast<std::uint16_t>(opcode); }
 
+/// Whether the program's call has returned: nothing that it does now may come first.
+bool taken_for_done(Call& call) { return is(call, Opcode::copyIn) && call.in<wire::CopyIn>().getComplete(); }
+
 /// The executable graph that a call launches; 0 if it launches none.
 std::uint64_t launched(Call& call) { return is(call, Opcode::cuGraphLaunch) ? call.in<wire::CuGraphLaunch>().getHGraph() : 0; }
 
@@ -69,14 +72,13 @@ bool HeldCalls::holds(const Service& service, Call& call) {
 
 void HeldCalls::park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream, std::uint64_t recorded_event) {
   auto parked = copy_frame(session_.host_budget(), call);
+  if (!parked) return session_.refuse(call, CUDA_ERROR_OUT_OF_MEMORY);
   session_.staging().give_in(call.bulk());
-  if (!parked) return session_.finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
   std::vector<std::uint64_t> recorded;
   if (recorded_event != 0) recorded.push_back(recorded_event);
   const std::uint64_t item = session_.order().enqueue(
       before, &stream, std::move(recorded), [this, parked] { execute(session_, *parked); }, launched(call));
-  // The program's call has returned: nothing that it does now may come first.
-  if (is(call, Opcode::copyIn) && call.in<wire::CopyIn>().getComplete()) session_.order().hold_context(*stream.context, item, [] {});
+  if (taken_for_done(call)) session_.order().hold_behind_copy(*stream.context, item);
 }
 
 // Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it destroys no longer
@@ -112,6 +114,14 @@ std::optional<Outcome> HeldCalls::behind_context(Call& call, ContextState& conte
   return park_behind(items, call);
 }
 
+std::optional<Outcome> HeldCalls::behind_copies(Call& call) {
+  StreamOrder& order = session_.order();
+  if (order.running()) return std::nullopt;
+  const std::vector<std::uint64_t> items = order.copies();
+  if (items.empty()) return std::nullopt;
+  return park_behind(items, call);
+}
+
 std::optional<Outcome> HeldCalls::behind_streams(Call& call, const std::vector<StreamState*>& streams) {
   StreamOrder& order = session_.order();
   if (order.any() && !order.running()) {
@@ -131,12 +141,14 @@ bool HeldCalls::waits_for_turn(const Service& service, Call& call) {
   const Turns::Kind kind = Turns::kind_of(call);
   if (turns.may_give(kind)) return false;
   auto parked = copy_frame(session_.host_budget(), call);
-  session_.staging().give_in(call.bulk());
   if (!parked) {
-    session_.finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
+    session_.refuse(call, CUDA_ERROR_OUT_OF_MEMORY);
     return true;
   }
+  session_.staging().give_in(call.bulk());
+  const bool hold = taken_for_done(call) && !session_.order().running();  // what was held back before is waited for already
   const std::uint64_t item = session_.order().postpone(*target, launched(call));
+  if (hold) session_.order().hold_behind_copy(*target->context, item);
   turns.wait(kind, [this, parked, item] { session_.order().resume(item, [this, parked] { execute(session_, *parked); }); });
   return true;
 }

@@ -35,6 +35,8 @@ class HeldCalls {
   std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);
   /// Work on several streams that may not be given now.
   std::optional<Outcome> behind_turn(Call& call, const std::vector<StreamState*>& streams);
+  /// Memory is about to be unmapped: copies into it that the program takes for done come first.
+  std::optional<Outcome> behind_copies(Call& call);
 
  private:
   void park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream, std::uint64_t recorded_event);

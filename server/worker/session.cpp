@@ -318,8 +318,7 @@ bool goes_behind_launches(const Call& call) {
 
 void Session::execute(const Service& service, Call& call) {
   if (!enter_context(service, call)) {
-    staging_.give_in(call.bulk());
-    finish(call.id(), call.id().context == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    refuse(call, call.id().context == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED);
     return;
   }
   if (service.needs_turn && !turns_.open() && held_calls_.waits_for_turn(service, call)) return;
@@ -363,6 +362,20 @@ void Session::finish(const CallId& call, CUresult result, std::span<const std::b
   }
 }
 
+void Session::refuse(Call& call, CUresult result) {
+  give_up(call);
+  finish(call.id(), result);
+}
+
+void Session::give_up(Call& call) {
+  staging_.give_in(call.bulk());
+  if (call.id().opcode != static_cast<std::uint16_t>(Opcode::copyIn)) return;
+  const auto in = call.in<wire::CopyIn>();
+  const auto source = in.getSource();
+  if (source.isPart()) client_.release_part(source.getPart());
+  if (source.isLanes()) transfers_.refuse(source.getLanes(), in.getShape().getWidth());
+}
+
 // --- contexts and streams ---------------------------------------------------------------------------------------------------------
 
 bool Session::enter_context(const Service& service, const Call& call) {
@@ -380,7 +393,7 @@ CUresult Session::close_green(ContextState& context, ContextState& heir) {
   host_blocks_.inherit(context.id, heir.id);
   graph_parts_.inherit(context.id, heir.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
-  if (context.overtake_event) driver_.cuEventDestroy_v2(context.overtake_event);
+  Overtaking::context_closes(context);
   for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
     std::vector<Handle> streams;
     handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
@@ -400,6 +413,7 @@ void Session::drop_streams(ContextState& context) {
   std::vector<std::uint64_t> held;
   for (StreamState* const stream : std::vector(context.streams)) {
     if (stream->full != 0) held.push_back(stream->full);
+    if (stream->handle == 0) driver_.cuStreamDestroy_v2(stream->cuda);
     turns_.forget(*stream);
     order_.forget(*stream);
     contexts_.remove_stream(*stream);
@@ -424,7 +438,7 @@ CUresult Session::close_context(ContextState& context) {
   host_blocks_.context_closes(context.id);
   graph_parts_.context_closes(driver_, context.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
-  if (context.overtake_event) driver_.cuEventDestroy_v2(context.overtake_event);
+  Overtaking::context_closes(context);
   for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
     std::vector<Handle> gone;
     handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
@@ -545,16 +559,30 @@ void Session::forget(HandleKind kind, std::uint64_t value) {
   charges_.erase(value);
   if (kind == HandleKind::library || kind == HandleKind::module) loaded_images_.erase(value);
   if (kind == HandleKind::event) sharing_.event_gone(value);
-  if (kind != HandleKind::stream) return;
-  StreamState* const gone = contexts_.stream(value, 0);
-  if (!gone) return;
-  // The driver finishes what the stream was given; nobody hears of it any more.
-  completions_.abandon(*gone, CUDA_SUCCESS);
-  const std::uint64_t held = gone->full;
-  turns_.forget(*gone);
-  order_.forget(*gone);
-  contexts_.remove_stream(*gone);
-  if (held != 0) order_.release(held);
+}
+
+// The driver finishes what the stream was given. Until then whoever waits for it, or for its context, waits as if it were there.
+CUresult Session::destroy_stream(std::uint64_t handle) {
+  forget(HandleKind::stream, handle);
+  StreamState& stream = *contexts_.stream(handle, 0);
+  if (!stream.dirty() || captures_.capturing(stream)) return end_stream(stream, CUDA_SUCCESS);
+  make_current(*stream.context);
+  completions_.after(stream, Completions::Kind::release, [this, number = contexts_.retire_stream(stream)](CUresult result) {
+    if (StreamState* const retired = contexts_.retired(number)) end_stream(*retired, result);
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult Session::end_stream(StreamState& stream, CUresult result) {
+  crew_.wait_for(stream);  // which may have an event of ours to record there
+  completions_.abandon(stream, result);
+  const std::uint64_t held = stream.full;
+  const CUstream cuda = stream.cuda;
+  turns_.forget(stream);
+  order_.forget(stream);
+  contexts_.remove_stream(stream);
+  if (held != 0) completions_.soon(Completions::Kind::release, result, [this, held](CUresult) { order_.release(held); });
+  return driver_.cuStreamDestroy_v2(cuda);
 }
 
 std::size_t Session::list_size(std::uint64_t n) {

@@ -203,6 +203,8 @@ class Session final : FrameHandler {
   ContextState* context(std::uint32_t id) const { return contexts_.find(id); }
   /// The stream of a handle in the context of a call; null if there is none.
   StreamState* stream(std::uint64_t handle, std::uint32_t context) const { return contexts_.stream(handle, context); }
+  /// cuStreamDestroy of a handle that resolves.
+  CUresult destroy_stream(std::uint64_t handle);
   /// Makes a context current to the executor.
   bool make_current(ContextState& context) { return contexts_.make_current(context); }
   /// With all that is of it.
@@ -219,6 +221,10 @@ class Session final : FrameHandler {
   void execute(const Service& service, Call& call);
   /// Sends the answer of a call that was answered later, or reports its failure if nobody waits.
   void finish(const CallId& call, CUresult result, std::span<const std::byte> reply = {});
+  /// The call is not carried out, and this is its answer.
+  void refuse(Call& call, CUresult result);
+  /// What came with a call that is not carried out goes, and what comes for it yet.
+  void give_up(Call& call);
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the answer.
   Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
@@ -272,6 +278,7 @@ class Session final : FrameHandler {
   bool enter_context(const Service& service, const Call& call);
   void relax_captures();
   void drop_streams(ContextState& context);
+  CUresult end_stream(StreamState& stream, CUresult result);
   CUresult close_green(ContextState& context, ContextState& heir);
   void flush_prints(CUevent passed);
   void tell_prints();

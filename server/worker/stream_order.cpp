@@ -76,6 +76,18 @@ void StreamOrder::hold_context(ContextState& context, std::uint64_t item, Job jo
   enqueue(items, nullptr, {}, std::move(job));
 }
 
+void StreamOrder::hold_behind_copy(ContextState& context, std::uint64_t item) {
+  if (const auto copy = items_.find(item); copy != items_.end()) copy->second.copy = true;
+  hold_context(context, item, [] {});
+}
+
+std::vector<std::uint64_t> StreamOrder::copies() const {
+  std::vector<std::uint64_t> held;
+  for (const auto& [id, item] : items_)
+    if (item.copy) held.push_back(id);
+  return held;
+}
+
 void StreamOrder::after_stream(const StreamState& stream, Job job) {
   const auto items = any() ? before(stream, 0) : std::vector<std::uint64_t>{};
   if (items.empty()) job();

@@ -39,10 +39,14 @@ class StreamOrder {
   void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});
   /// Runs `job` when an item is done; later work on all streams of the context waits for it.
   void hold_context(ContextState& context, std::uint64_t item, Job job);
-  /// The same for what is held back on one stream.
+  /// Runs `job` when what is held back now on one stream is done.
   void after_stream(const StreamState& stream, Job job);
   /// The same for the record of an event.
   void after_record(std::uint64_t event, Job job);
+  /// The item is a copy that the program takes for done: it holds the context as hold_context does.
+  void hold_behind_copy(ContextState& context, std::uint64_t item);
+  /// Such copies that are held back.
+  std::vector<std::uint64_t> copies() const;
   bool record_held(std::uint64_t event) const { return records_.contains(event); }
   /// The item that will record this event; 0 if none will.
   std::uint64_t record_of(std::uint64_t event) const {
@@ -79,6 +83,7 @@ class StreamOrder {
     std::vector<std::uint64_t> events;
     std::uint64_t launched = 0;
     unsigned holders = 0;
+    bool copy = false;  // that the program takes for done
   };
 
   void drain();

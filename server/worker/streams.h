@@ -15,15 +15,17 @@
 namespace fargpu::server {
 
 class DriverMemory;
+class OvertakeEvent;
 struct ContextState;
 
 /// Work on a stream is counted when it is given to the driver; `passed` is how far the GPU is known to be.
 struct StreamState {
   CUstream cuda = nullptr;
   ContextState* context = nullptr;
-  std::uint64_t handle = 0;  ///< 1 for a context's legacy stream
-  bool blocking = true;      ///< synchronises with the legacy stream
-  unsigned number = 0;       ///< by which LaunchCrew divides streams: one for all that synchronise with the legacy stream
+  std::uint64_t handle = 0;      ///< 1 for a context's legacy stream, 0 for one that the client has destroyed
+  std::uint64_t retirement = 0;  ///< the number of that one (Contexts::retire_stream)
+  bool blocking = true;          ///< synchronises with the legacy stream
+  unsigned number = 0;           ///< by which LaunchCrew divides streams: one for all that synchronise with the legacy stream
   std::uint64_t submitted = 0;
   std::uint64_t passed = 0;
   std::uint64_t looked_at = 0;      ///< as `submitted`, up to where its completion is being looked for
@@ -55,7 +57,7 @@ struct ContextState {
   /// A copy in after which the client goes on as if it were done must not be overtaken by later work on any stream: its number, the
   /// event behind it, and whether it was on the legacy stream, which blocking streams do not overtake anyway.
   std::uint64_t overtake = 0;
-  CUevent overtake_event = nullptr;
+  std::vector<std::shared_ptr<OvertakeEvent>> overtake_events;  ///< the last one; and earlier ones that somebody waits for
   bool overtake_on_legacy = false;
   std::uint64_t last_wait = 0;  ///< the last wait of the whole context that is held back (StreamOrder); 0 for none
 };

@@ -10,6 +10,9 @@ namespace fargpu::server {
 namespace {
 
 constexpr std::size_t slots = 64;
+constexpr std::size_t slots_for_expected = limits::lanes_max;
+static_assert(slots_for_expected < slots);
+constexpr std::size_t refused_max = 1024;  // more than can be on their way: each thread of a client has one, and lanes hold so much
 
 }  // namespace
 
@@ -45,19 +48,47 @@ void Transfers::context_closes(DriverTable& driver, const ContextState& context)
 }
 
 void Transfers::receive(std::uint32_t transfer, std::uint64_t bytes, Taker taker) {
-  const auto [entry, fresh] = receiving_.try_emplace(transfer);
-  if (!fresh) throw ProtocolError("a transfer has the number of one that goes on");
-  Receiving& receiving = entry->second;
+  const std::vector<Landed> early = expect(transfer);
+  Receiving& receiving = receiving_[transfer];
   receiving.bytes = bytes;
   receiving.missing = chunks_of(bytes);
   receiving.arrived.resize(receiving.missing);
   receiving.taker = std::move(taker);
+  for (const Landed& landed : early) arrived(landed);
+}
+
+void Transfers::refuse(std::uint32_t transfer, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  if (refused_.size() == refused_max) throw ProtocolError("too many copies that were refused, and whose bytes do not come");
+  const std::vector<Landed> early = expect(transfer);
+  refused_[transfer] = chunks_of(bytes);
+  for (const Landed& landed : early) arrived(landed);
+}
+
+std::vector<Transfers::Landed> Transfers::expect(std::uint32_t transfer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!expected_.insert(transfer).second) throw ProtocolError("a transfer has the number of one that goes on");
+  }
+  changed_.notify_all();
   std::vector<Landed> mine;
   std::erase_if(early_, [&](const Landed& landed) {
     if (landed.chunk.transfer == transfer) mine.push_back(landed);
     return landed.chunk.transfer == transfer;
   });
-  for (const Landed& landed : mine) hand_over(receiving, landed);
+  return mine;
+}
+
+void Transfers::expect_no_more(std::uint32_t transfer) {
+  const std::lock_guard lock(mutex_);
+  expected_.erase(transfer);
+}
+
+void Transfers::arrived(const Landed& landed) {
+  const std::uint32_t transfer = landed.chunk.transfer;
+  if (const auto wanted = receiving_.find(transfer); wanted != receiving_.end()) hand_over(wanted->second, landed);
+  else if (const auto refused = refused_.find(transfer); refused != refused_.end()) drop(refused->second, landed);
+  else early_.push_back(landed);
 }
 
 void Transfers::hand_over(Receiving& transfer, const Landed& landed) {
@@ -68,8 +99,18 @@ void Transfers::hand_over(Receiving& transfer, const Landed& landed) {
     throw ProtocolError("a chunk that is none of its transfer, or came twice");
   transfer.arrived[number] = true;
   const Taker taker = transfer.taker;
-  if (--transfer.missing == 0) receiving_.erase(landed.chunk.transfer);
+  if (--transfer.missing == 0) {
+    receiving_.erase(landed.chunk.transfer);
+    expect_no_more(landed.chunk.transfer);
+  }
   taker(landed.chunk, landed.slot);
+}
+
+void Transfers::drop(std::uint64_t& missing, const Landed& landed) {
+  give(landed.slot);
+  if (--missing > 0) return;
+  refused_.erase(landed.chunk.transfer);
+  expect_no_more(landed.chunk.transfer);
 }
 
 void Transfers::give(std::span<std::byte> slot) {
@@ -77,7 +118,7 @@ void Transfers::give(std::span<std::byte> slot) {
     const std::lock_guard lock(mutex_);
     free_.push_back({slot.data(), limits::lane_chunk_bytes});
   }
-  changed_.notify_one();
+  changed_.notify_all();  // they wait for different things
 }
 
 void Transfers::send(Chunk chunk, std::span<const std::byte> bytes, Release release) {
@@ -99,11 +140,7 @@ bool Transfers::collect() {
     landed.swap(landed_);
     left.swap(left_);
   }
-  for (const Landed& one : landed) {
-    const auto transfer = receiving_.find(one.chunk.transfer);
-    if (transfer == receiving_.end()) early_.push_back(one);
-    else hand_over(transfer->second, one);
-  }
+  for (const Landed& one : landed) arrived(one);
   for (const Release& release : left) release();
   return !landed.empty() || !left.empty();
 }
@@ -117,9 +154,9 @@ void Transfers::close() {
   lanes_.close();
 }
 
-std::span<std::byte> Transfers::place(Chunk, std::size_t bytes) {
+std::span<std::byte> Transfers::place(Chunk chunk, std::size_t bytes) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return closed_ || !free_.empty(); });
+  changed_.wait(lock, [&] { return closed_ || free_.size() > (expected_.contains(chunk.transfer) ? 0 : slots_for_expected); });
   if (closed_) return {};
   const std::span<std::byte> slot = free_.back();
   free_.pop_back();

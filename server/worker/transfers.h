@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,8 +22,8 @@
 namespace fargpu::server {
 
 /// Chunks that arrive lie in slots of memory of their own until the executor has given them on. A chunk may come before the call that it
-/// belongs to; then it waits in its slot, and when all slots are taken, the lanes wait. Clients therefore put on lanes only what depends
-/// on nothing that they have still to do.
+/// belongs to; then it waits in its slot, and when so many slots are taken, the lanes wait: what is expected has room. Clients therefore put
+/// on lanes only what depends on nothing that they have still to do, in the order of the calls.
 class Transfers final : ChunkHandler {
  public:
   /// What a transfer does with a chunk, which lies in a slot that must be given back. On the executor.
@@ -49,6 +50,9 @@ class Transfers final : ChunkHandler {
   /// is in use.
   void receive(std::uint32_t transfer, std::uint64_t bytes, Taker taker);
   void give(std::span<std::byte> slot);
+  /// Nobody wants the chunks of this transfer, which come all the same. Throws ProtocolError for a number that is in use, and when so many
+  /// do not come.
+  void refuse(std::uint32_t transfer, std::uint64_t bytes);
 
   /// Sends a chunk from where it lies; `release` runs in collect() when it has left.
   void send(Chunk chunk, std::span<const std::byte> bytes, Release release);
@@ -75,18 +79,25 @@ class Transfers final : ChunkHandler {
   std::span<std::byte> place(Chunk chunk, std::size_t bytes) override;
   void landed(Chunk chunk, std::span<std::byte> bytes) override;
   void lost(const std::string& why) override;
+  /// What may arrive from now on. Returns what was early.
+  std::vector<Landed> expect(std::uint32_t transfer);
+  void expect_no_more(std::uint32_t transfer);
+  void arrived(const Landed& landed);
   void hand_over(Receiving& transfer, const Landed& landed);
+  void drop(std::uint64_t& missing, const Landed& landed);
 
   Waker& waker_;
   // Used by the executor only.
   std::map<std::uint32_t, Receiving> receiving_;
-  std::vector<Landed> early_;  // whose transfer has not begun
+  std::map<std::uint32_t, std::uint64_t> refused_;  // so many chunks of it are still to come
+  std::vector<Landed> early_;                       // whose transfer has not begun
   const ContextState* pinned_in_ = nullptr;
   // Everything below under the mutex.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::span<std::byte> memory_;
   std::vector<std::span<std::byte>> free_;
+  std::set<std::uint32_t> expected_;  // those of receiving_ and refused_
   std::vector<Landed> landed_;
   std::vector<Release> left_;
   std::string lost_why_;

@@ -591,6 +591,29 @@ CASE(destroyed_while_busy) {
   HOLDS(value_at(value.address()) == 4);
 }
 
+// Nobody can name the stream any more, but its work is the context's, and the memory that it uses is not free.
+CASE(destroyed_while_busy_for_long) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  for (int round = 1; round < 4; ++round) {
+    CUstream stream;
+    CUdeviceptr used;
+    OK(cuMemAlloc(&used, sizeof(int)));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(kernels.try_launch("set", {}, {1}, 0, stream, used, round));
+    OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, stream, 50000ll));
+    OK(kernels.try_launch("copy_value", {}, {1}, 0, stream, used, value.address()));
+    OK(cuStreamDestroy(stream));
+    OK(cuMemFree(used));
+    CUdeviceptr next;
+    OK(cuMemAlloc(&next, sizeof(int)));
+    OK(cuMemsetD32(next, 99, 1));
+    OK(cuCtxSynchronize());
+    HOLDS(value_at(value.address()) == round);
+    OK(cuMemFree(next));
+  }
+}
+
 CASE(graph_of_kernels) {
   Kernels kernels;
   Buffer<int> value(1), other(1);

@@ -233,4 +233,14 @@ RemoteContext::RemoteContext(client::Config config, std::vector<std::uint64_t> m
     throw std::runtime_error("no context");
 }
 
+void RemoteContext::hear_out() const {
+  std::size_t free = 0, total = 0;
+  CUresult answer = CUDA_ERROR_UNKNOWN;
+  std::thread([&] {
+    answer = cuCtxSetCurrent(context);
+    if (answer == CUDA_SUCCESS) answer = cuMemGetInfo_v2(&free, &total);
+  }).join();
+  if (answer != CUDA_SUCCESS) throw std::runtime_error("no answer");
+}
+
 }  // namespace fargpu::test

@@ -103,6 +103,8 @@ struct RemoteContext : Remote {
   explicit RemoteContext(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {},
                          Turnstile* turnstile = nullptr, std::chrono::nanoseconds work_max = {}, bool scrub = false,
                          std::vector<unsigned> sm_groups = {});
+  /// Returns when what the worker has to say of earlier calls is here: another thread has had an answer, which came behind that.
+  void hear_out() const;
   CUcontext context = nullptr;
 };
 
@@ -118,6 +120,16 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = false, entered_ = false;
+};
+
+/// The GPU completes nothing while this lives, or until end().
+class Paused {
+ public:
+  Paused() { fake::FakeDriver::instance()->pause(true); }
+  ~Paused() { end(); }
+  Paused(const Paused&) = delete;
+  Paused& operator=(const Paused&) = delete;
+  void end() { fake::FakeDriver::instance()->pause(false); }
 };
 
 /// PTX that the fake driver understands.

@@ -31,11 +31,6 @@ void wait_for_calls(const char* name, std::size_t times) {
   REQUIRE(fake::FakeDriver::instance()->calls(name) >= times);
 }
 
-struct Paused {
-  Paused() { fake::FakeDriver::instance()->pause(true); }
-  ~Paused() { fake::FakeDriver::instance()->pause(false); }
-};
-
 }  // namespace
 
 TEST_CASE("what is delivered waits at the GPU's side for a client that does not read") {
@@ -55,7 +50,7 @@ TEST_CASE("what is delivered waits at the GPU's side for a client that does not 
   const std::size_t copied = fake::FakeDriver::instance()->calls("cuMemcpyDtoHAsync_v2");
   const std::uint64_t before = resident();
   {
-    const Paused paused;
+    const test::Paused paused;
     for (std::uint64_t i = 0; i < times; ++i) {
       client.send_call<wire::CopyOut>(
           Opcode::copyOut,

@@ -155,6 +155,28 @@ TEST_CASE("several threads copy by the lanes at once") {
   for (const int count : equal) CHECK(count == 3);
 }
 
+TEST_CASE("copies that together are more than the worker has room for do not wait for each other") {
+  test::RemoteContext remote(with_lanes(4));
+  constexpr std::size_t much = 48u << 20;
+  const auto out = random_bytes(much, 30);
+  std::vector<std::thread> threads;
+  std::atomic<int> done{0};
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      CUdeviceptr memory = 0;
+      CUstream stream = nullptr;
+      if (cuCtxSetCurrent(remote.context) != CUDA_SUCCESS || cuMemAlloc_v2(&memory, much) != CUDA_SUCCESS ||
+          cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return;
+      for (int round = 0; round < 5; ++round)
+        done += cuMemcpyHtoD_v2(memory, out.data(), much) == CUDA_SUCCESS && cuStreamSynchronize(stream) == CUDA_SUCCESS;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(done == 20);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a copy on the lanes that the driver refuses is reported, and the next one goes") {
   test::RemoteContext remote(with_lanes(2));
   CUdeviceptr memory = 0;
@@ -166,6 +188,32 @@ TEST_CASE("a copy on the lanes that the driver refuses is reported, and the next
   REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), size) == CUDA_SUCCESS);
   REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, size) == CUDA_SUCCESS);
   CHECK(back == out);
+}
+
+TEST_CASE("copies on the lanes that the worker refuses leave room for others") {
+  test::RemoteContext remote(with_lanes(2));
+  constexpr std::size_t much = 4u << 20;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  const CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr range = 0, memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, much) == CUDA_SUCCESS);
+  REQUIRE(cuMemAddressReserve(&range, much, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, much, &prop, 0) == CUDA_SUCCESS);
+  // The client is told late that nothing is there.
+  remote.driver->script("cuMemMap", CUDA_ERROR_UNKNOWN, 1);
+  REQUIRE(cuMemMap(range, much, 0, handle, 0) == CUDA_SUCCESS);
+  (void)cuMemSetAccess(range, much, &access, 1);
+  const auto out = random_bytes(much, 6);
+  for (int i = 0; i < 20; ++i) {
+    const CUresult copied = cuMemcpyHtoD_v2(range, out.data(), much), then = cuCtxSynchronize();
+    CHECK((copied != CUDA_SUCCESS || then != CUDA_SUCCESS));
+  }
+  for (int i = 0; i < 20 && cuCtxSynchronize() != CUDA_SUCCESS; ++i) continue;  // each call above may have something to say
+  CHECK(cuMemcpyHtoD_v2(memory, out.data(), much) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
 TEST_CASE("a session whose connection is cut while its lanes are at work is lost, and nothing hangs") {

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <numeric>
 #include <set>
@@ -534,7 +535,7 @@ CUmemAllocationProp on_device() {
 std::uint64_t trips() {
   const auto answered = [](Opcode opcode) { return client::stats::of(opcode).waited.load(); };
   return answered(Opcode::makeMemory) + answered(Opcode::mapMemory) + answered(Opcode::cuMemSetAccess) + answered(Opcode::unmapMemory) +
-         answered(Opcode::releaseMemory) + answered(Opcode::cuMemRelease);
+         answered(Opcode::finishCopies) + answered(Opcode::cuMemRelease);
 }
 
 }  // namespace
@@ -649,25 +650,111 @@ TEST_CASE("what is said of memory that the client cannot know is the driver's wo
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);  // nothing comes late
 }
 
-// A copy may be on its way yet of which the program has been told that it is done.
-TEST_CASE("a mapping goes behind the work that is under way") {
-  constexpr std::uint64_t piece = 2u << 20;
-  RemoteContext remote;
-  const CUmemAllocationProp prop = on_device();
-  CUmemGenericAllocationHandle handle = 0;
+namespace {
+
+/// Pieces of memory in a range, which kernels may use.
+struct Mapped {
+  static constexpr std::uint64_t piece = 2u << 20;
+  explicit Mapped(unsigned pieces) : bytes(pieces * piece) {
+    const CUmemAllocationProp prop = on_device();
+    const CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    REQUIRE(cuMemAddressReserve(&range, bytes, 0, 0, 0) == CUDA_SUCCESS);
+    for (unsigned i = 0; i < pieces; ++i) {
+      REQUIRE(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+      REQUIRE(cuMemMap(range + i * piece, piece, 0, handle, 0) == CUDA_SUCCESS);
+    }
+    REQUIRE(cuMemSetAccess(range, bytes, &access, 1) == CUDA_SUCCESS);
+  }
+  std::uint64_t bytes;
   CUdeviceptr range = 0;
-  REQUIRE(cuMemAddressReserve(&range, piece, 0, 0, 0) == CUDA_SUCCESS);
-  REQUIRE(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
-  REQUIRE(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
-  test::Gate gate;
-  REQUIRE(cuLaunchHostFunc(nullptr, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  CUmemGenericAllocationHandle handle = 0;  ///< of the last
+};
+
+}  // namespace
+
+// A copy may be on its way yet of which the program has been told that it is done.
+TEST_CASE("a mapping goes behind copies that the program takes for done") {
+  test::Turnstile turns;
+  RemoteContext remote(RemoteContext::default_config(), {}, &turns);
+  Mapped mapped(1);
+  const std::vector<std::byte> data(1 << 16);
+  std::function<void()> go_on;
+  SECTION("that are held back") {
+    REQUIRE(cuMemcpyHtoD_v2(mapped.range, data.data(), data.size()) == CUDA_SUCCESS);
+    REQUIRE(turns.heard({.wants = true}));
+    go_on = [&] { turns.tell({.granted = true}); };
+  }
+  SECTION("that the GPU has") {
+    turns.tell({.granted = true});
+    remote.driver->pause(true);
+    REQUIRE(cuMemcpyHtoD_v2(mapped.range, data.data(), data.size()) == CUDA_SUCCESS);
+    go_on = [&] { remote.driver->pause(false); };
+  }
   auto unmapping = std::async(std::launch::async, [&] {
     const CUresult bad = cuCtxSetCurrent(remote.context);
-    return bad != CUDA_SUCCESS ? bad : cuMemUnmap(range, piece);
+    return bad != CUDA_SUCCESS ? bad : cuMemUnmap(mapped.range, mapped.bytes);
   });
   CHECK(unmapping.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
-  gate.open();
+  CHECK(remote.driver->calls("cuMemUnmap") == 0);
+  go_on();
   CHECK(unmapping.get() == CUDA_SUCCESS);
-  CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(cuMemMap(mapped.range, mapped.bytes, 0, mapped.handle, 0) == CUDA_SUCCESS);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuMemUnmap") == 1);
+}
+
+TEST_CASE("mappings go together, with one question at most") {
+  RemoteContext remote;
+  Mapped mapped(4);
+  REQUIRE(cuMemsetD8Async(mapped.range, 1, Mapped::piece, nullptr) == CUDA_SUCCESS);
+  const std::uint64_t asked = trips();
+  CHECK(cuMemUnmap(mapped.range, mapped.bytes) == CUDA_SUCCESS);
+  CHECK(trips() == asked + 1);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuMemUnmap") == 4);
+}
+
+TEST_CASE("that there was no room for one call is not taken for another's answer") {
+  RemoteContext remote;
+  const CUmemAllocationProp prop = on_device();
+  Mapped mapped(4);  // with more that nobody has asked for, and that could be given back
+  CUdeviceptr range = 0;
+  REQUIRE(cuMemAddressReserve(&range, Mapped::piece, 0, 0, 0) == CUDA_SUCCESS);
+  remote.driver->script("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  REQUIRE(cuMemMap(range, Mapped::piece, 0, mapped.handle, 0) == CUDA_SUCCESS);
+  remote.hear_out();
+  CUmemGenericAllocationHandle handle = 0;
+  CHECK(cuMemCreate(&handle, 3 * Mapped::piece, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuMemCreate(&handle, 3 * Mapped::piece, &prop, 0) == CUDA_SUCCESS);
+}
+
+TEST_CASE("where there is little left, a mapping's own answer is waited for") {
+  RemoteContext remote(RemoteContext::default_config(), {100 * Mapped::piece, 100 * Mapped::piece});
+  const CUmemAllocationProp prop = on_device();
+  CUmemGenericAllocationHandle little = 0, much = 0;
+  CUdeviceptr range = 0;
+  REQUIRE(cuMemAddressReserve(&range, Mapped::piece, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&little, Mapped::piece, &prop, 0) == CUDA_SUCCESS);
+  const std::uint64_t asked = trips();
+  REQUIRE(cuMemMap(range, Mapped::piece, 0, little, 0) == CUDA_SUCCESS);
+  REQUIRE(trips() == asked);
+  REQUIRE(cuMemUnmap(range, Mapped::piece) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&much, 90 * Mapped::piece, &prop, 0) == CUDA_SUCCESS);
+  remote.driver->script("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, 1);
+  CHECK(cuMemMap(range, Mapped::piece, 0, little, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuMemMap(range, Mapped::piece, 0, little, 0) == CUDA_SUCCESS);
+}
+
+TEST_CASE("memory is held so many times and no more") {
+  RemoteContext remote;
+  Mapped mapped(1);
+  CUmemGenericAllocationHandle again = 0;
+  unsigned holds = 1;
+  while (holds < 1u << 20 && cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(mapped.range)) == CUDA_SUCCESS) ++holds;
+  CHECK(holds == 1u << 14);
+  CHECK(again == mapped.handle);
+  REQUIRE(cuMemUnmap(mapped.range, mapped.bytes) == CUDA_SUCCESS);
+  for (; holds > 0; --holds) REQUIRE(cuMemRelease(mapped.handle) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(mapped.handle) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(remote.driver->memory_bytes() <= limits::spares_max * Mapped::piece);
 }

@@ -303,6 +303,21 @@ TEST_CASE("quota: what is kept for reuse makes room for several who need some at
   }
 }
 
+TEST_CASE("quota: what is kept for reuse makes room at once, whatever is held back") {
+  Limited remote;
+  CUdeviceptr address = 0;
+  REQUIRE(cuMemAlloc_v2(&address, quota) == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(address) == CUDA_SUCCESS);
+  test::Gate gate;
+  REQUIRE(cuLaunchHostFunc(nullptr, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  const CUmemAllocationProp properties = on_device();
+  CUmemGenericAllocationHandle handle = 0;
+  SECTION("for memory at the same address") { CHECK(cuMemAlloc_v2(&address, quota / 2) == CUDA_SUCCESS); }
+  SECTION("for memory without one") { CHECK(cuMemCreate(&handle, quota, &properties, 0) == CUDA_SUCCESS); }
+  gate.open();
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("quota: all ways together") {
   Limited remote;
   CUdeviceptr plain = 0, ordered = 0, managed = 0, more = 0;

@@ -106,6 +106,39 @@ TEST_CASE("what the program wrote before the value is read by what waited for it
   CHECK(s.word(s.memory) == 42);
 }
 
+TEST_CASE("what is unmapped while a stream waits for the program can be mapped again at once") {
+  Streams s;
+  constexpr std::size_t piece = 2u << 20;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  const CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr range = 0;
+  REQUIRE(cuMemAddressReserve(&range, piece, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, piece, &prop, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemSetAccess(range, piece, &access, 1) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoDAsync_v2(s.memory, s.memory + 64, 4, s.stream) == CUDA_SUCCESS);
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, s.stream) == CUDA_SUCCESS);
+  REQUIRE(cuCtxWaitEvent(s.context, event) == CUDA_SUCCESS);
+  CHECK(cuMemUnmap(range, piece) == CUDA_SUCCESS);  // does not wait for what this thread is to write
+  CHECK(cuMemMap(range, piece, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(cuMemSetAccess(range, piece, &access, 1) == CUDA_SUCCESS);
+  CHECK(cuMemUnmap(range, piece) == CUDA_SUCCESS);
+  CHECK(cuMemAddressFree(range, piece) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  CHECK(cuMemAlloc_v2(&memory, piece) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(s.stream) == CUDA_ERROR_NOT_READY);
+  s.flag() = 1;
+  CHECK(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a copy behind a wait on the GPU's memory reads pinned memory when the stream gets there") {
   Streams s;
   auto* const source = static_cast<unsigned*>(s.pinned);

@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <future>
 #include <thread>
+#include <vector>
 
 #include "client/stats.h"
 #include "fixture.h"
@@ -106,6 +108,64 @@ TEST_CASE("waits end when the GPU is done, and other threads are served meanwhil
   remote.driver->pause(false);
   waiter.join();
   CHECK(waited);
+}
+
+TEST_CASE("what a destroyed stream was given is waited for") {
+  RemoteContext remote;
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  std::vector<std::future<CUresult>> waiting;
+  test::Paused paused;
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  const auto in_context = [&](auto call) {
+    return std::async(std::launch::async, [&remote, call] {
+      const CUresult bad = cuCtxSetCurrent(remote.context);
+      return bad != CUDA_SUCCESS ? bad : call();
+    });
+  };
+  waiting.push_back(in_context([stream] { return cuStreamSynchronize(stream); }));  // maybe from before its end, maybe not
+  REQUIRE(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+  waiting.push_back(in_context([] { return cuCtxSynchronize(); }));
+  CHECK(waiting[1].wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  CHECK(remote.driver->calls("cuStreamDestroy_v2") == 0);
+  // Nor is memory used again that its work may use.
+  REQUIRE(cuMemFree_v2(memory) == CUDA_SUCCESS);
+  std::size_t free = 0, total = 0;
+  for (int i = 0; i < 20; ++i) CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
+  CHECK(new_memory() != memory);
+  paused.end();
+  CHECK(waiting[1].get() == CUDA_SUCCESS);
+  const CUresult of_stream = waiting[0].get();
+  CHECK((of_stream == CUDA_SUCCESS || of_stream == CUDA_ERROR_INVALID_HANDLE));
+  for (int i = 0; i < 1000 && remote.driver->calls("cuStreamDestroy_v2") == 0; ++i) CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuStreamDestroy_v2") == 1);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("a context goes with streams that were destroyed before their work was done") {
+  RemoteContext remote;
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  const CUdeviceptr memory = new_memory();
+  const CUstream stream = new_stream();
+  remote.driver->pause(true);
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  remote.driver->pause(false);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a context is closed whatever an earlier call has to say") {
+  RemoteContext remote;
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  const CUdeviceptr memory = new_memory();
+  remote.driver->script("cuMemsetD8Async", CUDA_ERROR_INVALID_VALUE, 1);
+  REQUIRE(cuMemsetD8Async(memory, 1, 100, nullptr) == CUDA_SUCCESS);
+  remote.hear_out();
+  CHECK(cuCtxDestroy_v2(context) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(remote.driver->calls("cuCtxDestroy_v2") == 1);
 }
 
 TEST_CASE("events: an unrecorded one is complete, times need two records, destroyed ones are unknown") {

@@ -131,7 +131,7 @@ class Landing : public std::enable_shared_from_this<Landing> {
     StreamState& stream = *session_.stream(stream_, call_.context);
     session_.transfers().pin(session_.driver(), *stream.context);
     held_ = session_.order().hold(stream);
-    if (complete_) session_.order().hold_context(*stream.context, held_, [] {});
+    if (complete_) session_.order().hold_behind_copy(*stream.context, held_);
     missing_ = chunks_of(bytes_);
     session_.transfers().receive(transfer, bytes_,
                                  [self = shared_from_this()](Chunk chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
@@ -228,10 +228,8 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   Side target;
   const std::span<std::byte> bulk = call.bulk();
   const bool staged = session.staging().in().contains(bulk.data());
-  const std::uint64_t part = in.getSource().isPart() ? in.getSource().getPart() : 0;
   const auto refuse = [&](CUresult result) {
-    if (staged) session.staging().in().give(bulk);
-    session.client().release_part(part);
+    session.give_up(call);
     return result;
   };
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
@@ -252,7 +250,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   } else if (shape.height != 1 && (source.isPull() || source.isLanes())) {
     return refuse(CUDA_ERROR_INVALID_VALUE);
   } else if (source.isLanes()) {
-    if (shape.width == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (shape.width == 0) return refuse(CUDA_ERROR_INVALID_VALUE);
     std::make_shared<Landing>(session, call.id(), in.getStream(), shape.width, target, in.getComplete())->start(source.getLanes());
     return Outcome::later();
   } else if (source.isBlock()) {
@@ -263,6 +261,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     if (result != CUDA_SUCCESS) return result;
     session.submitted(*stream);
   } else {
+    const std::uint64_t part = source.isPart() ? source.getPart() : 0;
     const ClientRequests::Wanted wanted{.address = source.isPull() ? source.getPull() : 0,
                                         .part = part,
                                         .bytes = extent_of_rows(shape.width, 1, shape.height, shape.width)};

@@ -31,6 +31,15 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
   return result;
 }
 
+// `answered` is tried until it has given the answer.
+Outcome answer_later(Session& session, std::function<bool()> answered) {
+  constexpr std::uint64_t about_itself = 512;
+  auto charge = HostCharge::take(session.host_budget(), about_itself);
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  session.retry([answered = std::move(answered), charge = std::make_shared<HostCharge>(std::move(*charge))] { return answered(); });
+  return Outcome::later();
+}
+
 // Whether there is far more than such a piece, for the session and on the device, which must be that of the call's context.
 bool is_plenty(Session& session, Call& call, std::uint64_t bytes, int device) {
   constexpr std::uint64_t times = 64;
@@ -71,10 +80,6 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
   });
 }
 
-Outcome releaseMemory(Session& session, Call&, wire::ReleaseMemory::Reader in) {
-  return session.memory().unmap(in.getAddress(), in.getBytes());
-}
-
 // What the session may have is all there is of the device, and what is left of that is free, as long as the device has it.
 Outcome cuMemGetInfo_v2(Session& session, Call& call, wire::CuMemGetInfoV2::Reader) {
   std::size_t free = 0, total = 0;
@@ -103,6 +108,18 @@ Outcome mapMemory(Session& session, Call& call, wire::MapMemory::Reader in) {
 
 Outcome unmapMemory(Session& session, Call&, wire::UnmapMemory::Reader in) {
   return session.memory().unmap(in.getAddress(), in.getBytes());
+}
+
+Outcome finishCopies(Session& session, Call& call, wire::FinishCopies::Reader) {
+  if (!call.id().wants_reply) throw ProtocolError("the end of copies that nobody waits for");
+  if (const auto later = session.held_calls().behind_copies(call)) return *later;
+  Overtaking::Events copies = Overtaking::forbidden_in(session.contexts().all());
+  if (!Overtaking::forbidden(copies)) return CUDA_SUCCESS;
+  return answer_later(session, [&session, id = call.id(), copies]() mutable {
+    if (Overtaking::forbidden(copies)) return false;
+    session.finish(id, CUDA_SUCCESS);
+    return true;
+  });
 }
 
 Outcome retainAllocation(Session& session, Call& call, wire::RetainAllocation::Reader in) {
@@ -167,7 +184,7 @@ Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
   } else if (StreamState* const stream = session.stream(in.getStream(), call.id().context)) {
     session.when_passed(*stream, passed);
   } else {
-    passed(CUDA_SUCCESS);  // the stream is gone, and whatever it had with it
+    session.when_all_passed(passed);  // another thread has destroyed the stream, and its work may be under way
   }
   return CUDA_SUCCESS;
 }
@@ -223,22 +240,6 @@ bool has_room(Session& session, std::uint64_t bytes) {
   return waiting == 0 || (waiting < session.options().output_bytes_max && bytes <= session.options().output_bytes_max - waiting);
 }
 
-// The thread that asks waits, so that its answer may be of a later moment.
-Outcome read_later(Session& session, Call& call, std::uint64_t address, std::uint64_t bytes) {
-  constexpr std::uint64_t about_itself = 512;
-  auto charge = HostCharge::take(session.host_budget(), about_itself);
-  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
-  session.retry([&session, id = call.id(), address, bytes, charge = std::make_shared<HostCharge>(std::move(*charge))] {
-    if (!has_room(session, bytes)) return false;
-    const std::span<const std::byte> memory = session.host_blocks().find(address, bytes);
-    const bool there = memory.size() == bytes;
-    if (there) send_block(session, id, memory);
-    session.finish(id, there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
-    return true;
-  });
-  return Outcome::later();
-}
-
 }  // namespace
 
 Outcome readHostBlock(Session& session, Call& call, wire::ReadHostBlock::Reader in) {
@@ -247,9 +248,19 @@ Outcome readHostBlock(Session& session, Call& call, wire::ReadHostBlock::Reader 
   if (bytes > limits::host_read_bytes_max) return CUDA_ERROR_INVALID_VALUE;
   const std::span<const std::byte> memory = session.host_blocks().find(in.getAddress(), bytes);
   if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
-  if (!has_room(session, bytes)) return read_later(session, call, in.getAddress(), bytes);
-  send_block(session, call.id(), memory);
-  return CUDA_SUCCESS;
+  if (has_room(session, bytes)) {
+    send_block(session, call.id(), memory);
+    return CUDA_SUCCESS;
+  }
+  // The thread that asks waits, so that its answer may be of a later moment.
+  return answer_later(session, [&session, id = call.id(), address = in.getAddress(), bytes] {
+    if (!has_room(session, bytes)) return false;
+    const std::span<const std::byte> now = session.host_blocks().find(address, bytes);
+    const bool there = now.size() == bytes;
+    if (there) send_block(session, id, now);
+    session.finish(id, there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return true;
+  });
 }
 
 }  // namespace fargpu::server::hand

@@ -11,9 +11,7 @@ namespace fargpu::server::hand {
 Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Reader in) {
   CUstream stream{};
   if (in.getHStream() == 1 || !session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
-  // Completions on it are given up first: their events stay valid, but nobody asks the stream any more.
-  session.forget(HandleKind::stream, in.getHStream());
-  return session.driver().cuStreamDestroy_v2(stream);
+  return session.destroy_stream(in.getHStream());
 }
 
 namespace {
@@ -26,7 +24,7 @@ void put_before_all(Session& session, StreamState& stream) {
     StreamState* const target = session.stream(handle, context);
     if (target && session.make_current(*target->context)) session.overtaking().forbid(*target);
   });
-  session.order().hold_context(*stream.context, item, [] {});
+  session.order().hold_behind_copy(*stream.context, item);
 }
 
 }  // namespace
