@@ -70,6 +70,18 @@ CUresult cuThreadExchangeStreamCaptureMode(Thread& thread, CUstreamCaptureMode* 
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// What the stream was given before is no part of the capture: the worker has made it first, if it could.
+CUresult begin(Thread& thread, Stream& stream, CUstreamCaptureMode mode, CUresult answer) {
+  if (answer == CUDA_SUCCESS) thread.session().captures().begin(thread, stream, mode);
+  if (answer == CUDA_ERROR_NOT_SUPPORTED && thread.session().stream_waits().any_here())
+    return refuse_use("beginning a capture behind work that is behind a wait for a value in memory of the host");
+  return answer;
+}
+
+}  // namespace
+
 CUresult cuStreamBeginCapture_v2(Thread& thread, CUstream stream, CUstreamCaptureMode mode) {
   if (!mode_valid(mode)) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
@@ -81,9 +93,7 @@ CUresult cuStreamBeginCapture_v2(Thread& thread, CUstream stream, CUstreamCaptur
   auto in = call.in();
   in.setHStream(use.wire());
   in.setMode(mode);
-  const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) captures.begin(thread, *use, mode);
-  return result;
+  return begin(thread, *use, mode, call.wait());
 }
 
 CUresult cuStreamBeginCapture(Thread& thread, CUstream stream) {
@@ -113,9 +123,7 @@ CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph gr
   }
   in.setNumDependencies(count);
   in.setMode(mode);
-  const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) captures.begin(thread, *use, mode);
-  return result;
+  return begin(thread, *use, mode, call.wait());
 }
 
 CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {

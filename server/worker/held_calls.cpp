@@ -134,6 +134,16 @@ std::optional<Outcome> HeldCalls::behind_streams(Call& call, const std::vector<S
   return std::nullopt;
 }
 
+std::optional<Outcome> HeldCalls::before_capture(Call& call, StreamState& stream) {
+  StreamOrder& order = session_.order();
+  if (order.any() && !order.running()) {
+    const auto items = order.before_capture(stream);
+    if (!items.empty()) return call.id().never_held ? Outcome(CUDA_ERROR_NOT_SUPPORTED) : park_behind(items, call, {&stream});
+  }
+  session_.overtaking().catch_up(stream);
+  return std::nullopt;
+}
+
 bool HeldCalls::waits_for_turn(const Service& service, Call& call) {
   StreamState* const target = session_.stream(service.stream_of(call), call.id().context);
   if (!target || session_.captures().capturing(*target)) return false;  // an error, or no work yet

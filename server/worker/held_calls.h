@@ -33,6 +33,8 @@ class HeldCalls {
   std::optional<Outcome> behind_context(Call& call, ContextState& context);
   /// Work on several streams: comes behind what is held back on any of them, and later work on all of them behind it.
   std::optional<Outcome> behind_streams(Call& call, const std::vector<StreamState*>& streams);
+  /// A stream is about to be captured: work that it was given before is no part of the capture, and would break it later.
+  std::optional<Outcome> before_capture(Call& call, StreamState& stream);
   /// Work on several streams that may not be given now.
   std::optional<Outcome> behind_turn(Call& call, const std::vector<StreamState*>& streams);
   /// Memory is about to be unmapped: copies into it that the program takes for done come first.

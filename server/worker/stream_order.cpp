@@ -20,6 +20,12 @@ std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::u
   return items;
 }
 
+std::vector<std::uint64_t> StreamOrder::before_capture(const StreamState& stream) const {
+  std::vector<std::uint64_t> items = before(stream, 0);
+  std::erase_if(items, [&](std::uint64_t item) { return items_.at(item).of_program; });
+  return items;
+}
+
 std::uint64_t StreamOrder::enqueue(const std::vector<std::uint64_t>& before, StreamState* stream,
                                    std::vector<std::uint64_t> recorded_events, Job job, std::uint64_t launched) {
   const std::uint64_t id = next_++;
@@ -124,6 +130,12 @@ std::uint64_t StreamOrder::hold(StreamState& stream) {
   item.stream = &stream;
   item.holders = 1;
   stream.last_item = id;
+  return id;
+}
+
+std::uint64_t StreamOrder::hold_for_program(StreamState& stream) {
+  const std::uint64_t id = hold(stream);
+  items_.at(id).of_program = true;
   return id;
 }
 

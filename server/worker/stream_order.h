@@ -30,6 +30,8 @@ class StreamOrder {
 
   /// The items that work on this stream (waiting for this event, if not 0) must wait for. Empty: it may go at once.
   std::vector<std::uint64_t> before(const StreamState& stream, std::uint64_t awaited_event) const;
+  /// Those of them after which the stream is given something that must not be captured with what comes now.
+  std::vector<std::uint64_t> before_capture(const StreamState& stream) const;
   /// Runs `job` when those items are done. `stream`: later work on it waits for this one; `recorded_events`: so does work that waits
   /// for one of those. `launched`: the executable graph that it launches, as this is now. Returns the new item.
   std::uint64_t enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job,
@@ -62,6 +64,8 @@ class StreamOrder {
 
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
   std::uint64_t hold(StreamState& stream);
+  /// The same while the program does something, which gives the stream nothing.
+  std::uint64_t hold_for_program(StreamState& stream);
   /// The same for work that is not given yet: what runs now, or, if nothing does, later work on `stream`, waits for it. `launched` as for
   /// enqueue().
   std::uint64_t postpone(StreamState& stream, std::uint64_t launched);
@@ -83,7 +87,8 @@ class StreamOrder {
     std::vector<std::uint64_t> events;
     std::uint64_t launched = 0;
     unsigned holders = 0;
-    bool copy = false;  // that the program takes for done
+    bool copy = false;        // that the program takes for done
+    bool of_program = false;  // gives no stream anything
   };
 
   void drain();

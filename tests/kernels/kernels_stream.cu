@@ -805,6 +805,27 @@ CASE(capture) {
   expect_same(host, {21, 7});
 }
 
+// What the stream was given before runs, whenever that is, and is no part of the graph.
+CASE(capture_behind_work) {
+  Kernels kernels;
+  Buffer<int> value(2);
+  value.clear();
+  Stream stream;
+  OK(cuLaunchHostFunc(
+      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 5));
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address() + sizeof(int), 7));
+  CUgraph captured;
+  OK(cuStreamEndCapture(stream, &captured));
+  Graph graph(captured);
+  HOLDS(count_nodes(graph) == 1);
+  OK(cuStreamSynchronize(stream));
+  HOLDS(value_at(value.address()) == 5);
+  HOLDS(value_at(value.address() + sizeof(int)) == 0);
+}
+
 CASE(capture_errors) {
   Kernels kernels;
   Buffer<int> value(1);

@@ -241,6 +241,30 @@ TEST_CASE("what is captured does not wait for what the stream still has to do") 
   CHECK(g.word(g.memory) == 0);
 }
 
+TEST_CASE("work that the stream was given before is no part of what is captured") {
+  Graphs g;
+  std::mutex gate;
+  gate.lock();
+  Function wait = [&] { const std::lock_guard pass(gate); };
+  REQUIRE(cuLaunchHostFunc(g.stream, call, &wait) == CUDA_SUCCESS);
+  CHECK(cuMemsetD32Async(g.memory, 6, 1, g.stream) == CUDA_SUCCESS);
+  std::jthread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gate.unlock();
+  });
+  REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(cuMemsetD32Async(g.memory + 4, 7, 1, g.stream) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &graph) == CUDA_SUCCESS);
+  std::size_t n = 0;
+  CHECK(cuGraphGetNodes(graph, nullptr, &n) == CUDA_SUCCESS);
+  CHECK(n == 1);
+  REQUIRE(cuStreamSynchronize(g.stream) == CUDA_SUCCESS);
+  CHECK(g.word(g.memory) == 6);
+  CHECK(g.word(g.memory + 4) == 0);
+}
+
 TEST_CASE("pinned memory that a graph writes is newest for later copies") {
   Graphs g;
   unsigned* pinned = nullptr;

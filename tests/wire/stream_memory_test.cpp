@@ -272,6 +272,21 @@ TEST_CASE("where the driver offers the first version, it does what the second do
   CHECK(s.flag() == 6);
 }
 
+TEST_CASE("a capture does not begin behind work that waits for a value that the same thread writes later") {
+  Streams s;
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32Async(s.memory, 6, 1, s.stream) == CUDA_SUCCESS);  // which would be captured otherwise
+  CHECK(cuStreamBeginCapture_v2(s.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuStreamEndCapture(s.stream, &graph) == CUDA_ERROR_ILLEGAL_STATE);
+  REQUIRE(cuStreamBeginCapture_v2(s.other, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(s.other, &graph) == CUDA_SUCCESS);
+  s.flag() = 1;
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(s.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(s.stream, &graph) == CUDA_SUCCESS);
+}
+
 TEST_CASE("captured memory operations become nodes; those on memory of the host cannot") {
   Streams s;
   REQUIRE(cuStreamBeginCapture_v2(s.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);

@@ -181,16 +181,43 @@ TEST_CASE("turns: what a capture takes up needs none; its graph does") {
   CHECK(shared.remote.driver->calls("cuGraphLaunch") == 1);
 }
 
+TEST_CASE("turns: a capture begins behind what its stream must wait for") {
+  Shared shared;
+  shared.turns.tell(closed);
+  shared.arrived();
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  const unsigned value = 5;
+  SECTION("a copy on the legacy stream") { REQUIRE(cuMemcpyHtoD_v2(shared.memory, &value, 4) == CUDA_SUCCESS); }
+  SECTION("a launch on the legacy stream") { REQUIRE(shared.launch(nullptr, 0, 5) == CUDA_SUCCESS); }
+  SECTION("a launch on the stream") { REQUIRE(shared.launch(stream, 0, 5) == CUDA_SUCCESS); }
+  CHECK(shared.turns.heard({.wants = true}));
+  std::jthread opener([&] {
+    std::this_thread::sleep_for(50ms);
+    CHECK(shared.remote.driver->calls("cuStreamBeginCapture_v2") == 0);
+    shared.turns.tell(always);
+  });
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  REQUIRE(shared.launch(stream, 1, 6) == CUDA_SUCCESS);
+  REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  std::size_t nodes = 0;
+  REQUIRE(cuGraphGetNodes(graph, nullptr, &nodes) == CUDA_SUCCESS);
+  CHECK(nodes == 1);
+  CHECK(shared.word(0) == 5);
+  CHECK(shared.word(1) == 0);
+}
+
 TEST_CASE("turns: a stream that is destroyed takes its waiting work along, done") {
   Shared shared;
   shared.turns.tell(closed);
   shared.arrived();
   REQUIRE(shared.launch(shared.a, 0, 9) == CUDA_SUCCESS);
   REQUIRE(cuStreamDestroy_v2(shared.a) == CUDA_SUCCESS);
-  std::thread([&] {
+  const std::jthread opener([&] {
     CHECK(shared.turns.heard({.wants = true}));
     shared.turns.tell(always);
-  }).detach();
+  });
   REQUIRE(cuCtxSetCurrent(shared.remote.context) == CUDA_SUCCESS);
   CHECK(shared.word(0) == 9);
 }

@@ -126,7 +126,7 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
       return session.driver().cuLaunchHostFunc(stream->cuda, node.params().host.fn, node.params().host.userData);
     });
   }
-  const std::uint64_t held = session.order().hold(*stream);
+  const std::uint64_t held = session.order().hold_for_program(*stream);
   session.completions().after(
       *stream, Completions::Kind::signal,
       [&session, held, number = in.getCallback(), always = in.getAlways(), watched = in.getWatched()](CUresult result) {
@@ -222,18 +222,20 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
 
 // --- capture -----------------------------------------------------------------------------------------------------------------------
 
-Outcome cuStreamBeginCapture_v2(Session& session, Call&, wire::CuStreamBeginCaptureV2::Reader in) {
-  CUstream stream{};
-  if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
-  const CUresult result = session.driver().cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+Outcome cuStreamBeginCapture_v2(Session& session, Call& call, wire::CuStreamBeginCaptureV2::Reader in) {
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!stream) return session.invalid(HandleKind::stream);
+  if (const auto later = session.held_calls().before_capture(call, *stream)) return *later;
+  const CUresult result = session.driver().cuStreamBeginCapture_v2(stream->cuda, CU_STREAM_CAPTURE_MODE_RELAXED);
   if (result == CUDA_SUCCESS) session.captures().begun();
   return result;
 }
 
-Outcome cuStreamBeginCaptureToGraph(Session& session, Call&, wire::CuStreamBeginCaptureToGraph::Reader in) {
-  CUstream stream{};
+Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStreamBeginCaptureToGraph::Reader in) {
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
   CUgraph graph{};
-  if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
+  if (!stream) return session.invalid(HandleKind::stream);
+  if (const auto later = session.held_calls().before_capture(call, *stream)) return *later;
   if (!session.resolve(HandleKind::graph, in.getHGraph(), graph)) return session.invalid(HandleKind::graph);
   const auto dependency_list = in.getDependencies();
   std::vector<CUgraphNode> dependencies(session.list_size(dependency_list.size()));
@@ -243,9 +245,9 @@ Outcome cuStreamBeginCaptureToGraph(Session& session, Call&, wire::CuStreamBegin
   std::vector<CUgraphEdgeData> edges(session.list_size(edge_list.size()));
   if (in.getHasDependencyData() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
-  const CUresult result =
-      session.driver().cuStreamBeginCaptureToGraph(stream, graph, dependencies.data(), in.getHasDependencyData() ? edges.data() : nullptr,
-                                                   dependencies.size(), CU_STREAM_CAPTURE_MODE_RELAXED);
+  const CUresult result = session.driver().cuStreamBeginCaptureToGraph(stream->cuda, graph, dependencies.data(),
+                                                                       in.getHasDependencyData() ? edges.data() : nullptr,
+                                                                       dependencies.size(), CU_STREAM_CAPTURE_MODE_RELAXED);
   if (result == CUDA_SUCCESS) session.captures().begun();
   return result;
 }
