@@ -178,6 +178,11 @@ CUresult Captures::status(const Stream& stream, CUstreamCaptureStatus& status, s
   return disturbed_by(stream).empty() ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
+void Captures::invalidate(const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  if (Capture* const capture = of(stream)) capture->invalidated = true;
+}
+
 void Captures::forget(Stream& stream) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);

@@ -61,6 +61,9 @@ class Captures {
   /// Status and id for cuStreamIsCapturing and cuStreamGetCaptureInfo.
   CUresult status(const Stream& stream, CUstreamCaptureStatus& status, std::uint64_t& id);
 
+  /// The stream's capture, if it takes part in one, can come to nothing any more.
+  void invalidate(const Stream& stream);
+
   void forget(Stream& stream);
 
  private:

@@ -187,16 +187,24 @@ CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsig
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   // Waiting for what is known to be done, or was never begun, is no wait.
   if (!session.captures().any() && waited->complete() && waited->capture == 0) return CUDA_SUCCESS;
+  const bool captured = use->capture.load();
   if (!node) {
     if (const CUresult bad = session.captures().wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
   }
+  const bool joins = !captured && use->capture.load();
   RemoteCall<wire::CuStreamWaitEvent> call(thread, Opcode::cuStreamWaitEvent, ContextNeed::none);
   call.in_context(use->context);
   auto in = call.in();
   in.setHStream(use.wire());
   in.setHEvent(handle_of(event).value());
   in.setFlags(flags);
-  return waited->shared() ? call.wait(use) : call.post(use);
+  if (!joins) return waited->shared() ? call.wait(use) : call.post(use);
+  // What the stream was given before is no part of the capture: the worker has made it first, if it could.
+  const CUresult joined = call.wait(use);
+  if (joined != CUDA_SUCCESS) session.captures().invalidate(*use);
+  if (joined == CUDA_ERROR_NOT_SUPPORTED && session.stream_waits().any_here())
+    return refuse_use("joining a capture behind a wait for a value in memory of the host");
+  return joined;
 }
 
 namespace {

@@ -64,8 +64,14 @@ bool HeldCalls::holds(const Service& service, Call& call) {
   StreamState* const target = session_.stream(service.stream_of(call), call.id().context);
   if (!target || session_.captures().capturing(*target)) return false;  // what is captured comes behind nothing
   const std::uint64_t event = service.event_of ? service.event_of(call) : 0;
-  const auto before = order.before(*target, service.records_event ? 0 : event);
+  auto before = order.before(*target, event);  // a record comes behind those of the same event: the last one counts
+  // Launches of one executable graph come one after the other, on whatever streams.
+  if (const std::uint64_t exec = launched(call); exec != 0 && order.launch_of(exec) != 0) before.push_back(order.launch_of(exec));
   if (before.empty()) return false;
+  if (call.id().never_held && call.id().wants_reply && is(call, Opcode::cuStreamWaitEvent)) {
+    session_.finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);
+    return true;
+  }
   park(call, before, *target, service.records_event ? event : 0);
   return true;
 }
@@ -95,7 +101,7 @@ Outcome HeldCalls::park_behind(const std::vector<std::uint64_t>& items, Call& ca
   auto parked = copy_frame(session_.host_budget(), call);
   if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t item = session_.order().enqueue(items, nullptr, {}, [this, parked] { execute(session_, *parked); });
-  for (StreamState* stream : streams) session_.order().enqueue({item}, stream, {}, [] {});
+  for (StreamState* stream : streams) session_.order().enqueue({item, stream->last_item}, stream, {}, [] {});
   return Outcome::later();
 }
 

@@ -85,6 +85,12 @@ int value_at(CUdeviceptr address) {
   return value;
 }
 
+/// What comes later on the stream comes a little later.
+void nap(CUstream stream) {
+  OK(cuLaunchHostFunc(
+      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+}
+
 /// A kernel node's parameters, with the arguments they point to.
 template <class... Arguments>
 class KernelCall {
@@ -811,8 +817,7 @@ CASE(capture_behind_work) {
   Buffer<int> value(2);
   value.clear();
   Stream stream;
-  OK(cuLaunchHostFunc(
-      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+  nap(stream);
   OK(kernels.try_launch("set", {}, {1}, 0, stream, value.address(), 5));
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
@@ -824,6 +829,75 @@ CASE(capture_behind_work) {
   OK(cuStreamSynchronize(stream));
   HOLDS(value_at(value.address()) == 5);
   HOLDS(value_at(value.address() + sizeof(int)) == 0);
+}
+
+// What a stream was given before it joins a capture is no part of that.
+CASE(capture_joined_by_a_busy_stream) {
+  Kernels kernels;
+  Buffer<int> value(2);
+  value.clear();
+  Stream stream(CU_STREAM_NON_BLOCKING), side(CU_STREAM_NON_BLOCKING);
+  Event fork(CU_EVENT_DISABLE_TIMING), join(CU_EVENT_DISABLE_TIMING);
+  nap(side);
+  OK(kernels.try_launch("add", {}, {1}, 0, side, value.address(), 5));
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuEventRecord(fork, stream));
+  OK(cuStreamWaitEvent(side, fork, 0));
+  OK(kernels.try_launch("add", {}, {1}, 0, side, value.address() + sizeof(int), 7));
+  OK(cuEventRecord(join, side));
+  OK(cuStreamWaitEvent(stream, join, 0));
+  CUgraph captured;
+  OK(cuStreamEndCapture(stream, &captured));
+  Graph graph(captured);
+  HOLDS(count_nodes(graph) == 1);
+  OK(cuStreamSynchronize(side));
+  HOLDS(value_at(value.address()) == 5);
+  HOLDS(value_at(value.address() + sizeof(int)) == 0);
+  graph.launch(stream);
+  OK(cuStreamSynchronize(stream));
+  HOLDS(value_at(value.address()) == 5);
+  HOLDS(value_at(value.address() + sizeof(int)) == 7);
+}
+
+// An event stands for its last record, whichever stream gets there first.
+CASE(event_recorded_again_elsewhere) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  value.clear();
+  Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING), third(CU_STREAM_NON_BLOCKING);
+  Event event(CU_EVENT_DISABLE_TIMING);
+  nap(first);
+  OK(cuEventRecord(event, first));
+  OK(kernels.try_launch("wait_microseconds", {}, {1}, 0, second, 100000ll));
+  OK(kernels.try_launch("set", {}, {1}, 0, second, value.address(), 8));
+  OK(cuEventRecord(event, second));
+  int seen = 0;
+  OK(cuStreamWaitEvent(third, event, 0));
+  OK(cuMemcpyDtoHAsync(&seen, value.address(), sizeof seen, third));
+  OK(cuStreamSynchronize(third));
+  HOLDS(seen == 8);
+  OK(cuEventSynchronize(event));
+}
+
+// Launches of one executable graph come one after the other, on whatever streams.
+CASE(graph_launches_in_order) {
+  Kernels kernels;
+  Buffer<int> value(2);
+  value.clear();
+  Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING);
+  OK(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(kernels.try_launch("add", {}, {1}, 0, first, value.address(), 1));
+  CUgraph captured;
+  OK(cuStreamEndCapture(first, &captured));
+  Graph graph(captured);
+  OK(cuGraphUpload(graph.executable(), first));
+  nap(first);
+  OK(cuGraphLaunch(graph.executable(), first));
+  OK(cuGraphLaunch(graph.executable(), second));
+  OK(kernels.try_launch("copy_value", {}, {1}, 0, second, value.address(), value.address() + sizeof(int)));
+  OK(cuStreamSynchronize(second));
+  HOLDS(value_at(value.address() + sizeof(int)) == 2);
+  OK(cuStreamSynchronize(first));
 }
 
 CASE(capture_errors) {

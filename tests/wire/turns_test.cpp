@@ -208,6 +208,28 @@ TEST_CASE("turns: a capture begins behind what its stream must wait for") {
   CHECK(shared.word(1) == 0);
 }
 
+TEST_CASE("turns: a stream joins a capture behind what it was given before") {
+  Shared shared;
+  shared.turns.tell(closed);
+  shared.arrived();
+  CUevent fork = nullptr;
+  REQUIRE(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  const std::size_t launched = shared.launches(), waits = shared.remote.driver->calls("cuStreamWaitEvent");
+  REQUIRE(shared.launch(shared.b, 0, 5) == CUDA_SUCCESS);
+  CHECK(shared.turns.heard({.wants = true}));
+  std::jthread opener([&] {
+    std::this_thread::sleep_for(50ms);
+    shared.turns.tell(always);
+  });
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamBeginCapture_v2(shared.a, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(fork, shared.a) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(shared.b, fork, 0) == CUDA_SUCCESS);
+  CHECK(shared.launches() == launched + 1);
+  CHECK(shared.remote.driver->calls("cuStreamWaitEvent") > waits);
+  CHECK(cuStreamEndCapture(shared.a, &graph) == CUDA_SUCCESS);
+}
+
 TEST_CASE("turns: a stream that is destroyed takes its waiting work along, done") {
   Shared shared;
   shared.turns.tell(closed);
