@@ -57,7 +57,7 @@ class Smoke(OnSoftgpu):
             self.assertEqual(result.detail["first 8 values"], "equal")
             self.assertEqual(len(result.rounds), 4 if result.unit in ("ratio", "RTTs") else 1)
         self.assertEqual([found[on].unit for on in delayed], ["RTTs"] * 4)
-        self.assertTrue(0.5 < found["tcp+1"].value < 50, found["tcp+1"])
+        # A busy machine's steps differ by milliseconds, which shorter ones would take for round trips.
         self.assertTrue(0.5 < found["tcp+30"].value < 5, found["tcp+30"])
         self.assertEqual([found[on].mark for on in ("tcp+5", "tcp+30")], ["reported"] * 2)  # which have no goals
 
