@@ -57,6 +57,8 @@ class Smoke(OnSoftgpu):
             self.assertEqual(result.detail["first 8 values"], "equal")
             self.assertEqual(len(result.rounds), 4 if result.unit in ("ratio", "RTTs") else 1)
         self.assertEqual([found[on].unit for on in delayed], ["RTTs"] * 4)
+        for rtt in (0.1, 1, 5, 30):  # the one round trip of a step, whatever else the machine has to do
+            self.assertGreaterEqual(found[f"tcp+{rtt}"].detail["T"], rtt / 1000)
         # A busy machine's steps differ by milliseconds, which shorter ones would take for round trips.
         self.assertTrue(0.5 < found["tcp+30"].value < 5, found["tcp+30"])
         self.assertEqual([found[on].mark for on in ("tcp+5", "tcp+30")], ["reported"] * 2)  # which have no goals

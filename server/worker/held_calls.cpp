@@ -68,6 +68,7 @@ bool HeldCalls::holds(const Service& service, Call& call) {
   // Launches of one executable graph come one after the other, on whatever streams.
   if (const std::uint64_t exec = launched(call); exec != 0 && order.launch_of(exec) != 0) before.push_back(order.launch_of(exec));
   if (before.empty()) return false;
+  // What joins a capture is waited for: it cannot come behind what waits for the same thread.
   if (call.id().never_held && call.id().wants_reply && is(call, Opcode::cuStreamWaitEvent)) {
     session_.finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);
     return true;

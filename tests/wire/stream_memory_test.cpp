@@ -287,6 +287,20 @@ TEST_CASE("a capture does not begin behind work that waits for a value that the 
   CHECK(cuStreamEndCapture(s.stream, &graph) == CUDA_SUCCESS);
 }
 
+TEST_CASE("nor does a stream join one") {
+  Streams s;
+  CUevent fork = nullptr;
+  CUgraph graph = nullptr;
+  REQUIRE(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue32_v2(s.stream, s.host(), 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(s.other, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(fork, s.other) == CUDA_SUCCESS);
+  CHECK(cuStreamWaitEvent(s.stream, fork, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuStreamEndCapture(s.other, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  s.flag() = 1;
+  REQUIRE(cuStreamSynchronize(s.stream) == CUDA_SUCCESS);
+}
+
 TEST_CASE("captured memory operations become nodes; those on memory of the host cannot") {
   Streams s;
   REQUIRE(cuStreamBeginCapture_v2(s.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
