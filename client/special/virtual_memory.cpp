@@ -81,8 +81,17 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   return CUDA_SUCCESS;
 }
 
-// Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's to see to. A copy
-// that the program has been told is done may be on its way yet: that one comes first.
+namespace {
+
+// A copy that the program has been told is done may be on its way yet: it comes before what takes its memory away.
+CUresult finish_copies(Thread& thread) {
+  RemoteCall<wire::FinishCopies> copies(thread, Opcode::finishCopies, ContextNeed::optional);
+  return thread.session().idle() ? copies.refusal() : copies.wait();
+}
+
+}  // namespace
+
+// Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's to see to.
 CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
   Session& session = thread.session();
   if (size == 0 || !session.reserved(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -91,8 +100,7 @@ CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
     return region && (region->base < ptr || region->base + region->bytes > ptr + size);
   };
   if (reaches_out(ptr) || reaches_out(ptr + size - 1)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::FinishCopies> copies(thread, Opcode::finishCopies, ContextNeed::optional);
-  if (const CUresult bad = session.idle() ? copies.refusal() : copies.wait(); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = finish_copies(thread); bad != CUDA_SUCCESS) return bad;
   for (const Region& region : session.map().extract_within(ptr, size)) session.device_memory().unmap(thread, region);
   return CUDA_SUCCESS;
 }
@@ -114,6 +122,9 @@ CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const
   if (!desc || count == 0 || count > limits::devices_max) return CUDA_ERROR_INVALID_VALUE;
   Session& session = thread.session();
   if (!session.map().covered(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  const auto writable = [](const CUmemAccessDesc& d) { return d.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE; };
+  if (!std::all_of(desc, desc + count, writable))
+    if (const CUresult bad = finish_copies(thread); bad != CUDA_SUCCESS) return bad;
   RemoteCall<wire::CuMemSetAccess> call(thread, Opcode::cuMemSetAccess, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();

@@ -94,7 +94,7 @@ class Call:
     server: str = "generated"  # generated, hand or none (travels under another opcode)
     aside: bool = False
     travels_as: str = ""  # symbol of the call in whose shape this one travels
-    after_held_wanted: bool = False
+    after_held_said: bool | None = None
     waits_for: str = ""  # event whose held record holds this call too
     records: str = ""  # event that this call records
     turn: bool = False  # it gives the GPU work, for which the session needs its turn
@@ -148,8 +148,8 @@ class Call:
 
     @property
     def after_held(self) -> bool:
-        """It must not overtake work that the worker still holds back: it destroys what that work may need."""
-        return self.after_held_wanted or any(a.destroys for a in self.arguments)
+        """It must not overtake work that the worker still holds back: it destroys what that work may need, if nothing else is said."""
+        return any(a.destroys for a in self.arguments) if self.after_held_said is None else self.after_held_said
 
 
 @dataclass
@@ -426,7 +426,7 @@ class Loader:
                     why=entry.get("why", ""), context=entry.get("context", "current"), stream=entry.get("stream", ""),
                     client=entry.get("client", "generated"), server=entry.get("server", "generated"),
                     aside=entry.get("aside", False), travels_as=entry.get("as", ""),
-                    after_held_wanted=entry.get("after_held", False), waits_for=entry.get("waits_for", ""),
+                    after_held_said=entry.get("after_held"), waits_for=entry.get("waits_for", ""),
                     records=entry.get("records", ""), turn=entry.get("turn", False),
                     room=entry.get("room", False), forgotten_by=entry.get("forgotten_by", []))
         self.add(file, call)

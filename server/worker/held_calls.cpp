@@ -57,7 +57,9 @@ bool HeldCalls::holds(const Service& service, Call& call) {
   StreamOrder& order = session_.order();
   if (!order.any()) return false;
   if (service.after_held) {
-    park_behind_all(call);
+    // Something is destroyed. A client that cannot wait is told at once, as the driver would, which needs what it destroys no longer than
+    // until work has been submitted.
+    park_behind_all(call, call.id().never_held);
     return true;
   }
   if (!service.stream_of) return false;
@@ -88,12 +90,10 @@ void HeldCalls::park(Call& call, const std::vector<std::uint64_t>& before, Strea
   if (taken_for_done(call)) session_.order().hold_behind_copy(*stream.context, item);
 }
 
-// Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it destroys no longer
-// than until work has been submitted.
-void HeldCalls::park_behind_all(Call& call) {
+void HeldCalls::park_behind_all(Call& call, bool answer_now) {
   auto parked = copy_frame(session_.host_budget(), call);
   if (!parked) return session_.finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
-  const bool answered = call.id().wants_reply && call.id().never_held;
+  const bool answered = call.id().wants_reply && answer_now;
   if (answered) session_.finish(call.id(), CUDA_SUCCESS);
   session_.order().after_all([this, parked, answered] { execute(session_, *parked, answered); });
 }
@@ -127,6 +127,20 @@ std::optional<Outcome> HeldCalls::behind_copies(Call& call) {
   const std::vector<std::uint64_t> items = order.copies();
   if (items.empty()) return std::nullopt;
   return park_behind(items, call);
+}
+
+std::optional<Outcome> HeldCalls::sets_limit(Call& call, const LimitId& limit, bool lowers) {
+  const auto lowered = lowered_later_.find(limit);
+  if (session_.order().running()) {  // the launches are made
+    if (lowered == lowered_later_.end() || lowered->second != call.id().sequence) return CUDA_SUCCESS;
+    lowered_later_.erase(lowered);
+    return std::nullopt;
+  }
+  if (lowered != lowered_later_.end()) lowered_later_.erase(lowered);
+  if (!lowers) return std::nullopt;
+  lowered_later_[limit] = call.id().sequence;
+  park_behind_all(call, true);
+  return Outcome::later();
 }
 
 std::optional<Outcome> HeldCalls::behind_streams(Call& call, const std::vector<StreamState*>& streams) {

@@ -4,7 +4,9 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "call.h"
@@ -12,6 +14,9 @@
 #include "streams.h"
 
 namespace fargpu::server {
+
+/// A limit of a function's launches: its handle, the device or -1, the attribute.
+using LimitId = std::tuple<std::uint64_t, std::int32_t, std::int32_t>;
 
 /// Calls wait in the session's StreamOrder and Turns; what they keep is taken from its HostBudget. Used by the executor only.
 class HeldCalls {
@@ -39,14 +44,18 @@ class HeldCalls {
   std::optional<Outcome> behind_turn(Call& call, const std::vector<StreamState*>& streams);
   /// Memory is about to be unmapped: copies into it that the program takes for done come first.
   std::optional<Outcome> behind_copies(Call& call);
+  /// A limit is about to be set. Launches that are held back may need more than a lower one: it is answered, and set behind them, unless
+  /// it has been set again by then.
+  std::optional<Outcome> sets_limit(Call& call, const LimitId& limit, bool lowers);
 
  private:
   void park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream, std::uint64_t recorded_event);
-  void park_behind_all(Call& call);
+  void park_behind_all(Call& call, bool answer_now);
   /// `streams`: later work on them comes behind it.
   Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams = {});
 
   Session& session_;
+  std::map<LimitId, std::uint32_t> lowered_later_;  // by the last call that sets them
 };
 
 }  // namespace fargpu::server

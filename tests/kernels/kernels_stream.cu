@@ -831,6 +831,29 @@ CASE(capture_behind_work) {
   HOLDS(value_at(value.address() + sizeof(int)) == 0);
 }
 
+// Programs ask for the shared memory of each launch right before it, also of launches that must wait.
+CASE(shared_size_set_for_each_launch) {
+  Kernels kernels;
+  Buffer<int> value(1);
+  value.clear();
+  Stream stream;
+  const CUfunction add = kernels.get("add");
+  const auto ask_for = [&](unsigned bytes) {
+    return cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(bytes));
+  };
+  nap(stream);
+  for (unsigned bytes : {50'000u, 90'000u, 60'000u, 1'000u, 70'000u, 2'000u}) {
+    OK(ask_for(bytes));
+    OK(kernels.try_launch("add", {}, {1}, bytes, stream, value.address(), 1));
+  }
+  int bytes;
+  OK(cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, add));
+  HOLDS(bytes == 2'000);
+  OK(cuStreamSynchronize(stream));
+  HOLDS(value_at(value.address()) == 6);
+  GIVES(CUDA_ERROR_INVALID_VALUE, kernels.try_launch("add", {}, {1}, 60'000, stream, value.address(), 1));
+}
+
 // What a stream was given before it joins a capture is no part of that.
 CASE(capture_joined_by_a_busy_stream) {
   Kernels kernels;

@@ -673,10 +673,13 @@ struct Mapped {
 }  // namespace
 
 // A copy may be on its way yet of which the program has been told that it is done.
-TEST_CASE("a mapping goes behind copies that the program takes for done") {
+TEST_CASE("a mapping, and access to it, go behind copies that the program takes for done") {
+  const bool unmaps = GENERATE(true, false);
   test::Turnstile turns;
   RemoteContext remote(RemoteContext::default_config(), {}, &turns);
   Mapped mapped(1);
+  remote.hear_out();
+  const std::size_t before = remote.driver->calls(unmaps ? "cuMemUnmap" : "cuMemSetAccess");
   const std::vector<std::byte> data(1 << 16);
   std::function<void()> go_on;
   SECTION("that are held back") {
@@ -690,17 +693,19 @@ TEST_CASE("a mapping goes behind copies that the program takes for done") {
     REQUIRE(cuMemcpyHtoD_v2(mapped.range, data.data(), data.size()) == CUDA_SUCCESS);
     go_on = [&] { remote.driver->pause(false); };
   }
-  auto unmapping = std::async(std::launch::async, [&] {
+  const CUmemAccessDesc none{on_device().location, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+  auto taking = std::async(std::launch::async, [&] {
     const CUresult bad = cuCtxSetCurrent(remote.context);
-    return bad != CUDA_SUCCESS ? bad : cuMemUnmap(mapped.range, mapped.bytes);
+    if (bad != CUDA_SUCCESS) return bad;
+    return unmaps ? cuMemUnmap(mapped.range, mapped.bytes) : cuMemSetAccess(mapped.range, mapped.bytes, &none, 1);
   });
-  CHECK(unmapping.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
-  CHECK(remote.driver->calls("cuMemUnmap") == 0);
+  CHECK(taking.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  CHECK(remote.driver->calls(unmaps ? "cuMemUnmap" : "cuMemSetAccess") == before);
   go_on();
-  CHECK(unmapping.get() == CUDA_SUCCESS);
-  CHECK(cuMemMap(mapped.range, mapped.bytes, 0, mapped.handle, 0) == CUDA_SUCCESS);
+  CHECK(taking.get() == CUDA_SUCCESS);
+  if (unmaps) CHECK(cuMemMap(mapped.range, mapped.bytes, 0, mapped.handle, 0) == CUDA_SUCCESS);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
-  CHECK(remote.driver->calls("cuMemUnmap") == 1);
+  CHECK(remote.driver->calls(unmaps ? "cuMemUnmap" : "cuMemSetAccess") == before + 1);
 }
 
 TEST_CASE("mappings go together, with one question at most") {

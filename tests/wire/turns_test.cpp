@@ -109,6 +109,27 @@ TEST_CASE("turns: work waits in its order, with what is behind it on its stream;
   CHECK(shared.word(1) == 49);
 }
 
+TEST_CASE("turns: a time that was not taken yet is not an earlier one") {
+  Shared shared;
+  CUevent first = nullptr, second = nullptr;
+  REQUIRE(cuEventCreate(&first, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&second, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(first, shared.a) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(second, shared.a) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  float milliseconds = 0;
+  REQUIRE(cuEventElapsedTime_v2(&milliseconds, first, second) == CUDA_SUCCESS);
+  shared.turns.tell(closed);
+  shared.arrived();
+  REQUIRE(shared.launch(shared.a, 0, 1) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(second, shared.a) == CUDA_SUCCESS);
+  CHECK(cuEventElapsedTime_v2(&milliseconds, first, second) == CUDA_ERROR_NOT_READY);
+  CHECK(cuEventElapsedTime_v2(&milliseconds, second, first) == CUDA_ERROR_NOT_READY);
+  shared.turns.tell(always);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cuEventElapsedTime_v2(&milliseconds, first, second) == CUDA_SUCCESS);
+}
+
 TEST_CASE("turns: what has nothing to do says so once, and asks again") {
   Shared shared;
   shared.turns.tell(closed);

@@ -433,17 +433,44 @@ Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttribute
   return CUDA_SUCCESS;
 }
 
-Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in) {
+namespace {
+
+// What launches are checked against; other attributes only say what is preferred.
+bool is_limit(CUfunction_attribute attribute) {
+  return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+}
+
+// Programs set it to what the next launch needs. Launches that are held back may need more.
+template <class Get, class Set>
+Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in, Get&& get, Set&& set) {
   const auto attribute = static_cast<CUfunction_attribute>(in.getAttribute());
+  if (is_limit(attribute)) {
+    int present = 0;
+    const bool lowers = session.order().any() && in.getValue() >= 0 && get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
+    const LimitId limit{in.getFunction(), in.getDevice(), in.getAttribute()};
+    if (const auto later = session.held_calls().sets_limit(call, limit, lowers)) return *later;
+  }
+  return set(attribute, in.getValue());
+}
+
+}  // namespace
+
+Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in) {
+  DriverTable& driver = session.driver();
   if (CUkernel kernel{}; in.getDevice() >= 0 && session.resolve(HandleKind::kernel, in.getFunction(), kernel)) {
     const int device = session.driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    return session.driver().cuKernelSetAttribute(attribute, in.getValue(), kernel, device);
+    return set_attribute(
+        session, call, in,
+        [&](int* value, CUfunction_attribute which) { return driver.cuKernelGetAttribute(value, which, kernel, device); },
+        [&](CUfunction_attribute which, int value) { return driver.cuKernelSetAttribute(which, value, kernel, device); });
   }
   CUfunction function{};
   if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
   if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  return session.driver().cuFuncSetAttribute(function, attribute, in.getValue());
+  return set_attribute(
+      session, call, in, [&](int* value, CUfunction_attribute which) { return driver.cuFuncGetAttribute(value, which, function); },
+      [&](CUfunction_attribute which, int value) { return driver.cuFuncSetAttribute(function, which, value); });
 }
 
 Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {

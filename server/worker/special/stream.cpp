@@ -64,6 +64,32 @@ Outcome cuEventDestroy_v2(Session& session, Call&, wire::CuEventDestroyV2::Reade
 
 namespace {
 
+template <class Out, class In>
+Outcome tell_elapsed(Session& session, Call& call, const In& in, CUresult (*ask)(DriverTable&, float*, CUevent, CUevent)) {
+  CUevent start{}, end{};
+  if (!session.resolve(HandleKind::event, in.getHStart(), start) || !session.resolve(HandleKind::event, in.getHEnd(), end))
+    return session.invalid(HandleKind::event);
+  if (session.order().record_held(in.getHStart()) || session.order().record_held(in.getHEnd())) return CUDA_ERROR_NOT_READY;
+  float milliseconds = 0;
+  const CUresult result = ask(session.driver(), &milliseconds, start, end);
+  if (result == CUDA_SUCCESS) call.out<Out>().setPMilliseconds(milliseconds);
+  return result;
+}
+
+}  // namespace
+
+Outcome cuEventElapsedTime(Session& session, Call& call, wire::CuEventElapsedTime::Reader in) {
+  return tell_elapsed<wire::CuEventElapsedTimeReply>(
+      session, call, in, [](DriverTable& driver, auto... values) { return driver.cuEventElapsedTime(values...); });
+}
+
+Outcome cuEventElapsedTime_v2(Session& session, Call& call, wire::CuEventElapsedTimeV2::Reader in) {
+  return tell_elapsed<wire::CuEventElapsedTimeV2Reply>(
+      session, call, in, [](DriverTable& driver, auto... values) { return driver.cuEventElapsedTime_v2(values...); });
+}
+
+namespace {
+
 // Answers a call when an event of the program has happened, with everything delivered that belongs to it.
 void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUevent event) {
   session.event_waiter(handle, +1);
