@@ -211,8 +211,8 @@ TEST_CASE("a value of the wrong type in the file is named, with what belongs the
   CHECK(complaint("sessions_max = \"many\"") ==
         "sessions_max is the text \"many\"; a whole number is wanted, for example sessions_max = 256");
   CHECK(complaint("sessions_max = \"12\"") == "sessions_max is the text \"12\"; a whole number is wanted, for example sessions_max = 256");
-  CHECK(complaint("spin_us = 1.5") == "spin_us is the number 1.5, with a fraction; a whole number is wanted, for example spin_us = 200");
-  CHECK(complaint("spin_us = -1") == "spin_us is the number -1; a whole number is wanted, for example spin_us = 200");
+  CHECK(complaint("spin_us = 1.5") == "spin_us is the number 1.5, with a fraction; a whole number is wanted, for example spin_us = 500");
+  CHECK(complaint("spin_us = -1") == "spin_us is the number -1; a whole number is wanted, for example spin_us = 500");
   CHECK(complaint("quantum_ms = true") == "quantum_ms is true; a whole number is wanted, for example quantum_ms = 10");
   CHECK(complaint("quantum_ms = 2026-11-20") == "quantum_ms is a date or a time; a whole number is wanted, for example quantum_ms = 10");
   CHECK(complaint("insecure = \"no\"") == "insecure is the text \"no\"; true or false is wanted, without quotes");
@@ -236,7 +236,7 @@ TEST_CASE("the standard file counts if it is there and no other was named") {
   CHECK(origin(settings, "spin_us") == "file " + standard.string());
   CHECK(other.spin_us == 88);
   CHECK(other.warm_workers == 1);
-  CHECK(Told().read().spin_us == 200);
+  CHECK(Told().read().spin_us == 500);
 }
 
 TEST_CASE("unknown flags and variables are named") {
