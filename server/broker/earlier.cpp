@@ -4,16 +4,18 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 namespace fargpu::server {
 namespace {
 
 namespace fs = std::filesystem;
 
+// Nothing of a process that has ended, also while it is read: that is an error of the file's, which this form does not throw.
 std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 // "PID (NAME) STATE PARENT ...", where a name may hold anything.
