@@ -195,7 +195,7 @@ CUresult write_memory(Thread& thread, const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p,
 CUresult check_event(Thread& thread, CUevent event) {
   Event* const found = thread.session().events().find(handle_of(event));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
-  found->in_graph = true;
+  found->recorded_by_work = true;
   return CUDA_SUCCESS;
 }
 

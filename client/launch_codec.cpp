@@ -64,7 +64,9 @@ CUresult write_attribute(Thread& thread, const CUlaunchAttribute& attribute, wir
   if (facts->holds_event) {
     const Handle event(words[0]);
     if (event) {
-      if (const CUresult bad = check_event_handle(thread, event); bad != CUDA_SUCCESS) return bad;
+      Event* const found = thread.session().events().find(event);
+      if (!found) return CUDA_ERROR_INVALID_HANDLE;
+      found->recorded_by_work = true;
     }
     out.setHandle(words[0]);
     words[0] = 0;

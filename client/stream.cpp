@@ -35,7 +35,7 @@ void Stream::reset() {
 }
 
 bool Event::complete() const {
-  if (in_graph.load(std::memory_order_relaxed) || shared()) return false;
+  if (recorded_by_work.load(std::memory_order_relaxed) || shared()) return false;
   const std::uint64_t record = recorded.load();
   if (record == 0 || completed.load() >= record) return true;
   const Stream* const where = recorded_on();
@@ -57,7 +57,7 @@ void Event::reset() {
   recorded = completed = 0;
   stream = nullptr;
   stream_handle = 0;
-  in_graph = false;
+  recorded_by_work = false;
   capture = 0;
 }
 

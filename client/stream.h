@@ -61,8 +61,8 @@ struct Event {
   std::atomic<std::uint64_t> completed{0};  ///< that record is known to have happened
   std::atomic<Stream*> stream{nullptr};     ///< where it was recorded last; another one by now if the handle differs
   std::atomic<std::uint64_t> stream_handle{0};
-  /// A graph's launches record it: only the worker knows of its records.
-  std::atomic<bool> in_graph{false};
+  /// A graph's launches record it, or kernels do (launch attributes): only the worker knows of its records.
+  std::atomic<bool> recorded_by_work{false};
   /// Identity of the capture in which it was recorded last; 0 if outside of any.
   std::atomic<std::uint64_t> capture{0};
 

@@ -88,7 +88,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   if (&session.home(*recorded->context) != &session.home(*use->context)) return CUDA_ERROR_INVALID_HANDLE;
   const bool node = flags & CU_EVENT_RECORD_EXTERNAL;  // becomes a node of the graph that is captured
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
-  if (node) recorded->in_graph = true;
+  if (node) recorded->recorded_by_work = true;
   RemoteCall<wire::CuEventRecordWithFlags> call(thread, Opcode::cuEventRecordWithFlags, ContextNeed::none);
   call.in_context(use->context);
   auto in = call.in();

@@ -16,10 +16,13 @@ void GraphRun::launch(StreamState& stream, AttendedGraph& graph, std::uint64_t e
   for (const CUevent event : plan_->awaited) add(order.record_of(session_.event_handle(event)));
   for (const CUevent event : plan_->recorded)
     if (const std::uint64_t handle = session_.event_handle(event)) recorded.push_back(handle);
+  for (const std::uint64_t item : order.before_records(recorded)) add(item);
   if (plan_->has_parts) graph.last_launch = running_ = order.hold();
-  order.enqueue(
+  const std::uint64_t item = order.enqueue(
       before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); },
       plan_->has_parts ? 0 : exec);  // what is cut is not the driver's own instance
+  for (const CUevent event : plan_->awaited)
+    if (const std::uint64_t handle = session_.event_handle(event)) order.awaits(item, handle);
 }
 
 void GraphRun::begin() {

@@ -48,6 +48,15 @@ bool is(const Call& call, Opcode opcode) { return call.id().opcode == static_cas
 /// Whether the program's call has returned: nothing that it does now may come first.
 bool taken_for_done(Call& call) { return is(call, Opcode::copyIn) && call.in<wire::CopyIn>().getComplete(); }
 
+/// Events that a launch itself records, by its attributes.
+std::vector<std::uint64_t> recorded_by_launch(Call& call) {
+  std::vector<std::uint64_t> events;
+  if (!is(call, Opcode::launch)) return events;
+  for (const auto attribute : call.in<wire::Launch>().getAttributes())
+    if (attribute.getHandle() != 0) events.push_back(attribute.getHandle());
+  return events;
+}
+
 /// The executable graph that a call launches; 0 if it launches none.
 std::uint64_t launched(Call& call) { return is(call, Opcode::cuGraphLaunch) ? call.in<wire::CuGraphLaunch>().getHGraph() : 0; }
 
@@ -57,16 +66,18 @@ bool HeldCalls::holds(const Service& service, Call& call) {
   StreamOrder& order = session_.order();
   if (!order.any()) return false;
   if (service.after_held) {
-    // Something is destroyed. A client that cannot wait is told at once, as the driver would, which needs what it destroys no longer than
-    // until work has been submitted.
-    park_behind_all(call, call.id().never_held);
+    park_behind_all(call);
     return true;
   }
   if (!service.stream_of) return false;
   StreamState* const target = session_.stream(service.stream_of(call), call.id().context);
   if (!target || session_.captures().capturing(*target)) return false;  // what is captured comes behind nothing
   const std::uint64_t event = service.event_of ? service.event_of(call) : 0;
-  auto before = order.before(*target, event);  // a record comes behind those of the same event: the last one counts
+  const std::uint64_t awaited = service.records_event ? 0 : event;
+  auto before = order.before(*target, awaited);
+  std::vector<std::uint64_t> recorded = recorded_by_launch(call);
+  if (service.records_event) recorded.push_back(event);
+  for (const std::uint64_t item : order.before_records(recorded)) before.push_back(item);
   // Launches of one executable graph come one after the other, on whatever streams.
   if (const std::uint64_t exec = launched(call); exec != 0 && order.launch_of(exec) != 0) before.push_back(order.launch_of(exec));
   if (before.empty()) return false;
@@ -75,25 +86,31 @@ bool HeldCalls::holds(const Service& service, Call& call) {
     session_.finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);
     return true;
   }
-  park(call, before, *target, service.records_event ? event : 0);
+  const std::uint64_t item = park(call, before, *target, std::move(recorded));
+  if (awaited != 0) order.awaits(item, awaited);
   return true;
 }
 
-void HeldCalls::park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream, std::uint64_t recorded_event) {
+std::uint64_t HeldCalls::park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream,
+                              std::vector<std::uint64_t> recorded_events) {
   auto parked = copy_frame(session_.host_budget(), call);
-  if (!parked) return session_.refuse(call, CUDA_ERROR_OUT_OF_MEMORY);
+  if (!parked) {
+    session_.refuse(call, CUDA_ERROR_OUT_OF_MEMORY);
+    return 0;
+  }
   session_.staging().give_in(call.bulk());
-  std::vector<std::uint64_t> recorded;
-  if (recorded_event != 0) recorded.push_back(recorded_event);
   const std::uint64_t item = session_.order().enqueue(
-      before, &stream, std::move(recorded), [this, parked] { execute(session_, *parked); }, launched(call));
+      before, &stream, std::move(recorded_events), [this, parked] { execute(session_, *parked); }, launched(call));
   if (taken_for_done(call)) session_.order().hold_behind_copy(*stream.context, item);
+  return item;
 }
 
-void HeldCalls::park_behind_all(Call& call, bool answer_now) {
+// Something is destroyed. Where the client cannot wait, it is told at once, as the driver would, which needs what it destroys no longer
+// than until work has been submitted.
+void HeldCalls::park_behind_all(Call& call) {
   auto parked = copy_frame(session_.host_budget(), call);
   if (!parked) return session_.finish(call.id(), CUDA_ERROR_OUT_OF_MEMORY);
-  const bool answered = call.id().wants_reply && answer_now;
+  const bool answered = call.id().wants_reply && call.id().never_held;
   if (answered) session_.finish(call.id(), CUDA_SUCCESS);
   session_.order().after_all([this, parked, answered] { execute(session_, *parked, answered); });
 }
@@ -129,18 +146,26 @@ std::optional<Outcome> HeldCalls::behind_copies(Call& call) {
   return park_behind(items, call);
 }
 
-std::optional<Outcome> HeldCalls::sets_limit(Call& call, const LimitId& limit, bool lowers) {
-  const auto lowered = lowered_later_.find(limit);
-  if (session_.order().running()) {  // the launches are made
-    if (lowered == lowered_later_.end() || lowered->second != call.id().sequence) return CUDA_SUCCESS;
-    lowered_later_.erase(lowered);
-    return std::nullopt;
-  }
-  if (lowered != lowered_later_.end()) lowered_later_.erase(lowered);
+std::optional<Outcome> HeldCalls::sets_limit(Call& call, const Limit& limit, int value, bool lowers) {
+  if (session_.order().running()) return std::nullopt;  // it is the time now
+  lowered_later_.erase(limit);
   if (!lowers) return std::nullopt;
-  lowered_later_[limit] = call.id().sequence;
-  park_behind_all(call, true);
-  return Outcome::later();
+  auto parked = copy_frame(session_.host_budget(), call);
+  if (!parked) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint32_t sequence = call.id().sequence;
+  lowered_later_[limit] = {value, sequence};
+  session_.order().after_all([this, parked, limit, sequence] {
+    const auto last = lowered_later_.find(limit);
+    if (last == lowered_later_.end() || last->second.call != sequence) return;  // set again since
+    lowered_later_.erase(last);
+    execute(session_, *parked, /*answered=*/true);
+  });
+  return CUDA_SUCCESS;
+}
+
+std::optional<int> HeldCalls::lowered_later(const Limit& limit) const {
+  const auto found = lowered_later_.find(limit);
+  return found == lowered_later_.end() ? std::nullopt : std::optional(found->second.value);
 }
 
 std::optional<Outcome> HeldCalls::behind_streams(Call& call, const std::vector<StreamState*>& streams) {
@@ -179,6 +204,7 @@ bool HeldCalls::waits_for_turn(const Service& service, Call& call) {
   session_.staging().give_in(call.bulk());
   const bool hold = taken_for_done(call) && !session_.order().running();  // what was held back before is waited for already
   const std::uint64_t item = session_.order().postpone(*target, launched(call));
+  for (const std::uint64_t event : recorded_by_launch(call)) session_.order().records(item, event);
   if (hold) session_.order().hold_behind_copy(*target->context, item);
   turns.wait(kind, [this, parked, item] { session_.order().resume(item, [this, parked] { execute(session_, *parked); }); });
   return true;

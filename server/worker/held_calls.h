@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "call.h"
@@ -15,8 +15,8 @@
 
 namespace fargpu::server {
 
-/// A limit of a function's launches: its handle, the device or -1, the attribute.
-using LimitId = std::tuple<std::uint64_t, std::int32_t, std::int32_t>;
+/// An attribute that a function's launches are checked against.
+using Limit = std::pair<CUfunction, CUfunction_attribute>;
 
 /// Calls wait in the session's StreamOrder and Turns; what they keep is taken from its HostBudget. Used by the executor only.
 class HeldCalls {
@@ -46,16 +46,24 @@ class HeldCalls {
   std::optional<Outcome> behind_copies(Call& call);
   /// A limit is about to be set. Launches that are held back may need more than a lower one: it is answered, and set behind them, unless
   /// it has been set again by then.
-  std::optional<Outcome> sets_limit(Call& call, const LimitId& limit, bool lowers);
+  std::optional<Outcome> sets_limit(Call& call, const Limit& limit, int value, bool lowers);
+  /// What the program has set and the driver has not heard of yet.
+  std::optional<int> lowered_later(const Limit& limit) const;
 
  private:
-  void park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream, std::uint64_t recorded_event);
-  void park_behind_all(Call& call, bool answer_now);
+  /// Returns the item, 0 if there is no room for it.
+  std::uint64_t park(Call& call, const std::vector<std::uint64_t>& before, StreamState& stream, std::vector<std::uint64_t> recorded_events);
+  void park_behind_all(Call& call);
   /// `streams`: later work on them comes behind it.
   Outcome park_behind(const std::vector<std::uint64_t>& items, Call& call, const std::vector<StreamState*>& streams = {});
 
+  struct Lowered {
+    int value = 0;
+    std::uint32_t call = 0;  // that set it last
+  };
+
   Session& session_;
-  std::map<LimitId, std::uint32_t> lowered_later_;  // by the last call that sets them
+  std::map<Limit, Lowered> lowered_later_;
 };
 
 }  // namespace fargpu::server

@@ -1,5 +1,7 @@
 #include "stream_order.h"
 
+#include <algorithm>
+
 namespace fargpu::server {
 
 std::vector<std::uint64_t> StreamOrder::before(const StreamState& stream, std::uint64_t awaited_event) const {
@@ -75,11 +77,40 @@ void StreamOrder::after_all(Job job, std::vector<std::uint64_t> recorded_events)
   enqueue(all, nullptr, std::move(recorded_events), std::move(job));
 }
 
-void StreamOrder::hold_context(ContextState& context, std::uint64_t item, Job job) {
+std::uint64_t StreamOrder::hold_context(ContextState& context, std::uint64_t item, Job job) {
   std::vector<std::uint64_t> items{item};
   if (items_.contains(context.last_wait)) items.push_back(context.last_wait);
   context.last_wait = next_;
-  enqueue(items, nullptr, {}, std::move(job));
+  return enqueue(items, nullptr, {}, std::move(job));
+}
+
+void StreamOrder::records(std::uint64_t item, std::uint64_t event) {
+  const auto found = items_.find(item);
+  if (found == items_.end()) return;
+  found->second.events.push_back(event);
+  records_[event] = item;
+}
+
+void StreamOrder::awaits(std::uint64_t item, std::uint64_t event) {
+  const auto found = items_.find(item);
+  if (found == items_.end()) return;
+  found->second.awaited.push_back(event);
+  awaited_.emplace(event, item);
+}
+
+std::vector<std::uint64_t> StreamOrder::before_records(std::vector<std::uint64_t> events) const {
+  // Each once: a client may name an event as often as it likes.
+  std::sort(events.begin(), events.end());
+  events.erase(std::unique(events.begin(), events.end()), events.end());
+  std::vector<std::uint64_t> items;
+  const auto add = [&](std::uint64_t item) {
+    if (item != 0 && item != running_) items.push_back(item);
+  };
+  for (const std::uint64_t event : events) {
+    for (auto it = awaited_.lower_bound({event, 0}); it != awaited_.end() && it->first == event; ++it) add(it->second);
+    add(record_of(event));
+  }
+  return items;
 }
 
 void StreamOrder::hold_behind_copy(ContextState& context, std::uint64_t item) {
@@ -188,6 +219,7 @@ void StreamOrder::finish(std::uint64_t id) {
     const auto record = records_.find(event);
     if (record != records_.end() && record->second == id) records_.erase(record);
   }
+  for (const std::uint64_t event : item.awaited) awaited_.erase({event, id});
   if (const auto launch = launches_.find(item.launched); launch != launches_.end() && launch->second == id) launches_.erase(launch);
   if (item.stream && item.stream->last_item == id) item.stream->last_item = 0;
   for (const std::uint64_t follower : item.followers) {

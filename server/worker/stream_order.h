@@ -39,8 +39,8 @@ class StreamOrder {
 
   /// Runs `job` when everything that is held back now is done; at once if nothing is. Work that waits for these events waits for it.
   void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});
-  /// Runs `job` when an item is done; later work on all streams of the context waits for it.
-  void hold_context(ContextState& context, std::uint64_t item, Job job);
+  /// Runs `job` when an item is done; later work on all streams of the context waits for it. Returns the new item.
+  std::uint64_t hold_context(ContextState& context, std::uint64_t item, Job job);
   /// Runs `job` when what is held back now on one stream is done.
   void after_stream(const StreamState& stream, Job job);
   /// The same for the record of an event.
@@ -49,6 +49,13 @@ class StreamOrder {
   void hold_behind_copy(ContextState& context, std::uint64_t item);
   /// Such copies that are held back.
   std::vector<std::uint64_t> copies() const;
+
+  /// The item, if it is held back still, records the event, as those of enqueue() do.
+  void records(std::uint64_t item, std::uint64_t event);
+  /// The item, if it is held back still, waits for the event as it was recorded last: later records of it must come behind the item.
+  void awaits(std::uint64_t item, std::uint64_t event);
+  /// The items that records of these events come behind: earlier records, as the last one counts, and who waits for those.
+  std::vector<std::uint64_t> before_records(std::vector<std::uint64_t> events) const;
   bool record_held(std::uint64_t event) const { return records_.contains(event); }
   /// The item that will record this event; 0 if none will.
   std::uint64_t record_of(std::uint64_t event) const {
@@ -84,7 +91,8 @@ class StreamOrder {
     std::vector<std::uint64_t> followers;
     Job job;
     StreamState* stream = nullptr;
-    std::vector<std::uint64_t> events;
+    std::vector<std::uint64_t> events;   // that it records
+    std::vector<std::uint64_t> awaited;  // that it waits for
     std::uint64_t launched = 0;
     unsigned holders = 0;
     bool copy = false;        // that the program takes for done
@@ -97,6 +105,7 @@ class StreamOrder {
 
   std::map<std::uint64_t, Item> items_;
   std::unordered_map<std::uint64_t, std::uint64_t> records_;   // event handle to the item that will record it
+  std::set<std::pair<std::uint64_t, std::uint64_t>> awaited_;  // event handle and an item that waits for it
   std::unordered_map<std::uint64_t, std::uint64_t> launches_;  // executable graph to the last item that launches it
   std::size_t followers_ = 0;                                  // of all items
   std::uint64_t next_ = 1;

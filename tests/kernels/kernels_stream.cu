@@ -831,6 +831,62 @@ CASE(capture_behind_work) {
   HOLDS(value_at(value.address() + sizeof(int)) == 0);
 }
 
+// A wait means the record before it, also where it is recorded again before the wait can begin.
+CASE(event_recorded_again_behind_waits) {
+  Kernels kernels;
+  Flag flag;
+  Buffer<int> value(1);
+  value.clear();
+  Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING), both(CU_STREAM_NON_BLOCKING);
+  Event event(CU_EVENT_DISABLE_TIMING);
+  nap(both);
+  OK(kernels.try_launch("wait_for", {}, {1}, 0, first, flag.address(), 1));
+  OK(kernels.try_launch("set", {}, {1}, 0, first, value.address(), 5));
+  for (CUstream stream : {CUstream(first), CUstream(second)}) {
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamWaitEvent(both, event, 0));
+  }
+  OK(kernels.try_launch("scale_and_add", {}, {1}, 0, both, value.address(), 2, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  flag.set(1);
+  OK(cuStreamSynchronize(both));
+  HOLDS(value_at(value.address()) == 11);
+}
+
+// A launch may record an event itself: also of one that must wait.
+CASE(event_of_a_launch) {
+  Kernels kernels;
+  for (bool waits : {false, true}) {
+    Flag flag;
+    Buffer<int> value(1);
+    value.clear();
+    Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING);
+    Event event(CU_EVENT_DISABLE_TIMING);
+    if (waits) nap(first);
+    CUdeviceptr address = flag.address();
+    int wanted = 1;
+    void* arguments[] = {&address, &wanted};
+    CUlaunchAttribute attribute{};
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
+    attribute.value.programmaticEvent.event = event;
+    CUlaunchConfig config{};
+    config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+    config.hStream = first;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    OK(cuLaunchKernelEx(&config, kernels.get("wait_for"), arguments, nullptr));
+    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+    OK(cuStreamWaitEvent(second, event, 0));
+    OK(kernels.try_launch("set", {}, {1}, 0, second, value.address(), 7));
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(second));
+    flag.set(1);
+    OK(cuStreamSynchronize(second));
+    OK(cuEventSynchronize(event));
+    HOLDS(value_at(value.address()) == 7);
+  }
+}
+
 // Programs ask for the shared memory of each launch right before it, also of launches that must wait.
 CASE(shared_size_set_for_each_launch) {
   Kernels kernels;

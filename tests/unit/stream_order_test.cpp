@@ -266,6 +266,33 @@ TEST_CASE("what changes an executable graph comes behind its launches that are h
   CHECK(f.order.launch_of(7) == 0);
 }
 
+TEST_CASE("an event is recorded again behind those who wait for its record before") {
+  Fixture f;
+  constexpr std::uint64_t event = 5;
+  const std::uint64_t first = f.order.hold(f.a), second = f.order.hold(f.b);
+  const auto wait = [&](StreamState& stream, const char* name) {
+    f.order.awaits(f.order.enqueue(f.order.before(stream, event), &stream, {}, [&f, name] { f.log += name; }), event);
+  };
+  CHECK(f.order.before_records({event}).empty());
+  wait(f.a, "wait ");
+  wait(f.b, "another ");
+  CHECK(f.order.before_records({event}).size() == 2);
+  CHECK(f.order.before_records({event + 1}).empty());
+  CHECK(f.order.before_records({event, event + 1, event}).size() == 2);
+  f.order.enqueue(f.order.before_records({event}), &f.free, {event}, [&] { f.log += "record "; });
+  CHECK(f.order.before_records({event}).size() == 3);
+  wait(f.free, "again ");
+  f.order.release(second);
+  CHECK(f.log == "another ");
+  f.order.release(first);
+  CHECK(f.log == "another wait record again ");
+  CHECK(f.order.before_records({event}).empty());
+  CHECK_FALSE(f.order.any());
+  f.order.awaits(first, event);  // gone
+  f.order.records(first, event);
+  CHECK(f.order.before_records({event}).empty());
+}
+
 TEST_CASE("work that is postponed comes in its place, and what is behind it stays there") {
   Fixture f;
   const std::uint64_t item = f.order.postpone(f.a, 7);

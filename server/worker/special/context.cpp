@@ -113,7 +113,7 @@ Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader in)
   };
   const std::uint64_t record = session.order().record_of(in.getHEvent());
   if (record == 0) return wait();
-  session.order().hold_context(context, record, wait);
+  session.order().awaits(session.order().hold_context(context, record, wait), in.getHEvent());
   return CUDA_SUCCESS;
 }
 

@@ -110,24 +110,40 @@ bool lacks_code(CUresult result) {
   }
 }
 
+// What launches are checked against and is set to what they need; most others only say what is preferred.
+bool is_limit(CUfunction_attribute attribute) {
+  return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+}
+
+// Both names of one thing are known by the same limits: in the current context a kernel is this function.
+CUfunction function_of(Session& session, CUkernel kernel) {
+  CUfunction function{};
+  return session.driver().cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS ? function : reinterpret_cast<CUfunction>(kernel);
+}
+
 template <class Get>
-void tell_attributes(wire::FunctionAttributesReply::Builder out, Get&& get) {
+void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out, Get&& get) {
   auto values = out.initValues(CU_FUNC_ATTRIBUTE_MAX);
   auto results = out.initResults(CU_FUNC_ATTRIBUTE_MAX);
   for (unsigned i = 0; i < CU_FUNC_ATTRIBUTE_MAX; ++i) {
+    const auto attribute = static_cast<CUfunction_attribute>(i);
     int value = 0;
-    results.set(i, get(&value, static_cast<CUfunction_attribute>(i)));
+    results.set(i, get(&value, attribute));
+    if (is_limit(attribute) && session.order().any()) value = session.held_calls().lowered_later({function, attribute}).value_or(value);
     values.set(i, value);
   }
 }
 
 void tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
-  tell_attributes(
-      out, [&](int* value, CUfunction_attribute which) { return session.driver().cuKernelGetAttribute(value, which, kernel, device); });
+  const CUfunction function = session.order().any() ? function_of(session, kernel) : nullptr;
+  tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
+    return session.driver().cuKernelGetAttribute(value, which, kernel, device);
+  });
 }
 
 void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out) {
-  tell_attributes(out, [&](int* value, CUfunction_attribute which) { return session.driver().cuFuncGetAttribute(value, which, function); });
+  tell_attributes(session, function, out,
+                  [&](int* value, CUfunction_attribute which) { return session.driver().cuFuncGetAttribute(value, which, function); });
 }
 
 CUresult describe(Session& session, const CallId& id, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
@@ -435,20 +451,14 @@ Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttribute
 
 namespace {
 
-// What launches are checked against; other attributes only say what is preferred.
-bool is_limit(CUfunction_attribute attribute) {
-  return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-}
-
 // Programs set it to what the next launch needs. Launches that are held back may need more.
 template <class Get, class Set>
-Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in, Get&& get, Set&& set) {
+Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in, CUfunction function, Get&& get, Set&& set) {
   const auto attribute = static_cast<CUfunction_attribute>(in.getAttribute());
   if (is_limit(attribute)) {
     int present = 0;
     const bool lowers = session.order().any() && in.getValue() >= 0 && get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
-    const LimitId limit{in.getFunction(), in.getDevice(), in.getAttribute()};
-    if (const auto later = session.held_calls().sets_limit(call, limit, lowers)) return *later;
+    if (const auto later = session.held_calls().sets_limit(call, {function, attribute}, in.getValue(), lowers)) return *later;
   }
   return set(attribute, in.getValue());
 }
@@ -461,7 +471,7 @@ Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttr
     const int device = session.driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     return set_attribute(
-        session, call, in,
+        session, call, in, session.order().any() ? function_of(session, kernel) : nullptr,
         [&](int* value, CUfunction_attribute which) { return driver.cuKernelGetAttribute(value, which, kernel, device); },
         [&](CUfunction_attribute which, int value) { return driver.cuKernelSetAttribute(which, value, kernel, device); });
   }
@@ -469,7 +479,8 @@ Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttr
   if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
   if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
   return set_attribute(
-      session, call, in, [&](int* value, CUfunction_attribute which) { return driver.cuFuncGetAttribute(value, which, function); },
+      session, call, in, function,
+      [&](int* value, CUfunction_attribute which) { return driver.cuFuncGetAttribute(value, which, function); },
       [&](CUfunction_attribute which, int value) { return driver.cuFuncSetAttribute(function, which, value); });
 }
 
