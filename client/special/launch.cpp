@@ -1,5 +1,8 @@
 // Kernel launches. CUDA Driver API, "Execution Control".
 
+#include <cstring>
+#include <span>
+
 #include "calls_stream.capnp.h"
 #include "client/config.h"
 #include "client/entry.h"
@@ -123,6 +126,17 @@ CUresult write_launch(Thread& thread, const Launch& launch, const Function& func
   return CUDA_SUCCESS;
 }
 
+// Events that a launch records by its attributes become part of a capture, or no longer are, as by cuEventRecord.
+void note_records(Session& session, const Launch& launch, const Stream& stream) {
+  for (const CUlaunchAttribute& attribute : std::span(launch.attributes, launch.attribute_count)) {
+    const LaunchAttributeFacts* const facts = launch_attribute_facts(attribute.id);
+    if (!facts || !facts->holds_event) continue;
+    std::uint64_t handle = 0;
+    std::memcpy(&handle, &attribute.value, sizeof(handle));
+    if (Event* const event = session.events().find(Handle(handle))) session.captures().record(*event, stream);
+  }
+}
+
 CUresult launch(Thread& thread, const Launch& launch) {
   Session& session = thread.session();
   Function* const function = session.functions().find(launch.function);
@@ -138,6 +152,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
     if (const CUresult bad = write_attributes(thread, launch.attributes, launch.attribute_count, in.initAttributes(launch.attribute_count));
         bad != CUDA_SUCCESS)
       return bad;
+    note_records(session, launch, *stream);
   }
   if (session.host_memory().any_mapped()) call.host_visible();
   if (config().launch_blocking && !stream->capture.load()) {

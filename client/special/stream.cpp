@@ -120,7 +120,7 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
   call.in().setHEvent(handle_of(event).value());
   if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
   session.host_memory().before_wait(thread);
-  const std::uint64_t record = found->recorded;
+  const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();  // of which it happened to be then
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   raise(found->completed, record);

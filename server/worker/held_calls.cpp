@@ -204,7 +204,8 @@ bool HeldCalls::waits_for_turn(const Service& service, Call& call) {
   session_.staging().give_in(call.bulk());
   const bool hold = taken_for_done(call) && !session_.order().running();  // what was held back before is waited for already
   const std::uint64_t item = session_.order().postpone(*target, launched(call));
-  for (const std::uint64_t event : recorded_by_launch(call)) session_.order().records(item, event);
+  if (!session_.order().running())  // else it has been known since it was held back
+    for (const std::uint64_t event : recorded_by_launch(call)) session_.order().records(item, event);
   if (hold) session_.order().hold_behind_copy(*target->context, item);
   turns.wait(kind, [this, parked, item] { session_.order().resume(item, [this, parked] { execute(session_, *parked); }); });
   return true;

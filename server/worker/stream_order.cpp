@@ -94,8 +94,7 @@ void StreamOrder::records(std::uint64_t item, std::uint64_t event) {
 void StreamOrder::awaits(std::uint64_t item, std::uint64_t event) {
   const auto found = items_.find(item);
   if (found == items_.end()) return;
-  found->second.awaited.push_back(event);
-  awaited_.emplace(event, item);
+  if (awaited_.emplace(event, item).second) found->second.awaited.push_back(event);
 }
 
 std::vector<std::uint64_t> StreamOrder::before_records(std::vector<std::uint64_t> events) const {

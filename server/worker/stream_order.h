@@ -24,7 +24,7 @@ class StreamOrder {
   /// Whether anything is held back in the session.
   bool any() const { return !items_.empty(); }
   /// What is held back, and how often something waits for something.
-  std::size_t waits() const { return items_.size() + followers_; }
+  std::size_t waits() const { return items_.size() + followers_ + awaited_.size(); }
   /// Whether what runs now was held back.
   bool running() const { return running_ != 0; }
 

@@ -91,6 +91,19 @@ void nap(CUstream stream) {
       stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
 }
 
+/// One thread, whose end the launch itself records.
+CUresult launch_recording(CUevent event, CUfunction function, CUstream stream, void** arguments) {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
+  attribute.value.programmaticEvent.event = event;
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.hStream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cuLaunchKernelEx(&config, function, arguments, nullptr);
+}
+
 /// A kernel node's parameters, with the arguments they point to.
 template <class... Arguments>
 class KernelCall {
@@ -866,15 +879,7 @@ CASE(event_of_a_launch) {
     CUdeviceptr address = flag.address();
     int wanted = 1;
     void* arguments[] = {&address, &wanted};
-    CUlaunchAttribute attribute{};
-    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
-    attribute.value.programmaticEvent.event = event;
-    CUlaunchConfig config{};
-    config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
-    config.hStream = first;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    OK(cuLaunchKernelEx(&config, kernels.get("wait_for"), arguments, nullptr));
+    OK(launch_recording(event, kernels.get("wait_for"), first, arguments));
     GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
     OK(cuStreamWaitEvent(second, event, 0));
     OK(kernels.try_launch("set", {}, {1}, 0, second, value.address(), 7));
@@ -885,6 +890,26 @@ CASE(event_of_a_launch) {
     OK(cuEventSynchronize(event));
     HOLDS(value_at(value.address()) == 7);
   }
+}
+
+// That an event was recorded by a launch says nothing of where it was recorded before.
+CASE(event_of_a_launch_after_a_record) {
+  Kernels kernels;
+  Flag flag;
+  Buffer<int> value(1);
+  Stream first(CU_STREAM_NON_BLOCKING), second(CU_STREAM_NON_BLOCKING);
+  Event event(CU_EVENT_DISABLE_TIMING);
+  OK(kernels.try_launch("wait_for", {}, {1}, 0, first, flag.address(), 1));
+  OK(cuEventRecord(event, first));
+  CUdeviceptr address = value.address();
+  int number = 3;
+  void* arguments[] = {&address, &number};
+  OK(launch_recording(event, kernels.get("set"), second, arguments));
+  OK(cuEventSynchronize(event));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(first));
+  flag.set(1);
+  OK(cuStreamSynchronize(first));
+  HOLDS(value_at(value.address()) == 3);
 }
 
 // Programs ask for the shared memory of each launch right before it, also of launches that must wait.

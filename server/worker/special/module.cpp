@@ -115,10 +115,14 @@ bool is_limit(CUfunction_attribute attribute) {
   return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
 }
 
-// Both names of one thing are known by the same limits: in the current context a kernel is this function.
-CUfunction function_of(Session& session, CUkernel kernel) {
+// Both names of one thing have the same limits: on the device of the current context a kernel is this function.
+CUfunction function_of(Session& session, CUkernel kernel, int device) {
+  DriverTable& driver = session.driver();
+  CUdevice current = -1;
   CUfunction function{};
-  return session.driver().cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS ? function : reinterpret_cast<CUfunction>(kernel);
+  const bool here =
+      driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device && driver.cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS;
+  return here ? function : reinterpret_cast<CUfunction>(kernel);
 }
 
 template <class Get>
@@ -135,7 +139,7 @@ void tell_attributes(Session& session, CUfunction function, wire::FunctionAttrib
 }
 
 void tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
-  const CUfunction function = session.order().any() ? function_of(session, kernel) : nullptr;
+  const CUfunction function = session.order().any() ? function_of(session, kernel, device) : nullptr;
   tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
     return session.driver().cuKernelGetAttribute(value, which, kernel, device);
   });
@@ -471,7 +475,7 @@ Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttr
     const int device = session.driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     return set_attribute(
-        session, call, in, session.order().any() ? function_of(session, kernel) : nullptr,
+        session, call, in, session.order().any() ? function_of(session, kernel, device) : nullptr,
         [&](int* value, CUfunction_attribute which) { return driver.cuKernelGetAttribute(value, which, kernel, device); },
         [&](CUfunction_attribute which, int value) { return driver.cuKernelSetAttribute(which, value, kernel, device); });
   }
