@@ -120,7 +120,8 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
   call.in().setHEvent(handle_of(event).value());
   if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
   session.host_memory().before_wait(thread);
-  const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();  // of which it happened to be then
+  // Of a record by a launch or a graph nothing follows for the stream that it was recorded on before.
+  const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   raise(found->completed, record);
