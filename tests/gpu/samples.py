@@ -17,7 +17,7 @@ UNIT = r"(?:m|u|n|micro|milli)?s(?:ec(?:ond)?s?)?(?:ecs)?|Hz|[KMG]Hz|[A-Za-z]+/s
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 TIMINGS = [
     (re.compile(rf"{NUMBER}\s*\(?(?:{UNIT})\b"), "# unit"),  # 1.25 ms
-    (re.compile(rf"((?:[Tt]ime|[Tt]hroughput|[Bb]andwidth|[Pp]erformance|[Ee]lapsed|[Ss]peed|Gflop|GFLOP|GB/s|MB/s|msec|usec|clocks?|cycles)[^\n:=]*[:=]\s*)"
+    (re.compile(rf"((?:[Tt]ime|[Tt]hroughput|[Bb]andwidth|[Pp]erformance|[Ee]lapsed|[Ss]peed|Gflop|GFLOP|[A-Za-z]+/s|msec|usec|clocks?|cycles)[^\n:=]*[:=]\s*)"
                 rf"{NUMBER}"), r"\1#"),  # time = 1.25
     (re.compile(r"\b0x[0-9a-fA-F]+"), "address"),
 ]
