@@ -128,7 +128,7 @@ CUresult run_copy(const CUDA_MEMCPY3D& p) {
       const std::byte* const from = row_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcPitch, p.srcHeight, p.srcXInBytes,
                                            p.srcY + y, p.srcZ + z, p.WidthInBytes);
       if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
-      std::memmove(to, from, p.WidthInBytes);
+      copy_bytes(to, from, p.WidthInBytes);
     }
   }
   return CUDA_SUCCESS;

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -243,14 +244,13 @@ TEST_CASE("what is captured does not wait for what the stream still has to do") 
 
 TEST_CASE("work that the stream was given before is no part of what is captured") {
   Graphs g;
-  std::mutex gate;
-  gate.lock();
-  Function wait = [&] { const std::lock_guard pass(gate); };
+  std::promise<void> gate;
+  Function wait = [&] { gate.get_future().wait(); };
   REQUIRE(cuLaunchHostFunc(g.stream, call, &wait) == CUDA_SUCCESS);
   CHECK(cuMemsetD32Async(g.memory, 6, 1, g.stream) == CUDA_SUCCESS);
   std::jthread opener([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    gate.unlock();
+    gate.set_value();
   });
   REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -26,6 +26,7 @@ class Recording final : public WrappedChannel {
   }
   std::size_t send_some(std::span<const Bytes> pieces) override {
     const std::size_t taken = WrappedChannel::send_some(pieces);
+    const std::lock_guard lock(mutex_);  // another thread may close meanwhile
     std::size_t rest = std::min(taken, bytes_max - std::min(bytes_max, sent_.size()));
     for (const Bytes& piece : pieces) {
       const std::size_t part = std::min(rest, piece.size());
@@ -37,7 +38,8 @@ class Recording final : public WrappedChannel {
 
  private:
   static constexpr std::size_t bytes_max = 64u << 10;  // the beginning will do
-  void write() const {
+  void write() {
+    const std::lock_guard lock(mutex_);
     FrameHeader attach;
     if (sent_.size() < sizeof(attach)) return;
     std::memcpy(&attach, sent_.data(), sizeof(attach));
@@ -49,6 +51,7 @@ class Recording final : public WrappedChannel {
   }
 
   const std::string folder_;
+  std::mutex mutex_;
   std::vector<std::byte> sent_;
   std::once_flag written_;
 };

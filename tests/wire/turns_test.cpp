@@ -1,6 +1,7 @@
 // Work waits for the session's turn; nothing else does.
 
 #include <catch2/catch.hpp>
+#include <future>
 #include <thread>
 
 #include "fixture.h"
@@ -50,6 +51,14 @@ struct Shared {
     unsigned value = 0;
     REQUIRE(cuMemcpyDtoH_v2(&value, memory + 4 * place, 4) == CUDA_SUCCESS);
     return value;
+  }
+  // Gives the turn once it is asked for; whether it was. Assertions are for one thread.
+  std::future<bool> opened_when_wanted() {
+    return std::async(std::launch::async, [this] {
+      const bool wanted = turns.heard({.wants = true});
+      turns.tell(always);
+      return wanted;
+    });
   }
   std::size_t launches() { return remote.driver->calls("cuLaunchKernel"); }
 
@@ -213,13 +222,15 @@ TEST_CASE("turns: a capture begins behind what its stream must wait for") {
   SECTION("a launch on the legacy stream") { REQUIRE(shared.launch(nullptr, 0, 5) == CUDA_SUCCESS); }
   SECTION("a launch on the stream") { REQUIRE(shared.launch(stream, 0, 5) == CUDA_SUCCESS); }
   CHECK(shared.turns.heard({.wants = true}));
-  std::jthread opener([&] {
+  auto begun = std::async(std::launch::async, [&] {
     std::this_thread::sleep_for(50ms);
-    CHECK(shared.remote.driver->calls("cuStreamBeginCapture_v2") == 0);
+    const std::size_t before = shared.remote.driver->calls("cuStreamBeginCapture_v2");
     shared.turns.tell(always);
+    return before;
   });
   CUgraph graph = nullptr;
   REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(begun.get() == 0);
   REQUIRE(shared.launch(stream, 1, 6) == CUDA_SUCCESS);
   REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
   std::size_t nodes = 0;
@@ -257,12 +268,10 @@ TEST_CASE("turns: a stream that is destroyed takes its waiting work along, done"
   shared.arrived();
   REQUIRE(shared.launch(shared.a, 0, 9) == CUDA_SUCCESS);
   REQUIRE(cuStreamDestroy_v2(shared.a) == CUDA_SUCCESS);
-  const std::jthread opener([&] {
-    CHECK(shared.turns.heard({.wants = true}));
-    shared.turns.tell(always);
-  });
+  auto opened = shared.opened_when_wanted();
   REQUIRE(cuCtxSetCurrent(shared.remote.context) == CUDA_SUCCESS);
   CHECK(shared.word(0) == 9);
+  CHECK(opened.get());
 }
 
 TEST_CASE("turns: a copy to the program waits too, and brings what was waited for") {
@@ -270,14 +279,12 @@ TEST_CASE("turns: a copy to the program waits too, and brings what was waited fo
   shared.turns.tell(closed);
   shared.arrived();
   REQUIRE(shared.launch(shared.a, 0, 31) == CUDA_SUCCESS);
-  std::jthread opener([&] {
-    CHECK(shared.turns.heard({.wants = true}));
-    shared.turns.tell(always);
-  });
+  auto opened = shared.opened_when_wanted();
   unsigned value = 0;
   REQUIRE(cuMemcpyDtoHAsync_v2(&value, shared.memory, 4, shared.a) == CUDA_SUCCESS);
   REQUIRE(cuStreamSynchronize(shared.a) == CUDA_SUCCESS);
   CHECK(value == 31);
+  CHECK(opened.get());
 }
 
 TEST_CASE("turns: a session of which nothing completes is given up") {
