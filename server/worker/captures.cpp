@@ -10,6 +10,24 @@ bool Captures::capturing(const StreamState& stream) const {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+bool Captures::into(Handle graph) const {
+  if (!any()) return false;
+  const Handle root = handles_.root_of(graph);
+  bool found = false;
+  handles_.for_each(HandleKind::stream, [&](Handle, const Handles::Entry& stream) {
+    if (found) return;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUgraph captured{};
+    if (driver_.cuStreamGetCaptureInfo_v3(reinterpret_cast<CUstream>(stream.value), &status, nullptr, &captured, nullptr, nullptr,
+                                          nullptr) != CUDA_SUCCESS ||
+        status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+      return;
+    const Handle known = handles_.known(HandleKind::graph, reinterpret_cast<std::uint64_t>(captured));
+    found = known && handles_.root_of(known) == root;
+  });
+  return found;
+}
+
 void Captures::ended(CUstream stream, CUresult result) {
   if (result != CUDA_ERROR_ILLEGAL_STATE) --open_;  // else it was not being captured
   const auto found = graphs_.find(stream);

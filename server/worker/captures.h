@@ -21,6 +21,10 @@ class Captures {
   /// Whether the driver captures the stream now: what it is given is no work yet.
   bool capturing(const StreamState& stream) const;
 
+  /// Whether a stream is captured into the graph, or into one within it. Until the end of the capture such a graph may neither be destroyed
+  /// nor lose nodes: CUDA Driver API, cuStreamGetCaptureInfo.
+  bool into(Handle graph) const;
+
   void begun() { ++open_; }
   /// What cuStreamEndCapture said; a capture that was broken has ended too.
   void ended(CUstream stream, CUresult result);

@@ -274,6 +274,35 @@ TEST_CASE("a capture may go on in a graph that is there") {
   CHECK(n == 1);
 }
 
+TEST_CASE("a graph into which a stream is captured is not destroyed, and loses no nodes") {
+  Graphs g;
+  CUgraph graph = nullptr, seen = nullptr;
+  CUgraphNode node = nullptr;
+  SECTION("one that was there") {
+    REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphAddEmptyNode(&node, graph, nullptr, 0) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCaptureToGraph(g.stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  }
+  SECTION("the capture's own") {
+    REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    CUstreamCaptureStatus status{};
+    REQUIRE(cuStreamGetCaptureInfo_v3(g.stream, &status, nullptr, &graph, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuGraphAddEmptyNode(&node, graph, nullptr, 0) == CUDA_SUCCESS);
+  }
+  CHECK(cuGraphDestroyNode(node) == CUDA_ERROR_INVALID_VALUE);
+  std::size_t n = 0;
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  CHECK(cuGraphGetNodes(graph, nullptr, &n) == CUDA_SUCCESS);
+  CHECK(g.launch(1, 4) == CUDA_ERROR_INVALID_VALUE);  // what the destruction had to say
+  REQUIRE(g.launch(1, 4) == CUDA_SUCCESS);
+  REQUIRE(cuStreamEndCapture(g.stream, &seen) == CUDA_SUCCESS);
+  CHECK(seen == graph);
+  CHECK(cuGraphDestroyNode(node) == CUDA_SUCCESS);
+  CHECK(cuGraphGetNodes(graph, nullptr, &n) == CUDA_SUCCESS);
+  CHECK(n == 1);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a graph does not become part of itself") {
   Graphs g;
   CUgraph outer = nullptr, inner = nullptr, embedded = nullptr;
