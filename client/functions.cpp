@@ -39,15 +39,19 @@ Function::Attributes Function::read(wire::FunctionAttributesReply::Reader reply)
 Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* context) {
   const Handle handle(reply.getFunction());
   auto& map = handle.well_formed(HandleKind::kernel) ? kernels_ : functions_;
+  std::uint32_t its_context = 0;
   {
     const std::lock_guard lock(mutex_);
     // The module behind a library goes with that, and nobody tells of it.
-    if (&map == &kernels_ || modules_.contains(reply.getOwner())) named_[{reply.getOwner(), reply.getName().cStr()}] = handle;
+    const auto module = modules_.find(reply.getOwner());
+    if (module != modules_.end()) its_context = module->second;
+    if (&map == &kernels_ || its_context != 0) named_[{reply.getOwner(), reply.getName().cStr()}] = handle;
   }
   return map.learn(handle, [&](Function& function) {
     function.handle = handle;
     function.owner = Handle(reply.getOwner());
     function.name = reply.getName().cStr();
+    function.context = its_context;
     if (context) {
       if (function.owner.kind() == HandleKind::kernel) function.context = context->id();
       if (reply.hasAttributes())

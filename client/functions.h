@@ -32,7 +32,7 @@ struct Function {
   std::vector<Parameter> parameters;
   std::uint32_t parameter_bytes = 0;
   bool gaps = false;          ///< there are bytes between them
-  std::uint32_t context = 0;  ///< id of the context that a kernel's function is for; 0 where that is not known
+  std::uint32_t context = 0;  ///< id of the context that a function is for; 0 where that is not known
 
   std::mutex mutex;
   /// Of a kernel: its function in each context, by context id. Of such a function: the kernel.

@@ -22,7 +22,8 @@ class Captures {
   bool capturing(const StreamState& stream) const;
 
   /// Whether a stream is captured into the graph, or into one within it. Until the end of the capture such a graph may neither be destroyed
-  /// nor lose nodes: CUDA Driver API, cuStreamGetCaptureInfo.
+  /// nor lose nodes: CUDA Driver API, cuStreamGetCaptureInfo. The driver of CUDA 13.0 refuses that with CUDA_ERROR_ILLEGAL_STATE, but where
+  /// the stream is captured into a graph within the one that goes: that ends the process.
   bool into(Handle graph) const;
 
   void begun() { ++open_; }

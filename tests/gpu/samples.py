@@ -98,6 +98,12 @@ class Samples:
         first = next((pair for pair in pairs if pair[0] != pair[1]), ("", "another number of lines"))
         return "different", f"`{first[1][:100]}` instead of `{first[0][:100]}`"
 
+    def once_more(self, name, before):
+        """Some samples fail beside others: eight cdpAdvancedQuicksort at once ran out of launches in 8 of 48 runs on an H200's own driver. What
+        differs the second time as well, without the other samples, is not equal."""
+        outcome, reason = self.compare(name)
+        return (outcome, reason) if outcome != "equal" else ("equal", f"the second time; the first time: {before}")
+
     def run(self, only=None):
         """All that are staged, or only some of them."""
         title = "samples of two devices" if only else "samples"
@@ -113,12 +119,14 @@ class Samples:
             names = [name for name in sorted(known["staged"], key=str.lower) if not only or name in only]
             with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
                 outcomes = dict(zip(names, pool.map(self.compare, names)))
+            for name in [name for name in names if outcomes[name][0] == "different"]:
+                outcomes[name] = self.once_more(name, outcomes[name][1])
         local = [name for name, (outcome, _) in outcomes.items() if outcome != "not local"]
         equal = [name for name in local if outcomes[name][0] == "equal"]
         path = os.path.join(self.suite.out, title.replace(" ", "_") + ".md")
         self.write_table(path, outcomes, {} if only else known["left_out"], len(equal), len(local))
         for name, (outcome, reason) in outcomes.items():
-            if outcome != "equal":
+            if outcome != "equal" or reason.startswith("the second time"):
                 print(f"{title}: {name}: {outcome}: {reason}", flush=True)
         self.suite.row(title, bool(local) and len(equal) >= WANTED * len(local),
                        f"{len(equal)} of {len(local)} that pass locally are equal remotely; not {' '.join(sorted(set(local) - set(equal)))}")

@@ -11,7 +11,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from rig import SystemTest, fargpu, paths, wait_gone, wait_until
+from rig import SystemTest, fargpu, paths, wait_until
 from rig.broker import settings_file
 from rig.wire import control, data_of, frame
 
@@ -336,16 +336,14 @@ class Inherited(SystemTest):
             client.must("free a")
             client.must(f"open a {handle}")
         self.assertEqual(friend.ask(f"alloc b {64 * MIB}"), "OUT_OF_MEMORY")
-        worker = self.worker_of(host, maker)
         self.assertEqual(maker.finish(), 0)
-        wait_gone(worker)
+        wait_until(lambda: len(host.status()["sessions"]) == 2, "the end of the session")
         self.assertEqual(friend.ask(f"alloc b {64 * MIB}"), "OUT_OF_MEMORY")
         friend.must(f"alloc b {16 * MIB}")
         # When nobody has it any more there is room again.
         for client in (holder, friend):
-            worker = self.worker_of(host, client)
             self.assertEqual(client.finish(), 0)
-            wait_gone(worker)
+        wait_until(lambda: not host.status()["sessions"], "the end of the others")
         self.client(host, "init", "context", f"alloc b {64 * MIB}")
 
 

@@ -289,11 +289,11 @@ TEST_CASE("a graph into which a stream is captured is not destroyed, and loses n
     REQUIRE(cuStreamGetCaptureInfo_v3(g.stream, &status, nullptr, &graph, nullptr, nullptr, nullptr) == CUDA_SUCCESS);
     REQUIRE(cuGraphAddEmptyNode(&node, graph, nullptr, 0) == CUDA_SUCCESS);
   }
-  CHECK(cuGraphDestroyNode(node) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuGraphDestroyNode(node) == CUDA_ERROR_ILLEGAL_STATE);
   std::size_t n = 0;
   CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
   CHECK(cuGraphGetNodes(graph, nullptr, &n) == CUDA_SUCCESS);
-  CHECK(g.launch(1, 4) == CUDA_ERROR_INVALID_VALUE);  // what the destruction had to say
+  CHECK(g.launch(1, 4) == CUDA_ERROR_ILLEGAL_STATE);  // what the destruction had to say
   REQUIRE(g.launch(1, 4) == CUDA_SUCCESS);
   REQUIRE(cuStreamEndCapture(g.stream, &seen) == CUDA_SUCCESS);
   CHECK(seen == graph);

@@ -153,7 +153,7 @@ Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader in
 Outcome cuGraphDestroy(Session& session, Call&, wire::CuGraphDestroy::Reader in) {
   CUgraph graph{};
   if (!session.resolve(HandleKind::graph, in.getHGraph(), graph)) return session.invalid(HandleKind::graph);
-  if (session.captures().into(Handle(in.getHGraph()))) return CUDA_ERROR_INVALID_VALUE;
+  if (session.captures().into(Handle(in.getHGraph()))) return CUDA_ERROR_ILLEGAL_STATE;
   const CUresult result = session.driver().cuGraphDestroy(graph);
   if (result == CUDA_SUCCESS) session.forget(HandleKind::graph, in.getHGraph());
   return result;
@@ -162,7 +162,7 @@ Outcome cuGraphDestroy(Session& session, Call&, wire::CuGraphDestroy::Reader in)
 Outcome cuGraphDestroyNode(Session& session, Call&, wire::CuGraphDestroyNode::Reader in) {
   CUgraphNode node{};
   if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
-  if (session.captures().into(Handle(in.getHNode()))) return CUDA_ERROR_INVALID_VALUE;
+  if (session.captures().into(Handle(in.getHNode()))) return CUDA_ERROR_ILLEGAL_STATE;
   if (session.graph_memory().any(session.handles().root_of(Handle(in.getHNode())))) return CUDA_ERROR_NOT_SUPPORTED;
   const std::vector<Handle> within = known_within(session, node);
   const CUresult result = session.driver().cuGraphDestroyNode(node);
