@@ -65,17 +65,23 @@ struct Function {
   /// The cluster it was compiled for, zeros for none: known once a launch was accepted.
   std::array<std::atomic<unsigned>, 3> cluster{};
 
-  /// Fingerprints of launch classes that the worker has accepted. Racing writers only cost a further barrier.
+  /// Fingerprints of launch classes that are accepted.
   std::array<std::atomic<std::uint64_t>, 16> launched{};
-  std::atomic<unsigned> next_launched{0};
+  unsigned next_launched = 0;
 
   bool launch_known(std::uint64_t fingerprint) const {
     for (const auto& known : launched)
       if (known.load(std::memory_order_relaxed) == fingerprint) return true;
     return false;
   }
-  void learn_launch(std::uint64_t fingerprint) {
-    launched[next_launched.fetch_add(1, std::memory_order_relaxed) % launched.size()].store(fingerprint, std::memory_order_relaxed);
+  std::uint64_t changes_now() {
+    const std::lock_guard lock(mutex);
+    return changes;
+  }
+  /// The class is accepted, as was asked or found out after so many changes.
+  void learn_launch(std::uint64_t fingerprint, std::uint64_t changes_then) {
+    const std::lock_guard lock(mutex);
+    if (changes == changes_then) launched[next_launched++ % launched.size()].store(fingerprint, std::memory_order_relaxed);
   }
   /// What the calls of CUDA 1 to 3 set for its next launch; under mutex.
   struct Legacy {

@@ -56,10 +56,12 @@ class HandleMap {
     count_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  /// The object of a handle that the worker gave: the one already known, or a new one that `fill` completes.
+  /// The object of a handle that the worker gave: the one already known, or a new one that `fill` completes. Null for a new one in the
+  /// client's own range, which no worker gives.
   template <class Fill>
   T* learn(Handle handle, Fill&& fill) {
-    if (!handle.well_formed(kind_)) return nullptr;
+    if (T* const known = find(handle)) return known;
+    if (!handle.well_formed(kind_) || handle.index() < Handle::worker_index_first) return nullptr;
     const std::lock_guard lock(mutex_);
     Slot& slot = make_slot(handle.index());
     if (slot.live.load(std::memory_order_relaxed) != handle.id() + 1ull) {

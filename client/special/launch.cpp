@@ -100,7 +100,9 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
          launch.block[0] <= device.block_max[0] && launch.block[1] <= device.block_max[1] && launch.block[2] <= device.block_max[2] &&
          at_most(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes) && local_bytes && *local_bytes <= local_bytes_sure &&
          known->second.value(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 &&
-         known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0;
+         known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0 &&
+         known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT) == 0 &&
+         known->second.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH) == 0;
 }
 
 // Checks a launch and says it, all but its attributes.
@@ -161,9 +163,10 @@ CUresult launch(Thread& thread, const Launch& launch) {
   }
   const std::uint64_t fingerprint = fingerprint_of(launch, *function, *stream->context);
   if (function->launch_known(fingerprint)) return call.post(stream);
+  const std::uint64_t changes = function->changes_now();
   if (surely_accepted(session.facts().devices[static_cast<std::size_t>(stream->context->device)], launch, *function, *stream->context)) {
     const CUresult result = call.post(stream);
-    if (result == CUDA_SUCCESS) function->learn_launch(fingerprint);
+    if (result == CUDA_SUCCESS) function->learn_launch(fingerprint, changes);
     return result;
   }
   // Behind what this process has yet to do the answer may take as long as that, and what it has to do may be this thread's.
@@ -174,7 +177,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   function->cluster[0] = reply.getClusterX();
   function->cluster[1] = reply.getClusterY();
   function->cluster[2] = reply.getClusterZ();
-  function->learn_launch(fingerprint_of(launch, *function, *stream->context));
+  function->learn_launch(fingerprint_of(launch, *function, *stream->context), changes);
   return result;
 }
 

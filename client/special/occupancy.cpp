@@ -39,13 +39,13 @@ CUresult attribute(Thread& thread, CUfunction f, CUfunction_attribute which, int
 }
 
 // Launches with such clusters will be accepted.
-void learn_fit(Function& function, const Context& context, const CUlaunchConfig& config) {
+void learn_fit(Function& function, std::uint64_t changes, const Context& context, const CUlaunchConfig& config) {
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     if (config.attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
     const auto& cluster = config.attrs[i].value.clusterDim;
     const std::uint64_t fit =
         fit_of(context, {config.blockDimX, config.blockDimY, config.blockDimZ}, config.sharedMemBytes, {cluster.x, cluster.y, cluster.z});
-    if (!function.launch_known(fit)) function.learn_launch(fit);
+    if (!function.launch_known(fit)) function.learn_launch(fit, changes);
   }
 }
 
@@ -98,12 +98,12 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   if (!call) return call.error();
   if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
   const ClusterQuestion question(*thread.context(), *config, potential);
+  std::uint64_t changes = 0;
   const auto take = [&](int answer) {
     *value = answer;
-    if (!potential && answer > 0) learn_fit(*function, *thread.context(), *config);
+    if (!potential && answer > 0) learn_fit(*function, changes, *thread.context(), *config);
     return CUDA_SUCCESS;
   };
-  std::uint64_t changes = 0;
   std::optional<int> known;
   {
     const std::lock_guard lock(function->mutex);

@@ -117,6 +117,7 @@ class Handles {
     entry = {value, context, static_cast<std::uint16_t>(handle.generation()), true, nullptr, 0};
     if (const Entry* const found = source ? find(source.kind(), source) : nullptr) {
       entry.owner = found->owner ? found->owner : source.value();
+      if (context != 0 && found->context != 0) entry.context = found->context;  // whichever was current
       auto& owned = owned_[entry.owner];
       if (owned.size() == owned.capacity()) std::erase_if(owned, [&](Handle part) { return !find(part.kind(), part); });
       owned.push_back(handle);

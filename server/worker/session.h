@@ -207,8 +207,9 @@ class Session final : FrameHandler {
   CUresult destroy_stream(std::uint64_t handle);
   /// Makes a context current to the executor.
   bool make_current(ContextState& context) { return contexts_.make_current(context); }
-  /// With all that is of it.
-  CUresult close_context(ContextState& context);
+  /// Closes a context for the client, with all that is of it: once copies of other contexts do not pass through its pinned memory any
+  /// more, which is waited for without waiting.
+  Outcome close_when_unused(const CallId& id, ContextState& context);
 
   /// Work was given to a stream (by its handle, in the context being served).
   void submitted(std::uint64_t stream_handle);
@@ -279,6 +280,7 @@ class Session final : FrameHandler {
   void relax_captures();
   void drop_streams(ContextState& context);
   CUresult end_stream(StreamState& stream, CUresult result);
+  CUresult close_context(ContextState& context);
   CUresult close_green(ContextState& context, ContextState& heir);
   void flush_prints(CUevent passed);
   void tell_prints();

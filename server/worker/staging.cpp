@@ -42,32 +42,47 @@ void StagingRing::give(std::span<std::byte> part) {
 }
 
 bool Staging::ready() {
-  if (memory_) return true;
+  if (!rings_.empty() && !rings_.back().left) return true;
   if (!contexts_.current() && (contexts_.empty() || !contexts_.borrow())) return false;
   void* memory = nullptr;
   if (driver_.cuMemHostAlloc(&memory, in_bytes + out_bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return false;
-  memory_ = memory;
-  context_ = contexts_.current();
   auto* const bytes = static_cast<std::byte*>(memory);
-  in_ = StagingRing({bytes, in_bytes});
-  out_ = StagingRing({bytes + in_bytes, out_bytes});
+  rings_.push_back({memory, contexts_.current(), StagingRing({bytes, in_bytes}), StagingRing({bytes + in_bytes, out_bytes})});
   return true;
 }
 
-void Staging::give_in(std::span<std::byte> bulk) {
-  if (in_.contains(bulk.data())) in_.give(bulk);
+bool Staging::holds(const std::byte* address) const {
+  return std::any_of(rings_.begin(), rings_.end(),
+                     [&](const Rings& rings) { return rings.in.contains(address) || rings.out.contains(address); });
+}
+
+void Staging::give(std::span<std::byte> part) {
+  for (Rings& rings : rings_)
+    for (StagingRing* const ring : {&rings.in, &rings.out})
+      if (ring->contains(part.data())) return ring->give(part);
+}
+
+bool Staging::leave(const ContextState& context) {
+  bool unused = true;
+  for (Rings& rings : rings_) {
+    if (rings.context != &context) continue;
+    rings.left = true;
+    unused = unused && rings.in.empty() && rings.out.empty();
+  }
+  return unused;
 }
 
 void Staging::inherit(const ContextState& context, ContextState& heir) {
-  if (made_in(context)) context_ = &heir;
+  for (Rings& rings : rings_)
+    if (rings.context == &context) rings.context = &heir;
 }
 
-void Staging::drop() {
-  driver_.cuMemFreeHost(memory_);
-  memory_ = nullptr;
-  context_ = nullptr;
-  in_ = StagingRing();
-  out_ = StagingRing();
+void Staging::context_closes(const ContextState& context) {
+  std::erase_if(rings_, [&](const Rings& rings) {
+    if (rings.context != &context) return false;
+    driver_.cuMemFreeHost(rings.memory);
+    return true;
+  });
 }
 
 }  // namespace fargpu::server

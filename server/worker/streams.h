@@ -47,6 +47,7 @@ struct ContextState {
   std::uint32_t id = 0;
   int device = 0;
   bool primary = false;
+  bool closing = false;        ///< and only waits for staging to leave it
   CUgreenCtx green = nullptr;  ///< which it was converted from: it has streams only, the rest is the primary context's
   CUgreenCtx part = nullptr;   ///< the same of the session's part of the device (partition.h), where this stands for the primary context
   CUcontext whole = nullptr;   ///< the driver's primary context then

@@ -162,3 +162,16 @@ TEST_CASE("launch classes differ by what they were told, in its order") {
   words.add(word);
   CHECK(bytes.value() == words.value());
 }
+
+TEST_CASE("that a launch was accepted is not kept past a change that came meanwhile") {
+  Function function;
+  const std::uint64_t before = function.changes_now();
+  {
+    const std::lock_guard lock(function.mutex);
+    function.changed();
+  }
+  function.learn_launch(7, before);
+  CHECK_FALSE(function.launch_known(7));
+  function.learn_launch(7, function.changes_now());
+  CHECK(function.launch_known(7));
+}

@@ -105,6 +105,7 @@ TEST_CASE("the worker's handles are learned once") {
   CHECK(map.size() == 1);
   CHECK(map.learn(Handle(HandleKind::kernel, 1, 1), fill) == nullptr);
   CHECK(map.learn(Handle(), fill) == nullptr);
+  CHECK(map.learn(Handle(HandleKind::function, 5, 9), fill) == nullptr);  // that would be the client's to give
   CHECK(map.erase(handle));
   // The client's own handles do not come from that half.
   CHECK(add(map).index() < Handle::worker_index_first);

@@ -1,6 +1,8 @@
 // Contexts belong to threads' stacks in the client; the worker only hears of those that exist.
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "client/stats.h"
@@ -86,6 +88,34 @@ TEST_CASE("the primary context is counted, and what was made in it goes with it"
   CHECK(cuMemFree_v2(memory) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemFreeHost(pinned) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemAlloc_v2(&memory, 100) == CUDA_SUCCESS);
+}
+
+TEST_CASE("copies of one context under way do not go with another one") {
+  test::RemoteContext remote;
+  CUdeviceptr memory = 0, elsewhere = 0;
+  unsigned got = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD32_v2(memory, 7, 1) == CUDA_SUCCESS);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&elsewhere, 4) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoH_v2(&got, elsewhere, 4) == CUDA_SUCCESS);  // the first copy: through memory of this context
+  got = 0;
+  test::Paused paused;
+  auto copied = std::async(std::launch::async, [&] {
+    REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+    return cuMemcpyDtoH_v2(&got, memory, 4);
+  });
+  CHECK(copied.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  auto destroyed = std::async(std::launch::async, [&] { return cuCtxDestroy_v2(other); });
+  CHECK(destroyed.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  paused.end();
+  CHECK(destroyed.get() == CUDA_SUCCESS);
+  CHECK(copied.get() == CUDA_SUCCESS);
+  CHECK(got == 7);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoH_v2(&got, memory, 4) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy_v2(other) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
 TEST_CASE("device questions are answered without asking") {

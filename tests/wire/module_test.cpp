@@ -491,6 +491,25 @@ TEST_CASE("a kernel has a function in each context, which goes with that") {
   CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, here) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a module's function goes with the module, whatever context was current when it was found") {
+  RemoteContext remote;
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  CUcontext other = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuModuleGetFunction(&function, module, "fill32") == CUDA_SUCCESS);
+  REQUIRE(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  unsigned count = 1, value = 5;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  void* arguments[] = {&memory, &count, &value};
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(remote.driver->launches().size() == 1);
+}
+
 TEST_CASE("the function of a kernel for which the driver has no room is missed late") {
   RemoteContext remote;
   LoadedKernel fill;

@@ -59,18 +59,18 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
       // Whole rows, or a part of one that is too long.
       const std::uint64_t rows = column_ > 0 ? 1 : std::min(rows_at_once, shape_.height - row_);
       const std::uint64_t width = std::min<std::uint64_t>(shape_.width - column_, bytes_at_once);
-      const auto part = session_.staging().out().take(rows * width);
-      if (!part) return false;
       StreamState* const stream = session_.stream(stream_, call_.context);
       if (!stream || !source_.alive(session_)) {
         failure_ = CUDA_ERROR_INVALID_HANDLE;
-        session_.staging().out().give(*part);
         break;
       }
+      session_.make_current(*stream->context);  // a driver that refuses this refuses the copy
+      const auto part = session_.staging().ready() ? session_.staging().take_out(rows * width) : std::nullopt;
+      if (!part) return false;
       const CUresult result = copy_rows(session_, *stream, {width, rows, 1}, source_.from(column_, row_), part->data(), false);
       if (result != CUDA_SUCCESS) {
         failure_ = result;
-        session_.staging().out().give(*part);
+        session_.staging().give(*part);
         break;
       }
       session_.submitted(*stream);
@@ -90,7 +90,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   }
 
   void arrived(std::uint64_t column, std::span<std::byte> bytes, CUresult result) {
-    const auto give = [self = shared_from_this(), bytes] { self->session_.staging().out().give(bytes); };
+    const auto give = [self = shared_from_this(), bytes] { self->session_.staging().give(bytes); };
     if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
       if (transfer_) session_.transfers().send({*transfer_, static_cast<std::uint32_t>(column / limits::lane_chunk_bytes)}, bytes, give);
       else session_.output().data(call_, bytes, give);
@@ -227,7 +227,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   const Shape shape(in.getShape());
   Side target;
   const std::span<std::byte> bulk = call.bulk();
-  const bool staged = session.staging().in().contains(bulk.data());
+  const bool staged = session.staging().holds(bulk.data());
   const auto refuse = [&](CUresult result) {
     session.give_up(call);
     return result;
@@ -245,7 +245,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     session.submitted(*stream);
     // From ordinary memory the driver has taken the bytes by now; from staging they go at their own time.
     if (staged) {
-      session.completions().after(*stream, Completions::Kind::release, [&session, bulk](CUresult) { session.staging().in().give(bulk); });
+      session.completions().after(*stream, Completions::Kind::release, [&session, bulk](CUresult) { session.staging().give(bulk); });
     }
   } else if (shape.height != 1 && (source.isPull() || source.isLanes())) {
     return refuse(CUDA_ERROR_INVALID_VALUE);
