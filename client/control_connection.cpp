@@ -164,19 +164,17 @@ DialError untrusted(const PoolHost& host, const std::string& why, const TlsTrust
   if (!trust.fingerprint.empty()) repair = "; is FARGPU_FINGERPRINT that host's?";
   else if (!trust.ca_file.empty()) repair = "; FARGPU_CA names '" + trust.ca_file + "'";
   else repair = "; FARGPU_PSK_FILE is no key of that host's, and neither FARGPU_CA nor FARGPU_FINGERPRINT is set";
-  return DialError(CUDA_ERROR_NOT_PERMITTED, address_text(host) + ": no TLS: " + why + repair, wire::Failure::Reason::DENIED);
+  return DialError::of_tls(address_text(host) + ": no TLS: " + why + repair);
 }
 
 // What would help when a handshake of TLS failed and nobody said why.
 DialError tls_failure(const PoolHost& host, const std::string& why) {
   const std::string address = address_text(host);
-  return DialError(CUDA_ERROR_NOT_PERMITTED,
-                   address + ": no TLS: " + why +
-                       "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, FARGPU_PSK_FILE right, and does its fargpud listen " +
-                       "with TLS? If it serves without, write tcp://" + address +
-                       ". A host that has shut out this address, for a minute after many "
-                       "connections that came to nothing, says no more than that either",
-                   wire::Failure::Reason::DENIED);
+  return DialError::of_tls(address + ": no TLS: " + why +
+                           "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, FARGPU_PSK_FILE right, and does its fargpud listen " +
+                           "with TLS? If it serves without, write tcp://" + address +
+                           ". A host that has shut out this address, for a minute after many "
+                           "connections that came to nothing, says no more than that either");
 }
 
 }  // namespace

@@ -27,9 +27,16 @@ struct DialError : std::runtime_error {
     error.setting = true;
     return error;
   }
+  /// There is no TLS with the host: one of the two does not know the other.
+  static DialError of_tls(const std::string& text) {
+    DialError error(CUDA_ERROR_NOT_PERMITTED, text, wire::Failure::Reason::DENIED);
+    error.tls = true;
+    return error;
+  }
   CUresult result;
   wire::Failure::Reason reason;  ///< the broker's, if it gave one
   bool setting = false;
+  bool tls = false;
 };
 
 /// What ends a message that `fargpu doctor` can say more about.

@@ -20,11 +20,12 @@ std::string variable(const char* name) {
 
 // The first line of a file.
 std::string first_line(const char* name, const std::string& path) {
+  errno = 0;
   std::ifstream file(path);
   std::string line;
   if (!file || !std::getline(file, line)) {
     complain(std::string(name) + " names '" + path + "', which cannot be read" +
-             (file.is_open() ? ": it is empty" : std::string(" (") + std::strerror(errno) + ")"));
+             (errno == 0 ? ": it is empty" : std::string(" (") + std::strerror(errno) + ")"));
   }
   while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
   return line;

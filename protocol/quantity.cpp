@@ -48,7 +48,7 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   if (unit.size() == 1 && units.find(unit[0]) != std::string_view::npos) power = 1 + static_cast<int>(units.find(unit[0]));
   else if (!unit.empty()) return std::nullopt;
   const double bytes = amount->number * static_cast<double>(std::uint64_t{1} << 10 * power);
-  if (!whole(bytes)) return std::nullopt;
+  if (bytes > whole_max || (power == 0 && !whole(bytes))) return std::nullopt;
   return static_cast<std::uint64_t>(bytes);
 }
 

@@ -9,7 +9,8 @@
 
 namespace fargpu {
 
-/// "8GiB", "8g", "512 MiB", "100000": units are powers of 1024, whatever the spelling. Decimals are understood ("1.5GiB").
+/// "8GiB", "8g", "512 MiB", "100000": units are powers of 1024, whatever the spelling. Decimals are understood ("1.5GiB"), and
+/// what is left of a byte is left out.
 std::optional<std::uint64_t> parse_bytes(std::string_view text);
 /// "50%" or "50"; at most `most`.
 std::optional<std::uint32_t> parse_percent(std::string_view text, std::uint32_t most = 100);

@@ -83,6 +83,7 @@ void check_secrets(Report& report) {
 /// What mends that a host is not reached, or does not let this client in.
 std::string repair_of(const DialError& error) {
   if (error.setting) return "unset or correct it";
+  if (error.tls) return "correct what that host is known by (FARGPU_CA, FARGPU_FINGERPRINT, FARGPU_PSK_FILE), or its name in FARGPU_POOL";
   if (error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) return "install the same version of fargpu on both machines";
   switch (error.reason) {
     case wire::Failure::Reason::NONE: return "start fargpud there, open the port in its firewall, or correct FARGPU_POOL";

@@ -129,7 +129,15 @@ int main(int argc, char** argv) {
     const CLI::App* of = &app;  // the command that was begun
     std::string help = "fargpu";
     for (; !of->get_subcommands().empty(); help += " " + of->get_name()) of = of->get_subcommands().front();
-    std::cerr << "fargpu: " << error.what() << "; see `" << help << " --help`\n";
+    // What is not understood, rather than what is missing because of it.
+    std::vector<std::string> unknown = of->remaining();
+    std::erase(unknown, "--");
+    const bool strange =
+        !unknown.empty() && (dynamic_cast<const CLI::RequiredError*>(&error) || dynamic_cast<const CLI::ExtrasError*>(&error));
+    std::cerr << "fargpu: "
+              << (strange ? "`" + help + "` has no " + (unknown[0].starts_with('-') ? "option" : "command") + " '" + unknown[0] + "'"
+                          : error.what())
+              << "; see `" << help << " --help`\n";
     return cli::exit_own_error;
   }
   for (std::string* const own : {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &smi.pool, &doctor.pool})

@@ -28,6 +28,9 @@ void Listeners::open_socket(const std::string& name) {
     asio::error_code refused;
     asio::local::stream_protocol::socket probe(io_);
     if (!abstract) probe.connect(endpoint, refused);
+    struct stat there {};
+    const bool other = !abstract && ::lstat(name.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode);
+    if (other) throw SettingsError("listen: " + shown + " is there and no socket; name another, or remove it");
     if (refused == asio::error::connection_refused) ::unlink(name.c_str());
     asio::local::stream_protocol::acceptor& acceptor = local_acceptors_.emplace_back(io_);
     acceptor.open();

@@ -414,9 +414,12 @@ std::vector<ListenAddress> parse_listen(const std::string& text, const std::stri
       addresses.push_back(address);
       continue;
     }
+    if (item.find(' ') != std::string::npos) throw SettingsError(setting + " is '" + text + "', which has a space");
     if (item.starts_with("tls://")) address.transport = ListenAddress::Transport::tls;
     if (item.starts_with("tcp://")) address.transport = ListenAddress::Transport::tcp;
     if (address.transport != ListenAddress::Transport::usual) item.erase(0, 6);
+    if (const std::size_t other = item.find("://"); other != std::string::npos)
+      throw SettingsError(setting + " is '" + text + "': '" + item.substr(0, other) + "' is no transport; write tcp:// or tls://");
     const std::size_t colon = item.rfind(':');
     const std::string port = colon == std::string::npos ? "" : item.substr(colon + 1);
     address.host = item.substr(0, colon);

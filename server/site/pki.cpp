@@ -149,6 +149,8 @@ PkiFiles issue_server(const std::filesystem::path& folder, const std::string& na
     if (host.empty() || host.find_first_of(", \n") != std::string::npos) throw PkiError("'" + host + "' is no host's name or address");
     unsigned char address[16];
     const bool numeric = ::inet_pton(AF_INET, host.c_str(), address) == 1 || ::inet_pton(AF_INET6, host.c_str(), address) == 1;
+    if (!numeric && host.find_first_of(":/") != std::string::npos)
+      throw PkiError("'" + host + "' is no host's name or address; leave out port and transport");
     names += fmt::format("{}{}:{}", names.empty() ? "" : ",", numeric ? "IP" : "DNS", host);
   }
   extend(draft.certificate.get(), draft.certificate.get(), NID_subject_alt_name, names);

@@ -42,7 +42,7 @@ class Doctor(SystemTest):
         self.assertNotIn("FARGPU_COMPRESS is no", report)
 
     def test_words_that_are_none(self):
-        for arguments, words in ((("ls", "--long"), "fargpu: The following argument was not expected: --long; see `fargpu ls --help`"),
+        for arguments, words in ((("ls", "--long"), "fargpu: `fargpu ls` has no option '--long'; see `fargpu ls --help`"),
                                  (("policy",), "see `fargpu policy --help`"),
                                  (("policy", "set"), "see `fargpu policy set --help`"),
                                  (("quota", "1"), "--percent or --weight"),
@@ -65,6 +65,11 @@ class Doctor(SystemTest):
         self.assertEqual(done.code, 125)
         self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota smi doctor token pki", done.err)
         self.assertIn("--pool is '::'", fargpu("ls", "--pool", "::").err)
+        for command, said in ((("token", "remove"), "`fargpu token` has no command 'remove'"), (("--bogus",), "`fargpu` has no option '--bogus'"),
+                              (("run", "--bogus", "--", "true"), "`fargpu run` has no option '--bogus'"), (("policy",), "A subcommand is required")):
+            done = fargpu(*command)
+            self.assertEqual(done.code, 125)
+            self.assertIn(f"fargpu: {said}; see `", done.err)
 
     def test_name_without_address(self):
         self.findings("no-such-host.invalid", "no address for host 'no-such-host.invalid'", "correct FARGPU_POOL")

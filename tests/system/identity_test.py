@@ -210,7 +210,9 @@ class Identity(SystemTest):
 
     def test_a_client_with_tls_where_none_is_spoken(self):
         host = self.host(listen="127.0.0.1:0")
-        self.assert_refused("tls://" + host.pool, self.trusting(token=self.token("t")), "no TLS", "write tcp://")
+        env = self.trusting(token=self.token("t"))
+        self.assert_refused("tls://" + host.pool, env, "no TLS", "write tcp://")
+        self.assertIn("correct what that host is known by", fargpu("doctor", pool="tls://" + host.pool, env=env).out)
 
     # --- strangers ----------------------------------------------------------------------------------------------------------------
 

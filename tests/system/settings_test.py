@@ -86,6 +86,8 @@ class Settings(SystemTest):
         self.assertIn("sessions_max is 'x' (environment variable FARGPUD_SESSIONS_MAX)",
                       self.refused(env={"FARGPUD_SESSIONS_MAX": "x"}).err)
         self.assertIn("'nowhere' is not host:port", self.refused("--listen", "nowhere").err)
+        self.assertIn("'foo' is no transport", self.refused("--listen", "foo://127.0.0.1:1").err)
+        self.assertIn("which has a space", self.refused("--listen", "127.0.0.1:1, 127.0.0.1:2").err)
         self.assertIn("name an address that this machine has", self.refused("--listen", "192.0.2.7:8470", "--insecure").err)
         self.assertEqual(self.refused("--no-such-flag").code, 2)
 

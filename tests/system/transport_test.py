@@ -94,6 +94,11 @@ class Choice(Transport):
             self.broker(listen=f"127.0.0.1:0,unix:{path}")
             with self.assertRaises(AssertionError):
                 self.broker(listen=f"unix:{path}").log("listening", seconds=1)
+            file = Path(folder) / "precious"
+            file.write_text("data")
+            with self.assertRaises(AssertionError):
+                self.broker(listen=f"unix:{file}").log("listening", seconds=1)
+            self.assertEqual(file.read_text(), "data")
             nobody = self.client(f"unix:{folder}/nobody.sock", env=AUTO)
             self.assertEqual(nobody.ask("init"), "SYSTEM_NOT_READY")
             nobody.says("is fargpud running on this machine")

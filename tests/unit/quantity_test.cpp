@@ -14,6 +14,8 @@ TEST_CASE("quantity: memory in whole and broken units") {
     CHECK(parse_bytes(text) == std::uint64_t{8} << 30);
   }
   CHECK(parse_bytes("1.5k") == 1536);
+  CHECK(parse_bytes("2.1GiB") == 2'254'857'830);
+  CHECK(parse_bytes("0.1MB") == 104'857);
   CHECK(parse_bytes("2TiB") == std::uint64_t{2} << 40);
 }
 

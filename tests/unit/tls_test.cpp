@@ -247,6 +247,7 @@ TEST_CASE("tls: files that are not what they should be") {
   CHECK_THROWS_AS(site::issue_client(site.folder, "ca", std::chrono::days(1)), site::PkiError);
   CHECK_THROWS_AS(site::issue_server(site.folder, "b", {"a b"}, std::chrono::days(1)), site::PkiError);
   CHECK_THROWS_AS(site::issue_server(site.folder, "b", {}, std::chrono::days(1)), site::PkiError);
+  CHECK_THROWS_AS(site::issue_server(site.folder, "b", {"gpuhost:8470"}, std::chrono::days(1)), site::PkiError);
   CHECK(fs::status(site.file("ca.key")).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
 }
 
