@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "driver_memory.h"
+#include "staging.h"
 
 namespace fargpu::server {
 
@@ -52,6 +53,7 @@ CUresult Contexts::open(Handle handle, int device, bool primary, unsigned flags,
   if (result != CUDA_SUCCESS) return result;
   state->primary = primary;
   state->driver_memory = std::make_shared<DriverMemory>(driver_, ledger_, device, ordinal, ++driver_memories_);
+  state->staging = std::make_shared<Staging>(driver_);
   take(std::move(state), handle, device, opened);
   return result;
 }
@@ -66,6 +68,7 @@ CUresult Contexts::open_green(Handle handle, int device, CUdevResourceDesc resou
   CUresult result = driver_.cuGreenCtxCreate(&state->green, resources, ordinal, CU_GREEN_CTX_DEFAULT_STREAM);
   if (result != CUDA_SUCCESS) return result;
   state->driver_memory = primary->driver_memory;
+  state->staging = primary->staging;
   result = driver_.cuCtxFromGreenCtx(&state->cuda, state->green);
   if (result == CUDA_SUCCESS) result = driver_.cuCtxSetCurrent(state->cuda);
   if (result != CUDA_SUCCESS) {

@@ -98,7 +98,7 @@ std::uint64_t HeldCalls::park(Call& call, const std::vector<std::uint64_t>& befo
     session_.refuse(call, CUDA_ERROR_OUT_OF_MEMORY);
     return 0;
   }
-  session_.staging().give(call.bulk());
+  session_.give_bulk(call);
   const std::uint64_t item = session_.order().enqueue(
       before, &stream, std::move(recorded_events), [this, parked] { execute(session_, *parked); }, launched(call));
   if (taken_for_done(call)) session_.order().hold_behind_copy(*stream.context, item);
@@ -201,7 +201,7 @@ bool HeldCalls::waits_for_turn(const Service& service, Call& call) {
     session_.refuse(call, CUDA_ERROR_OUT_OF_MEMORY);
     return true;
   }
-  session_.staging().give(call.bulk());
+  session_.give_bulk(call);
   const bool hold = taken_for_done(call) && !session_.order().running();  // what was held back before is waited for already
   const std::uint64_t item = session_.order().postpone(*target, launched(call));
   if (!session_.order().running())  // else it has been known since it was held back

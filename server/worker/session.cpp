@@ -257,8 +257,10 @@ bool Session::tell_usage(bool now) {
 
 std::optional<std::span<std::byte>> Session::place(const FrameHeader& header, std::span<const std::byte>) {
   // Bytes for the GPU go into pinned memory; others are used up at once.
-  if (header.kind == FrameKind::call && header.opcode == static_cast<std::uint16_t>(Opcode::copyIn) && staging_.ready())
-    return staging_.take_in(header.bulk_bytes);
+  if (header.kind == FrameKind::call && header.opcode == static_cast<std::uint16_t>(Opcode::copyIn)) {
+    ContextState* const context = contexts_.find(header.subject);
+    if (context && contexts_.make_current(*context) && context->staging->ready()) return context->staging->in().take(header.bulk_bytes);
+  }
   arriving_.resize(header.bulk_bytes);
   return std::span(arriving_);
 }
@@ -367,8 +369,12 @@ void Session::refuse(Call& call, CUresult result) {
   finish(call.id(), result);
 }
 
+void Session::give_bulk(Call& call) {
+  if (ContextState* const context = contexts_.find(call.id().context)) context->staging->give_in(call.bulk());
+}
+
 void Session::give_up(Call& call) {
-  staging_.give(call.bulk());
+  give_bulk(call);
   if (call.id().opcode != static_cast<std::uint16_t>(Opcode::copyIn)) return;
   const auto in = call.in<wire::CopyIn>();
   const auto source = in.getSource();
@@ -389,7 +395,6 @@ bool Session::enter_context(const Service& service, const Call& call) {
 CUresult Session::close_green(ContextState& context, ContextState& heir) {
   contexts_.enter(heir);
   completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  staging_.inherit(context, heir);
   host_blocks_.inherit(context.id, heir.id);
   graph_parts_.inherit(context.id, heir.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
@@ -422,23 +427,6 @@ void Session::drop_streams(ContextState& context) {
   for (const std::uint64_t item : held) order_.release(item);
 }
 
-Outcome Session::close_when_unused(const CallId& id, ContextState& context) {
-  if (context.closing) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (context.green || staging_.leave(context)) return close_context(context);
-  context.closing = true;
-  crew_.wait_for_all();
-  completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  if (id.never_held) finish(id, CUDA_SUCCESS);
-  retry([this, id, number = context.id] {
-    ContextState* const there = contexts_.find(number);
-    if (there && !staging_.leave(*there)) return false;
-    const CUresult result = there ? close_context(*there) : CUDA_ERROR_INVALID_CONTEXT;
-    if (!id.never_held) finish(id, result);
-    return true;
-  });
-  return Outcome::later();
-}
-
 CUresult Session::close_context(ContextState& context) {
   crew_.wait_for_all();
   aside_.wait_for_all();  // it may be in this context
@@ -447,7 +435,9 @@ CUresult Session::close_context(ContextState& context) {
     if (green != &context) close_green(*green, context);
   contexts_.enter(context);
   completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  staging_.context_closes(context);
+  // Answers lie in its memory until they have been sent.
+  if (!ended_ && !context.staging->out().empty() && !send_rest()) throw ChannelClosed("the client does not read");
+  context.staging->drop();
   transfers_.context_closes(driver_, context);
   host_blocks_.context_closes(context.id);
   graph_parts_.context_closes(driver_, context.id);

@@ -137,7 +137,6 @@ class Session final : FrameHandler {
   Turns& turns() { return turns_; }
   Output& output() { return output_; }
   ClientRequests& client() { return client_; }
-  Staging& staging() { return staging_; }
   Transfers& transfers() { return transfers_; }
   LaunchCrew& crew() { return crew_; }
   /// Whether the crew is to make the launch that is being served.
@@ -207,9 +206,8 @@ class Session final : FrameHandler {
   CUresult destroy_stream(std::uint64_t handle);
   /// Makes a context current to the executor.
   bool make_current(ContextState& context) { return contexts_.make_current(context); }
-  /// Closes a context for the client, with all that is of it: once copies of other contexts do not pass through its pinned memory any
-  /// more, which is waited for without waiting.
-  Outcome close_when_unused(const CallId& id, ContextState& context);
+  /// With all that is of it.
+  CUresult close_context(ContextState& context);
 
   /// Work was given to a stream (by its handle, in the context being served).
   void submitted(std::uint64_t stream_handle);
@@ -226,6 +224,8 @@ class Session final : FrameHandler {
   void refuse(Call& call, CUresult result);
   /// What came with a call that is not carried out goes, and what comes for it yet.
   void give_up(Call& call);
+  /// Gives back a frame's bulk bytes if staging is where they were received.
+  void give_bulk(Call& call);
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the answer.
   Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
@@ -280,7 +280,6 @@ class Session final : FrameHandler {
   void relax_captures();
   void drop_streams(ContextState& context);
   CUresult end_stream(StreamState& stream, CUresult result);
-  CUresult close_context(ContextState& context);
   CUresult close_green(ContextState& context, ContextState& heir);
   void flush_prints(CUevent passed);
   void tell_prints();
@@ -319,7 +318,6 @@ class Session final : FrameHandler {
   Captures captures_{driver_, handles_};
   FunctionLayouts layouts_{driver_, handles_, contexts_};
   Overtaking overtaking_{driver_, captures_};
-  Staging staging_{driver_, contexts_};
   Completions completions_;
   StreamOrder order_;
   Turns turns_;

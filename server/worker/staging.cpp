@@ -42,47 +42,25 @@ void StagingRing::give(std::span<std::byte> part) {
 }
 
 bool Staging::ready() {
-  if (!rings_.empty() && !rings_.back().left) return true;
-  if (!contexts_.current() && (contexts_.empty() || !contexts_.borrow())) return false;
+  if (memory_) return true;
   void* memory = nullptr;
   if (driver_.cuMemHostAlloc(&memory, in_bytes + out_bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return false;
+  memory_ = memory;
   auto* const bytes = static_cast<std::byte*>(memory);
-  rings_.push_back({memory, contexts_.current(), StagingRing({bytes, in_bytes}), StagingRing({bytes + in_bytes, out_bytes})});
+  in_ = StagingRing({bytes, in_bytes});
+  out_ = StagingRing({bytes + in_bytes, out_bytes});
   return true;
 }
 
-bool Staging::holds(const std::byte* address) const {
-  return std::any_of(rings_.begin(), rings_.end(),
-                     [&](const Rings& rings) { return rings.in.contains(address) || rings.out.contains(address); });
+void Staging::give_in(std::span<std::byte> bulk) {
+  if (in_.contains(bulk.data())) in_.give(bulk);
 }
 
-void Staging::give(std::span<std::byte> part) {
-  for (Rings& rings : rings_)
-    for (StagingRing* const ring : {&rings.in, &rings.out})
-      if (ring->contains(part.data())) return ring->give(part);
-}
-
-bool Staging::leave(const ContextState& context) {
-  bool unused = true;
-  for (Rings& rings : rings_) {
-    if (rings.context != &context) continue;
-    rings.left = true;
-    unused = unused && rings.in.empty() && rings.out.empty();
-  }
-  return unused;
-}
-
-void Staging::inherit(const ContextState& context, ContextState& heir) {
-  for (Rings& rings : rings_)
-    if (rings.context == &context) rings.context = &heir;
-}
-
-void Staging::context_closes(const ContextState& context) {
-  std::erase_if(rings_, [&](const Rings& rings) {
-    if (rings.context != &context) return false;
-    driver_.cuMemFreeHost(rings.memory);
-    return true;
-  });
+void Staging::drop() {
+  if (memory_) driver_.cuMemFreeHost(memory_);
+  memory_ = nullptr;
+  in_ = StagingRing();
+  out_ = StagingRing();
 }
 
 }  // namespace fargpu::server

@@ -3,11 +3,9 @@
 
 #include <cstddef>
 #include <deque>
-#include <list>
 #include <optional>
 #include <span>
 
-#include "contexts.h"
 #include "driver_table.h"
 
 namespace fargpu::server {
@@ -36,41 +34,27 @@ class StagingRing {
   std::deque<Part> parts_;  // taken, oldest first
 };
 
-/// A ring for each direction, in pinned memory that is made when it is first needed. It dies with the context it was made in, though copies
-/// of all contexts pass through it: whoever closes a context lets staging leave it first. Used by the executor only.
+/// A ring for each direction, in pinned memory of one context, through which that context's copies pass: it dies with them. Used by the
+/// executor only.
 class Staging {
  public:
-  Staging(DriverTable& driver, Contexts& contexts) : driver_(driver), contexts_(contexts) {}
+  explicit Staging(DriverTable& driver) : driver_(driver) {}
 
-  /// False while there is no context to make it in, or no memory.
+  /// Makes the memory when it is first needed, while the context is current. False if there is none.
   bool ready();
-  /// Parts of the rings, as StagingRing::take(), once they are ready.
-  std::optional<std::span<std::byte>> take_in(std::size_t bytes) { return rings_.back().in.take(bytes); }
-  std::optional<std::span<std::byte>> take_out(std::size_t bytes) { return rings_.back().out.take(bytes); }
-  /// Whether it is part of a ring.
-  bool holds(const std::byte* address) const;
-  /// Gives back a part, or what was received elsewhere, with which nothing happens.
-  void give(std::span<std::byte> part);
+  StagingRing& in() { return in_; }
+  StagingRing& out() { return out_; }
+  /// Gives back a frame's bulk bytes if that is where they were received.
+  void give_in(std::span<std::byte> bulk);
 
-  /// From here on other memory than the context's is taken. Whether nothing passes through that any more.
-  bool leave(const ContextState& context);
-  /// The memory outlives a context that was part of another one.
-  void inherit(const ContextState& context, ContextState& heir);
-  /// Whatever still passes through its memory is of no use any more.
-  void context_closes(const ContextState& context);
+  /// The context goes. Whatever still passes through the memory is of no use any more.
+  void drop();
 
  private:
-  struct Rings {
-    void* memory = nullptr;
-    ContextState* context = nullptr;
-    StagingRing in;
-    StagingRing out;
-    bool left = false;
-  };
-
   DriverTable& driver_;
-  Contexts& contexts_;
-  std::list<Rings> rings_;  // the last one is taken from, unless it is left
+  void* memory_ = nullptr;
+  StagingRing in_;
+  StagingRing out_;
 };
 
 }  // namespace fargpu::server

@@ -16,6 +16,7 @@ namespace fargpu::server {
 
 class DriverMemory;
 class OvertakeEvent;
+class Staging;
 struct ContextState;
 
 /// Work on a stream is counted when it is given to the driver; `passed` is how far the GPU is known to be.
@@ -47,11 +48,11 @@ struct ContextState {
   std::uint32_t id = 0;
   int device = 0;
   bool primary = false;
-  bool closing = false;        ///< and only waits for staging to leave it
   CUgreenCtx green = nullptr;  ///< which it was converted from: it has streams only, the rest is the primary context's
   CUgreenCtx part = nullptr;   ///< the same of the session's part of the device (partition.h), where this stands for the primary context
   CUcontext whole = nullptr;   ///< the driver's primary context then
   std::shared_ptr<DriverMemory> driver_memory;
+  std::shared_ptr<Staging> staging;
   std::unique_ptr<StreamState> legacy;
   std::vector<StreamState*> streams;  ///< all of it, the legacy one first
   std::vector<CUevent> free_events;   ///< for completions

@@ -70,7 +70,7 @@ Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in
   ContextState* const context = session.context(Handle(in.getContext()).id());
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (const auto later = session.held_calls().behind_context(call, *context)) return *later;
-  return session.close_when_unused(call.id(), *context);
+  return session.close_context(*context);
 }
 
 Outcome cuCtxSetLimit(Session& session, Call&, wire::CuCtxSetLimit::Reader in) {

@@ -65,19 +65,24 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
         break;
       }
       session_.make_current(*stream->context);  // a driver that refuses this refuses the copy
-      const auto part = session_.staging().ready() ? session_.staging().take_out(rows * width) : std::nullopt;
+      const std::shared_ptr<Staging> staging = stream->context->staging;
+      if (!staging->ready()) {
+        failure_ = CUDA_ERROR_OUT_OF_MEMORY;
+        break;
+      }
+      const auto part = staging->out().take(rows * width);
       if (!part) return false;
       const CUresult result = copy_rows(session_, *stream, {width, rows, 1}, source_.from(column_, row_), part->data(), false);
       if (result != CUDA_SUCCESS) {
         failure_ = result;
-        session_.staging().give(*part);
+        staging->out().give(*part);
         break;
       }
       session_.submitted(*stream);
       ++open_;
       session_.completions().after(
           *stream, Completions::Kind::delivery,
-          [self = shared_from_this(), bytes = *part, at = column_](CUresult done) { self->arrived(at, bytes, done); });
+          [self = shared_from_this(), staging, bytes = *part, at = column_](CUresult done) { self->arrived(at, bytes, staging, done); });
       column_ += width;
       if (column_ == shape_.width) {
         column_ = 0;
@@ -89,8 +94,8 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     return true;
   }
 
-  void arrived(std::uint64_t column, std::span<std::byte> bytes, CUresult result) {
-    const auto give = [self = shared_from_this(), bytes] { self->session_.staging().give(bytes); };
+  void arrived(std::uint64_t column, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging, CUresult result) {
+    const auto give = [staging, bytes] { staging->out().give(bytes); };
     if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
       if (transfer_) session_.transfers().send({*transfer_, static_cast<std::uint32_t>(column / limits::lane_chunk_bytes)}, bytes, give);
       else session_.output().data(call_, bytes, give);
@@ -227,16 +232,19 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   const Shape shape(in.getShape());
   Side target;
   const std::span<std::byte> bulk = call.bulk();
-  const bool staged = session.staging().holds(bulk.data());
   const auto refuse = [&](CUresult result) {
     session.give_up(call);
     return result;
   };
   StreamState* const stream = session.stream(in.getStream(), call.id().context);
   if (!stream) return refuse(CUDA_ERROR_INVALID_HANDLE);
+  const ContextState* const named = session.context(call.id().context);
+  const bool staged = named && named->staging->in().contains(bulk.data());
+  if (staged && named->staging != stream->context->staging) return refuse(CUDA_ERROR_INVALID_CONTEXT);
   if (shape.depth != 1) return refuse(CUDA_ERROR_INVALID_VALUE);
   if (const CUresult bad = read_side(session, in.getTarget(), shape, target); bad != CUDA_SUCCESS) return refuse(bad);
   const auto source = in.getSource();
+  if (!source.isBulk() && !bulk.empty()) throw ProtocolError("a copy with bytes that it does not take");
   if (source.isBulk()) {
     if (bulk.size() != extent_of_rows(shape.width, 1, shape.height, shape.width))
       throw ProtocolError("a copy with too few or too many bytes");
@@ -245,7 +253,8 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     session.submitted(*stream);
     // From ordinary memory the driver has taken the bytes by now; from staging they go at their own time.
     if (staged) {
-      session.completions().after(*stream, Completions::Kind::release, [&session, bulk](CUresult) { session.staging().give(bulk); });
+      session.completions().after(*stream, Completions::Kind::release,
+                                  [staging = stream->context->staging, bulk](CUresult) { staging->in().give(bulk); });
     }
   } else if (shape.height != 1 && (source.isPull() || source.isLanes())) {
     return refuse(CUDA_ERROR_INVALID_VALUE);
@@ -305,7 +314,6 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
   if (target.isReply() || target.isLanes()) {
     if (!call.id().wants_reply) throw ProtocolError("a copy whose bytes nobody waits for");
     if (target.isLanes() && shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
-    if (!session.staging().ready()) return CUDA_ERROR_OUT_OF_MEMORY;
     const auto transfer = target.isLanes() ? std::optional(target.getLanes()) : std::nullopt;
     std::make_shared<Fetch>(session, call.id(), in.getStream(), shape, source, transfer)->start();
     return Outcome::later();
