@@ -40,6 +40,8 @@ inline constexpr unsigned narrow_api_version = 3010;
 
 /// A context. Primary contexts live as long as the process and keep their handle; `active` tells whether the worker has one.
 struct Context {
+  Context() { legacy.context = this; }
+
   Handle handle;
   int device = 0;  ///< ordinal as the program sees it
   bool primary = false;

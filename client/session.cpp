@@ -139,7 +139,6 @@ CUresult Session::open_context(Thread& thread, Context& context, Handle resource
   context.processor_group.assign(out.getProcessorGroup().begin(), out.getProcessorGroup().end());
   context.processor_index.assign(out.getProcessorIndex().begin(), out.getProcessorIndex().end());
   context.failure = CUDA_SUCCESS;
-  context.legacy.context = &context;
   context.legacy.id = context.number << 32 | 1;
   context.active = true;
   if (!context.primary) contexts_.publish(context.handle);
@@ -191,15 +190,16 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   call.in().setContext(context.handle.value());
   context.active = false;
   const CUresult closed = call.wait(), result = late != CUDA_SUCCESS ? late : closed;
-  std::vector<Handle> streams, events;
+  std::vector<std::pair<Handle, Stream*>> streams;
+  std::vector<Handle> events;
   streams_.for_each([&](Handle handle, Stream& stream) {
-    if (stream.context == &context) streams.push_back(handle);
+    if (stream.context == &context) streams.emplace_back(handle, &stream);
   });
   events_.for_each([&](Handle handle, Event& event) {
     if (event.context == &context) events.push_back(handle);
   });
-  for (const Handle handle : streams) {
-    captures_.forget(*streams_.find(handle));
+  for (const auto& [handle, stream] : streams) {
+    captures_.forget(*stream);
     streams_.erase(handle);
   }
   if (context.green) {

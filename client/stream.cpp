@@ -25,7 +25,6 @@ void Stream::complete(std::uint64_t number, std::uint64_t items_then) {
 
 void Stream::reset() {
   handle = Handle();
-  context = nullptr;
   flags = 0;
   priority = 0;
   id = 0;
@@ -47,12 +46,11 @@ bool Event::complete() const {
 
 Stream* Event::recorded_on() const {
   Stream* const where = stream.load();
-  return where && where->context && where->handle.value() == stream_handle.load() ? where : nullptr;
+  return where && where->handle.value() == stream_handle.load() ? where : nullptr;
 }
 
 void Event::reset() {
   handle = Handle();
-  context = nullptr;
   flags = 0;
   recorded = completed = 0;
   stream = nullptr;

@@ -21,6 +21,7 @@ class Session;
 /// written in their order, under the command stream's lock, and so needs no locked instructions.
 struct Stream {
   Handle handle;  ///< null for legacy streams
+  /// Stays when the stream is gone, as contexts do: a thread may be in a call about it while another one destroys the context.
   Context* context = nullptr;
   unsigned flags = 0;
   std::atomic<int> priority{0};
@@ -55,7 +56,7 @@ struct Stream {
 
 struct Event {
   Handle handle;
-  Context* context = nullptr;
+  Context* context = nullptr;  ///< stays, as a stream's
   unsigned flags = 0;
   std::atomic<std::uint64_t> recorded{0};   ///< call that recorded it last; 0 for never
   std::atomic<std::uint64_t> completed{0};  ///< that record is known to have happened

@@ -1,5 +1,6 @@
 // Contexts belong to threads' stacks in the client; the worker only hears of those that exist.
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
@@ -46,6 +47,40 @@ TEST_CASE("a thread has a stack of contexts of its own, and switching costs noth
   CHECK(cuCtxDestroy_v2(made) == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(cuCtxSetCurrent(made) == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(cuCtxSetCurrent(reinterpret_cast<CUcontext>(0x1234)) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("threads that use a context while another one destroys it get an error") {
+  Remote remote;
+  for (int round = 0; round < 4; ++round) {
+    CUcontext context = nullptr;
+    CUdeviceptr memory = 0;
+    constexpr std::size_t bytes = 32 << 20;
+    REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemAlloc_v2(&memory, bytes) == CUDA_SUCCESS);
+    std::atomic<int> copied{0};
+    const auto until_refused = [&](auto copy) {
+      return std::async(std::launch::async, [&, copy] {
+        std::vector<std::byte> mine(bytes);
+        CUresult result = cuCtxSetCurrent(context);
+        for (; result == CUDA_SUCCESS; ++copied) result = copy(mine.data());
+        return result;
+      });
+    };
+    auto out = until_refused([&](void* mine) { return cuMemcpyDtoH_v2(mine, memory, bytes); });
+    auto in = until_refused([&](void* mine) { return cuMemcpyHtoD_v2(memory, mine, bytes); });
+    auto both = until_refused([&](void* mine) {
+      const CUresult bad = cuMemcpyHtoDAsync_v2(memory, mine, bytes, nullptr);
+      return bad == CUDA_SUCCESS ? cuStreamSynchronize(nullptr) : bad;
+    });
+    while (copied < 3 + round) std::this_thread::yield();
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    for (auto* copying : {&out, &in, &both}) {
+      const CUresult result = copying->get();
+      CAPTURE(result);
+      CHECK((result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE ||
+             result == CUDA_ERROR_INVALID_CONTEXT));
+    }
+  }
 }
 
 TEST_CASE("the primary context is counted, and what was made in it goes with it") {
