@@ -27,7 +27,7 @@ class HandleMap {
     if (!handle.well_formed(kind_)) return nullptr;
     Slot* slot = slot_at(handle.index());
     if (!slot || slot->live.load(std::memory_order_acquire) != handle.id() + 1ull) return nullptr;
-    return &slot->object;
+    return slot->object.load(std::memory_order_acquire);
   }
 
   /// A new handle of the client's own range, with its object still invisible: fill it, then publish().
@@ -46,8 +46,9 @@ class HandleMap {
     }
     Slot& slot = make_slot(index);
     slot.generation = (slot.generation + 1) & Handle::generation_max;
-    slot.object.reset();
-    return {Handle(kind_, index, slot.generation), &slot.object};
+    T* const object = slot.object.load(std::memory_order_relaxed);
+    object->reset();
+    return {Handle(kind_, index, slot.generation), object};
   }
 
   /// Makes an object findable under its handle.
@@ -57,20 +58,29 @@ class HandleMap {
   }
 
   /// The object of a handle that the worker gave: the one already known, or a new one that `fill` completes. Null for a new one in the
-  /// client's own range, which no worker gives.
+  /// client's own range, which no worker gives, and where handles were given again too often while they were in use.
   template <class Fill>
   T* learn(Handle handle, Fill&& fill) {
     if (T* const known = find(handle)) return known;
     if (!handle.well_formed(kind_) || handle.index() < Handle::worker_index_first) return nullptr;
     const std::lock_guard lock(mutex_);
     Slot& slot = make_slot(handle.index());
-    if (slot.live.load(std::memory_order_relaxed) != handle.id() + 1ull) {
-      slot.object.reset();
-      slot.generation = handle.generation();
-      fill(slot.object);
-      publish(handle);
+    T* object = slot.object.load(std::memory_order_relaxed);
+    const std::uint64_t live = slot.live.load(std::memory_order_relaxed);
+    if (live == handle.id() + 1ull) return object;
+    if (live == 0) {
+      object->reset();
+    } else {
+      // Here its index is still another's, which threads may be reading: a worker that was quick to use an index again, or a hostile one.
+      if (replaced_.size() == replaced_max) return nullptr;
+      object = replaced_.emplace_back(std::make_unique<T>()).get();
     }
-    return &slot.object;
+    fill(*object);
+    slot.generation = handle.generation();
+    slot.object.store(object, std::memory_order_release);  // before anyone looks for it
+    slot.live.store(handle.id() + 1ull, std::memory_order_release);
+    if (live == 0) count_.fetch_add(1, std::memory_order_relaxed);
+    return object;
   }
 
   /// Makes the handle stale. Returns false if it was so already.
@@ -100,7 +110,7 @@ class HandleMap {
       for (std::uint32_t i = 0; i < used; ++i) {
         Slot& slot = chunk->slots[i];
         const std::uint64_t live = slot.live.load(std::memory_order_acquire);
-        if (live) visit(Handle::from_id(kind_, static_cast<std::uint32_t>(live - 1)), slot.object);
+        if (live) visit(Handle::from_id(kind_, static_cast<std::uint32_t>(live - 1)), *slot.object.load(std::memory_order_acquire));
       }
     }
   }
@@ -111,8 +121,10 @@ class HandleMap {
   struct Slot {
     std::atomic<std::uint64_t> live{0};  // id + 1 of the handle, 0 while there is none
     std::uint32_t generation = 0;
-    T object{};
+    T first{};
+    std::atomic<T*> object{&first};  // another one where the first was replaced while it was in use
   };
+  static constexpr std::size_t replaced_max = 4096;
   static constexpr std::uint32_t chunk_bits = 8;
   static constexpr std::uint32_t chunk_count = (Handle::index_max + 1) >> chunk_bits;
   static constexpr std::uint32_t chunk_slots = 1u << chunk_bits;
@@ -147,6 +159,7 @@ class HandleMap {
   std::atomic<Chunk*> first_{nullptr};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Chunk>> owned_;
+  std::vector<std::unique_ptr<T>> replaced_;  // what stands in for slots' first objects
   std::deque<std::uint32_t> free_;
   std::uint32_t next_ = 1;
   std::atomic<std::size_t> count_{0};

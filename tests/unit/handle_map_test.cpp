@@ -111,6 +111,31 @@ TEST_CASE("the worker's handles are learned once") {
   CHECK(add(map).index() < Handle::worker_index_first);
 }
 
+TEST_CASE("an index that the worker gives again while its object is in use gets another object") {
+  Map map(HandleKind::function);
+  const auto fill = [](Handle handle) { return [handle](Object& object) { object.owner = handle.value(); }; };
+  const Handle first(HandleKind::function, Handle::worker_index_first + 5, 1), second(HandleKind::function, first.index(), 2);
+  Object* const old = map.learn(first, fill(first));
+  Object* const replacing = map.learn(second, fill(second));
+  REQUIRE(replacing);
+  CHECK(replacing != old);
+  CHECK(old->owner == first.value());  // as it was, for those who still read it
+  CHECK(map.find(first) == nullptr);
+  CHECK(map.find(second) == replacing);
+  CHECK(map.size() == 1);
+  map.for_each([&](Handle handle, Object& object) {
+    CHECK(handle == second);
+    CHECK(&object == replacing);
+  });
+  // A worker that does nothing else is not given all memory.
+  bool refused = false;
+  for (unsigned i = 0; i < 10'000 && !refused; ++i) {
+    const Handle next(HandleKind::function, first.index(), 3 + i % 1000);
+    refused = map.learn(next, fill(next)) == nullptr;
+  }
+  CHECK(refused);
+}
+
 TEST_CASE("every live object is visited, with its handle") {
   Map map(HandleKind::stream);
   std::set<std::uint64_t> live;
