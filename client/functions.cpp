@@ -80,6 +80,12 @@ void Functions::note_module(Handle module, std::uint32_t context) {
   modules_[module.value()] = context;
 }
 
+Handle Functions::context_of(Handle module) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = modules_.find(module.value());
+  return known == modules_.end() ? Handle() : Handle::from_id(HandleKind::context, known->second);
+}
+
 void Functions::forget_owner(Handle owner) {
   {
     const std::lock_guard lock(mutex_);

@@ -113,6 +113,8 @@ class Functions {
   Function* find_named(Handle owner, const std::string& name) const;
   /// A module was loaded into this context, and its functions go with that.
   void note_module(Handle module, std::uint32_t context);
+  /// The handle of that context; null for the module behind a library.
+  Handle context_of(Handle module) const;
   /// Forgets all functions of a module or library that is unloaded.
   void forget_owner(Handle owner);
   /// The function that a kernel has in a context, by a handle of the client's own and as far as the kernel's facts tell; null if they do

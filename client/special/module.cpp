@@ -324,7 +324,12 @@ CUresult cuLibraryEnumerateKernels(Thread& thread, CUkernel* kernels, unsigned c
 
 CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
-  return find_global(thread, thread.context(), handle_of(module), name, address, bytes);
+  // A variable is in its module's context, whichever is current; but one has to be.
+  Context* context = thread.context();
+  if (context && context->active)
+    if (const Handle its = thread.session().functions().context_of(handle_of(module)))
+      if (Context* const live = thread.session().find_context(handle_cast<CUcontext>(its))) context = live;
+  return find_global(thread, context, handle_of(module), name, address, bytes);
 }
 
 CUresult cuLibraryGetGlobal(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library, const char* name) {

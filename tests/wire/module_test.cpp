@@ -436,6 +436,24 @@ TEST_CASE("variables of modules are device memory while the module is there") {
   CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, table) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("a module's variable goes with the module's context, whatever context was current when it was found") {
+  RemoteContext remote;
+  CUmodule module = nullptr;
+  REQUIRE(cuModuleLoadData(&module, test::kernels) == CUDA_SUCCESS);
+  CUcontext other = nullptr, its = nullptr;
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  CUdeviceptr table = 0;
+  REQUIRE(cuModuleGetGlobal_v2(&table, nullptr, module, "table") == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&its, CU_POINTER_ATTRIBUTE_CONTEXT, table) == CUDA_SUCCESS);
+  CHECK(its == remote.context);
+  REQUIRE(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  unsigned word = 5, back = 0;
+  CHECK(cuMemcpyHtoD_v2(table, &word, sizeof(word)) == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoH_v2(&back, table, sizeof(back)) == CUDA_SUCCESS);
+  CHECK(back == 5);
+}
+
 TEST_CASE("the function of a kernel that is known well is not waited for") {
   RemoteContext remote;
   const auto sent_before = frames(Opcode::kernelFunction);
