@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
 
 #include "client/dial.h"
@@ -77,6 +80,17 @@ void check_secrets(Report& report) {
     struct stat status {};
     if (path && ::stat(path, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
       report.note(fmt::format("{} names '{}', which others than its owner may read or change: chmod 600", name, path));
+  }
+}
+
+// A program warns of these in its log, and goes on without.
+void check_outputs(Report& report) {
+  for (const char* const name : {"FARGPU_LOG_FILE", "FARGPU_TRACE"}) {
+    const char* const path = std::getenv(name);
+    if (!path || !*path || ::access(path, W_OK) == 0) continue;
+    const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+    if (errno == ENOENT && ::access(folder.c_str(), W_OK | X_OK) == 0) continue;
+    report.bad(fmt::format("{} '{}' cannot be written: {}", name, path, std::strerror(errno)), "name a file that can, or unset it");
   }
 }
 
@@ -162,6 +176,7 @@ int doctor(const DoctorOptions& options) {
   check_memory(report);
   check_variables(report);
   check_secrets(report);
+  check_outputs(report);
   if (!config().number_error.empty()) report.bad(config().number_error, "unset or correct it");
   std::vector<PoolHost> hosts;
   try {

@@ -41,6 +41,12 @@ class Doctor(SystemTest):
         report = self.findings(self.broker().pool, "note  FARGPU_COMPRES is no variable of fargpu", code=0, env={"FARGPU_COMPRES": "on", "FARGPU_COMPRESS": "on"})
         self.assertNotIn("FARGPU_COMPRESS is no", report)
 
+    def test_files_that_cannot_be_written(self):
+        for name in ("FARGPU_LOG_FILE", "FARGPU_TRACE"):
+            done = fargpu("doctor", pool=self.broker().pool, env={name: "/nowhere/file"})
+            self.assertEqual(done.code, 1)
+            self.assertIn(f"{name} '/nowhere/file' cannot be written: No such file or directory", done.out)
+
     def test_words_that_are_none(self):
         for arguments, words in ((("ls", "--long"), "fargpu: `fargpu ls` has no option '--long'; see `fargpu ls --help`"),
                                  (("policy",), "see `fargpu policy --help`"),
