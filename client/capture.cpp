@@ -47,10 +47,23 @@ bool Captures::end(Stream& stream) {
   Capture* capture = of(stream);
   if (!capture) return false;
   const bool invalidated = capture->invalidated;
-  for (Stream* member : capture->streams) member->capture = nullptr;
-  captures_.erase(capture->id);
-  active_ = static_cast<unsigned>(captures_.size());
+  remove(*capture);
   return invalidated;
+}
+
+void Captures::remove(const Capture& capture) {
+  for (Stream* member : capture.streams) member->capture = nullptr;
+  captures_.erase(capture.id);
+  active_ = static_cast<unsigned>(captures_.size());
+}
+
+void Captures::context_closed(const Context& context) {
+  if (!any()) return;
+  const std::lock_guard lock(mutex_);
+  std::vector<const Capture*> over;
+  for (const auto& [id, capture] : captures_)
+    if (capture->context == &context) over.push_back(capture.get());
+  for (const Capture* const capture : over) remove(*capture);
 }
 
 CUresult Captures::check_submission(const Stream& stream) {

@@ -65,8 +65,11 @@ class Captures {
   void invalidate(const Stream& stream);
 
   void forget(Stream& stream);
+  /// Its captures are over, and nobody can end them.
+  void context_closed(const Context& context);
 
  private:
+  void remove(const Capture& capture);  // under mutex_
   Capture* of(const Stream& stream) const;
   std::vector<Capture*> disturbed_by(const Stream& stream) const;
 

@@ -61,7 +61,8 @@ CUresult enter_before_init(Body&& body) noexcept {
   } catch (...) {
     result = result_of_exception(symbol);
   }
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) [[unlikely]]
+  // In the child of a fork the log's lock may be held by a thread that is not there.
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && process().life() != Life::forked) [[unlikely]]
     error_log().note(symbol, result);
   if (stats::tracing) [[unlikely]]
     stats::trace(symbol, result);

@@ -42,9 +42,9 @@ Function* Functions::learn(wire::FunctionReply::Reader reply, const Context* con
   std::uint32_t its_context = 0;
   {
     const std::lock_guard lock(mutex_);
-    // The module behind a library goes with that, and nobody tells of it.
+    // Of a function in the module behind a library we do not know what its kernel shares with it.
     const auto module = modules_.find(reply.getOwner());
-    if (module != modules_.end()) its_context = module->second;
+    if (module != modules_.end() && !module->second.library) its_context = module->second.context;
     if (&map == &kernels_ || its_context != 0) named_[{reply.getOwner(), reply.getName().cStr()}] = handle;
   }
   return map.learn(handle, [&](Function& function) {
@@ -75,23 +75,28 @@ Function* Functions::find_named(Handle owner, const std::string& name) const {
   return known == named_.end() ? nullptr : find(handle_cast<CUfunction>(known->second));
 }
 
-void Functions::note_module(Handle module, std::uint32_t context) {
+void Functions::note_module(Handle handle, const Module& module) {
+  if (module.library) library_modules_ = true;
   const std::lock_guard lock(mutex_);
-  modules_[module.value()] = context;
+  modules_[handle.value()] = module;
 }
 
-Handle Functions::context_of(Handle module) const {
+std::optional<Functions::Module> Functions::module(Handle handle) const {
   const std::lock_guard lock(mutex_);
-  const auto known = modules_.find(module.value());
-  return known == modules_.end() ? Handle() : Handle::from_id(HandleKind::context, known->second);
+  const auto known = modules_.find(handle.value());
+  return known == modules_.end() ? std::nullopt : std::optional(known->second);
 }
 
 void Functions::forget_owner(Handle owner) {
+  std::vector<Handle> modules;
   {
     const std::lock_guard lock(mutex_);
     named_.erase(named_.lower_bound({owner.value(), ""}), named_.lower_bound({owner.value() + 1, ""}));
     modules_.erase(owner.value());
+    for (const auto& [module, its] : modules_)
+      if (its.library == owner) modules.emplace_back(module);
   }
+  for (const Handle module : modules) forget_owner(module);
   // A kernel's function goes with the library as its kernel does.
   std::vector<Handle> kernels, functions;
   kernels_.for_each([&](Handle handle, Function& kernel) {
@@ -145,8 +150,8 @@ void Functions::forget_context(const Context& context) {
   std::vector<Handle> gone;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [module, its_context] : modules_)
-      if (its_context == context.id()) gone.emplace_back(module);
+    for (const auto& [module, its] : modules_)
+      if (its.context == context.id()) gone.emplace_back(module);
   }
   for (const Handle module : std::exchange(gone, {})) forget_owner(module);
   functions_.for_each([&](Handle handle, Function& function) {

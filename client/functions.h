@@ -111,16 +111,20 @@ class Functions {
   Function* learn(wire::FunctionReply::Reader reply, const Context* context);
   /// A kernel of a library, or a function of a module, that is known by its name; or null.
   Function* find_named(Handle owner, const std::string& name) const;
-  /// A module was loaded into this context, and its functions go with that.
-  void note_module(Handle module, std::uint32_t context);
-  /// The handle of that context; null for the module behind a library.
-  Handle context_of(Handle module) const;
+  struct Module {
+    std::uint32_t context = 0;
+    Handle library;  ///< that it is behind; null for none
+  };
+  /// A module was loaded into a context, or is there behind a library: its functions go with the one and the other.
+  void note_module(Handle handle, const Module& module);
+  std::optional<Module> module(Handle handle) const;
   /// Forgets all functions of a module or library that is unloaded.
   void forget_owner(Handle owner);
   /// The function that a kernel has in a context, by a handle of the client's own and as far as the kernel's facts tell; null if they do
   /// not tell enough. It is there once it is published. Under the kernel's mutex.
   Function* derive(const Function& kernel, const Context& context);
   void publish(const Function& function) { functions_.publish(function.handle); }
+  void withdraw(const Function& function) { functions_.erase(function.handle); }
   /// Forgets what there was in a context that is closed: the functions of its modules, those that kernels have in it.
   void forget_context(const Context& context);
   /// The same for a green context, whose functions go on as those of its primary context.
@@ -130,7 +134,6 @@ class Functions {
   std::vector<Handle> attribute_changed(Function& function, int device, CUfunction_attribute attribute, int value, std::uint64_t changes);
 
   /// The program has the module that is behind a library: functions found in it are those of the library's kernels, unknown to us.
-  void note_library_module() { library_modules_ = true; }
   bool knows_modules_of_libraries() const { return library_modules_; }
 
  private:
@@ -139,7 +142,7 @@ class Functions {
   HandleMap<Function> kernels_{HandleKind::kernel};
   mutable std::mutex mutex_;
   std::map<std::pair<std::uint64_t, std::string>, Handle> named_;  // by library or module, and name
-  std::map<std::uint64_t, std::uint32_t> modules_;                 // the context of each
+  std::map<std::uint64_t, Module> modules_;
 };
 
 }  // namespace fargpu::client

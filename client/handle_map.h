@@ -14,8 +14,9 @@
 namespace fargpu::client {
 
 /// Maps handles of one kind to objects of type T. Objects are never freed while the table lives; erasing one makes its handle
-/// stale and keeps the object for the next handle of that index, so that a racing reader never meets freed memory.
-/// T must have `void reset()`, which is called before an object is used for another handle.
+/// stale and keeps the object, so that a racing reader never meets freed memory. T must have `void reset()`, which is called before an
+/// object is used for another handle: the next of its index if that is the client's to give; long after, and for any, if it is the
+/// worker's, which may be hostile and name an index again while threads read what stood there.
 /// Threads: find() from any thread without a lock; the rest is serialised inside.
 template <class T>
 class HandleMap {
@@ -58,28 +59,23 @@ class HandleMap {
   }
 
   /// The object of a handle that the worker gave: the one already known, or a new one that `fill` completes. Null for a new one in the
-  /// client's own range, which no worker gives, and where handles were given again too often while they were in use.
+  /// client's own range, which no worker gives.
   template <class Fill>
   T* learn(Handle handle, Fill&& fill) {
     if (T* const known = find(handle)) return known;
     if (!handle.well_formed(kind_) || handle.index() < Handle::worker_index_first) return nullptr;
     const std::lock_guard lock(mutex_);
     Slot& slot = make_slot(handle.index());
-    T* object = slot.object.load(std::memory_order_relaxed);
+    T* const before = slot.object.load(std::memory_order_relaxed);
     const std::uint64_t live = slot.live.load(std::memory_order_relaxed);
-    if (live == handle.id() + 1ull) return object;
-    if (live == 0) {
-      object->reset();
-    } else {
-      // Here its index is still another's, which threads may be reading: a worker that was quick to use an index again, or a hostile one.
-      if (replaced_.size() == replaced_max) return nullptr;
-      object = replaced_.emplace_back(std::make_unique<T>()).get();
-    }
+    if (live == handle.id() + 1ull) return before;
+    T* const object = unread_object();
     fill(*object);
     slot.generation = handle.generation();
     slot.object.store(object, std::memory_order_release);  // before anyone looks for it
     slot.live.store(handle.id() + 1ull, std::memory_order_release);
     if (live == 0) count_.fetch_add(1, std::memory_order_relaxed);
+    replaced_.push_back(before);
     return object;
   }
 
@@ -122,7 +118,7 @@ class HandleMap {
     std::atomic<std::uint64_t> live{0};  // id + 1 of the handle, 0 while there is none
     std::uint32_t generation = 0;
     T first{};
-    std::atomic<T*> object{&first};  // another one where the first was replaced while it was in use
+    std::atomic<T*> object{&first};  // another one once it was learned
   };
   static constexpr std::size_t replaced_max = 4096;
   static constexpr std::uint32_t chunk_bits = 8;
@@ -137,6 +133,15 @@ class HandleMap {
   Slot* slot_at(std::uint32_t index) const {
     Chunk* chunk = chunks_[index >> chunk_bits].load(std::memory_order_acquire);
     return chunk ? &chunk->slots[index % chunk_slots] : nullptr;
+  }
+
+  // An object that nobody reads any more: a new one until so many wait that the first of them was replaced long ago. Under mutex_.
+  T* unread_object() {
+    if (replaced_.size() < replaced_max) return learned_.emplace_back(std::make_unique<T>()).get();
+    T* const object = replaced_.front();
+    replaced_.pop_front();
+    object->reset();
+    return object;
   }
 
   Slot& make_slot(std::uint32_t index) {  // under mutex_
@@ -159,7 +164,8 @@ class HandleMap {
   std::atomic<Chunk*> first_{nullptr};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Chunk>> owned_;
-  std::vector<std::unique_ptr<T>> replaced_;  // what stands in for slots' first objects
+  std::vector<std::unique_ptr<T>> learned_;
+  std::deque<T*> replaced_;  // oldest first
   std::deque<std::uint32_t> free_;
   std::uint32_t next_ = 1;
   std::atomic<std::size_t> count_{0};

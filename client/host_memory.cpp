@@ -415,14 +415,16 @@ void HostMemory::open(Thread& thread, const Block& block) {
   call.tell();
 }
 
-void HostMemory::close(Thread& thread, std::uint64_t base) {
+void HostMemory::close(Thread& thread, std::uint64_t base, bool awaited) {
   RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
   call.in().setAddress(base);
-  call.tell();
+  const Thread::AnswersOnly answers_only(thread);
+  if (awaited) call.wait();
+  else call.tell();
 }
 
 void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
-  const std::lock_guard order(order_);
+  std::unique_lock order(order_);
   std::unique_ptr<Block> block;
   {
     const std::lock_guard lock(mutex_);
@@ -440,7 +442,9 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
     name_parts(thread, *block);
     block->device_address = seen_at;
   }
-  if (block->opened && !gone_at_worker) close(thread, block->base);
+  order.unlock();
+  // The worker closes it behind all work that is held back, of other contexts too. Until then its place is not free.
+  if (block->opened && !gone_at_worker) close(thread, block->base, !session_.idle());
   if (block->window_bytes != 0) session_.map().remove(block->device_address);
   if (block->owned) give_window(base, round_up(block->bytes));
   const std::lock_guard lock(mutex_);

@@ -122,8 +122,8 @@ class HostMemory {
   Block* next_compared(std::uint64_t after) const;                // under mutex_
   std::vector<Change> take_changes(Block& block);                 // under mutex_
   void open(Thread& thread, const Block& block);                  // under order_
-  void close(Thread& thread, std::uint64_t base);                 // under order_
-  void name_parts(Thread& thread, const Block& block);            // under order_
+  void close(Thread& thread, std::uint64_t base, bool awaited = false);
+  void name_parts(Thread& thread, const Block& block);  // under order_
   void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false);
 
   Session& session_;

@@ -22,6 +22,8 @@ namespace fargpu::client {
 constinit ProcessRoot process_root;
 
 CUresult Process::initialise() {
+  // In the child of a fork nobody may be left to release the lock.
+  if (life() != Life::unborn) return unavailable();
   const std::lock_guard lock(mutex_);
   switch (life()) {
     case Life::ready: return CUDA_SUCCESS;

@@ -189,6 +189,8 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   RemoteCall<wire::CloseContext> call(thread, Opcode::closeContext, ContextNeed::none);
   call.in().setContext(context.handle.value());
   context.active = false;
+  std::vector<Region> variables;
+  if (!context.green) variables = take_variables([&](const Region& region) { return region.context == &context; });
   const CUresult closed = call.wait(), result = late != CUDA_SUCCESS ? late : closed;
   std::vector<std::pair<Handle, Stream*>> streams;
   std::vector<Handle> events;
@@ -202,10 +204,11 @@ CUresult Session::close_context(Thread& thread, Context& context) {
     captures_.forget(*stream);
     streams_.erase(handle);
   }
+  captures_.context_closed(context);
   if (context.green) {
     close_green(context);
     replies_.clear();
-    context.legacy.reset();
+    context.legacy.abandon();
     contexts_.erase(context.handle);
     return result;
   }
@@ -216,17 +219,21 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   shared_memory_.context_closed(thread, context);
   device_memory_.context_closed(thread, context);
   host_memory_.context_closed(thread, context);
-  forget_variables([&](const Region& region) { return region.context == &context; });
+  forget_variables(variables);
   replies_.clear();
   context.failure = CUDA_SUCCESS;
   raise(context.completed, call.number());
-  context.legacy.reset();
+  context.legacy.abandon();
   if (!context.primary) contexts_.erase(context.handle);
   return result;
 }
 
-void Session::forget_variables(const std::function<bool(const Region&)>& which) {
-  for (const Region& region : map_.extract([&](const Region& r) { return r.kind == Region::Kind::global && which(r); }))
+std::vector<Region> Session::take_variables(const std::function<bool(const Region&)>& which) {
+  return map_.extract([&](const Region& r) { return r.kind == Region::Kind::global && which(r); });
+}
+
+void Session::forget_variables(const std::vector<Region>& variables) {
+  for (const Region& region : variables)
     if (region.managed_variable) managed_.forsake(region.base, region.bytes);
 }
 

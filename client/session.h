@@ -111,7 +111,8 @@ class Session final : PushHandler {
   bool remove_reservation(std::uint64_t base, std::uint64_t bytes);
 
   /// Variables of modules for which `which` holds are gone.
-  void forget_variables(const std::function<bool(const Region&)>& which);
+  std::vector<Region> take_variables(const std::function<bool(const Region&)>& which);
+  void forget_variables(const std::vector<Region>& variables);
 
   // --- contexts ---
 

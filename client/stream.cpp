@@ -23,6 +23,12 @@ void Stream::complete(std::uint64_t number, std::uint64_t items_then) {
   if (legacy()) raise(context->blocking_completed, number);
 }
 
+void Stream::abandon() {
+  raise(retired, items.load());
+  functions = 0;
+  capture = nullptr;
+}
+
 void Stream::reset() {
   handle = Handle();
   flags = 0;

@@ -48,6 +48,8 @@ struct Stream {
   bool as_good_as_idle() const;
   /// Notes that everything submitted before call `number` is done.
   void complete(std::uint64_t number, std::uint64_t items_then);
+  /// Its context is closed: nothing of what it was given comes back.
+  void abandon();
   void reset();
 
  private:

@@ -44,6 +44,7 @@ Thread& Thread::make_current() {
 void Thread::end(void* thread) {
   auto* const ended = static_cast<Thread*>(thread);
   current_ = nullptr;
+  if (process().life() == Life::forked) return;  // a thread that is not there may hold the lock
   release_default_streams(*ended);
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);

@@ -87,10 +87,14 @@ void check_secrets(Report& report) {
 void check_outputs(Report& report) {
   for (const char* const name : {"FARGPU_LOG_FILE", "FARGPU_TRACE"}) {
     const char* const path = std::getenv(name);
-    if (!path || !*path || ::access(path, W_OK) == 0) continue;
-    const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-    if (errno == ENOENT && ::access(folder.c_str(), W_OK | X_OK) == 0) continue;
-    report.bad(fmt::format("{} '{}' cannot be written: {}", name, path, std::strerror(errno)), "name a file that can, or unset it");
+    if (!path || !*path) continue;
+    const std::filesystem::path file = std::filesystem::absolute(path);
+    std::error_code none;
+    int error = 0;
+    if (std::filesystem::is_directory(file, none)) error = EISDIR;
+    else if (::access((std::filesystem::exists(file, none) ? file : file.parent_path()).c_str(), W_OK) != 0) error = errno;
+    if (error != 0)
+      report.bad(fmt::format("{} '{}' cannot be written: {}", name, path, std::strerror(error)), "name a file that can, or unset it");
   }
 }
 

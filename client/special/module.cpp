@@ -67,7 +67,7 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
         JitOutputs(jit).store(out);
         handle = out.getHandle();
         if (module && result == CUDA_SUCCESS)
-          thread.session().functions().note_module(Handle(handle), thread.session().home(*thread.context()).id());
+          thread.session().functions().note_module(Handle(handle), {.context = thread.session().home(*thread.context()).id()});
         for (const auto kernel : out.getKernels()) thread.session().functions().learn(kernel, thread.context());
         if (ahead) tell_taken(thread, handle);
         else keep_ahead(call, out.getAhead());
@@ -107,7 +107,13 @@ CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNe
   return result;
 }
 
-CUresult find_global(Thread& thread, Context* context, Handle owner, const char* name, CUdeviceptr* address, std::size_t* bytes,
+/// Where a variable is looked for: in a module or library. It goes with the library that a module is behind.
+struct VariableOf {
+  Handle owner;
+  Handle library = Handle();
+};
+
+CUresult find_global(Thread& thread, Context* context, const VariableOf& of, const char* name, CUdeviceptr* address, std::size_t* bytes,
                      bool only_managed = false) {
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -116,7 +122,7 @@ CUresult find_global(Thread& thread, Context* context, Handle owner, const char*
   if (!call) return call.error();
   call.in_context(context);
   auto in = call.in();
-  in.setOwner(owner.value());
+  in.setOwner(of.owner.value());
   in.setName(name);
   in.setManaged(only_managed);
   const CUresult result = call.wait();
@@ -131,7 +137,7 @@ CUresult find_global(Thread& thread, Context* context, Handle owner, const char*
                      .device = context->device,
                      .context = context,
                      .buffer_id = session.map().next_buffer_id(),
-                     .owner = owner.value(),
+                     .owner = (of.library ? of.library : of.owner).value(),
                      .managed_variable = out.getManaged()});
   if (address) *address = out.getAddress();
   if (bytes) *bytes = out.getBytes();
@@ -156,9 +162,19 @@ CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need
   return result;
 }
 
-void forget_owner(Session& session, Handle owner) {
+/// Unloads a module or library. Its variables are unknown before the call leaves: their places may be another's when the answer comes.
+template <class Request>
+CUresult unload(Thread& thread, Handle owner, RemoteCall<Request>& call) {
+  Session& session = thread.session();
+  const std::vector<Region> variables = session.take_variables([&](const Region& r) { return r.owner == owner.value(); });
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) {
+    for (const Region& region : variables) session.map().add(region);
+    return result;
+  }
   session.functions().forget_owner(owner);
-  session.forget_variables([&](const Region& r) { return r.owner == owner.value(); });
+  session.forget_variables(variables);
+  return result;
 }
 
 }  // namespace
@@ -209,9 +225,7 @@ CUresult cuModuleUnload(Thread& thread, CUmodule module) {
   RemoteCall<wire::CuModuleUnload> call(thread, Opcode::cuModuleUnload, ContextNeed::current);
   if (!call) return call.error();
   call.in().setHmod(handle.value());
-  const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) forget_owner(thread.session(), handle);
-  return result;
+  return unload(thread, handle, call);
 }
 
 CUresult cuLibraryUnload(Thread& thread, CUlibrary library) {
@@ -220,9 +234,7 @@ CUresult cuLibraryUnload(Thread& thread, CUlibrary library) {
   RemoteCall<wire::CuLibraryUnload> call(thread, Opcode::cuLibraryUnload, ContextNeed::none);
   if (!call) return call.error();
   call.in().setLibrary(handle.value());
-  const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) forget_owner(thread.session(), handle);
-  return result;
+  return unload(thread, handle, call);
 }
 
 // --- finding --------------------------------------------------------------------------------------------------------------------
@@ -269,8 +281,11 @@ CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
       if (Function* const derived = functions.derive(*known, *context)) {
         call.in().setKernel(known->handle.value());
         call.in().setFunction(derived->handle.value());
-        if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
-        functions.publish(*derived);
+        functions.publish(*derived);  // the worker may name it as soon as it has heard of it
+        if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) {
+          functions.withdraw(*derived);
+          return bad;
+        }
         known->functions[context->id()] = derived->handle;
         *out = handle_cast<CUfunction>(derived->handle);
         return CUDA_SUCCESS;
@@ -303,7 +318,9 @@ CUresult cuLibraryGetModule(Thread& thread, CUmodule* module, CUlibrary library)
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const Handle found(call.out<wire::CuLibraryGetModuleReply>().getPMod());
-  thread.session().functions().note_library_module();
+  if (!found.well_formed(HandleKind::module)) throw ProtocolError("the worker named a library's module by a handle of another kind");
+  thread.session().functions().note_module(found,
+                                           {.context = thread.session().home(*thread.context()).id(), .library = handle_of(library)});
   *module = handle_cast<CUmodule>(found);
   return result;
 }
@@ -325,16 +342,18 @@ CUresult cuLibraryEnumerateKernels(Thread& thread, CUkernel* kernels, unsigned c
 CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
   // A variable is in its module's context, whichever is current; but one has to be.
+  Session& session = thread.session();
   Context* context = thread.context();
-  if (context && context->active)
-    if (const Handle its = thread.session().functions().context_of(handle_of(module)))
-      if (Context* const live = thread.session().find_context(handle_cast<CUcontext>(its))) context = live;
-  return find_global(thread, context, handle_of(module), name, address, bytes);
+  const auto its = session.functions().module(handle_of(module));
+  if (its && context && context->active)
+    if (Context* const live = session.find_context(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context))))
+      context = live;
+  return find_global(thread, context, {.owner = handle_of(module), .library = its ? its->library : Handle()}, name, address, bytes);
 }
 
 CUresult cuLibraryGetGlobal(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUlibrary library, const char* name) {
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  return find_global(thread, thread.context(), handle_of(library), name, address, bytes);
+  return find_global(thread, thread.context(), {.owner = handle_of(library)}, name, address, bytes);
 }
 
 // It needs no context: CUDA's runtime asks before it has one. What moves the contents does need one, and then that is the first device's.
@@ -349,7 +368,7 @@ CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* 
     if (!context->active)
       if (const CUresult bad = session.open_context(thread, *context); bad != CUDA_SUCCESS) return bad;
   }
-  return find_global(thread, context, handle_of(library), name, address, bytes, true);
+  return find_global(thread, context, {.owner = handle_of(library)}, name, address, bytes, true);
 }
 
 // As on every device without CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS: no function is both the GPU's and this process's.

@@ -8,9 +8,9 @@
 
 namespace fargpu::server {
 
-Contexts::Contexts(DriverTable& driver, Ledger& ledger, const std::vector<int>& devices,
+Contexts::Contexts(DriverTable& driver, Ledger& ledger, HostBudget& budget, const std::vector<int>& devices,
                    const std::vector<std::vector<CUdevResource>>& parts)
-    : driver_(driver), ledger_(ledger), devices_(devices) {
+    : driver_(driver), ledger_(ledger), budget_(budget), devices_(devices) {
   for (std::size_t device = 0; device < parts.size(); ++device)
     partitions_.push_back(std::make_unique<Partition>(driver, devices_[device], parts[device]));
 }
@@ -53,7 +53,7 @@ CUresult Contexts::open(Handle handle, int device, bool primary, unsigned flags,
   if (result != CUDA_SUCCESS) return result;
   state->primary = primary;
   state->driver_memory = std::make_shared<DriverMemory>(driver_, ledger_, device, ordinal, ++driver_memories_);
-  state->staging = std::make_shared<Staging>(driver_);
+  state->staging = std::make_shared<Staging>(driver_, all_.empty() ? nullptr : &budget_);
   take(std::move(state), handle, device, opened);
   return result;
 }

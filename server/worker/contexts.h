@@ -10,6 +10,7 @@
 
 #include "device_memory.h"
 #include "driver_table.h"
+#include "host_budget.h"
 #include "partition.h"
 #include "protocol/handle.h"
 #include "streams.h"
@@ -19,9 +20,11 @@ namespace fargpu::server {
 /// Used by the executor only. Closing contexts is the session's: much else goes with them.
 class Contexts {
  public:
+  /// Memory for copies is free for one context, and charged to the budget for further ones.
   /// `devices`: the driver's ordinals, in the session's order; `parts` of each device, the groups of multiprocessors that are the
   /// session's.
-  Contexts(DriverTable& driver, Ledger& ledger, const std::vector<int>& devices, const std::vector<std::vector<CUdevResource>>& parts);
+  Contexts(DriverTable& driver, Ledger& ledger, HostBudget& budget, const std::vector<int>& devices,
+           const std::vector<std::vector<CUdevResource>>& parts);
 
   /// The session's ordinal to the driver's; -1 if there is none.
   int driver_ordinal(int ordinal) const;
@@ -71,6 +74,7 @@ class Contexts {
 
   DriverTable& driver_;
   Ledger& ledger_;
+  HostBudget& budget_;
   const std::vector<int> devices_;
   std::vector<std::unique_ptr<Partition>> partitions_;  // of each device, or of none
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> all_;

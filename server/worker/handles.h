@@ -133,6 +133,19 @@ class Handles {
     return found == known.end() ? Handle() : Handle::from_id(kind, found->second);
   }
 
+  /// The object is about to be destroyed beside the executor, and all that goes with it: the driver may use their places again before it is
+  /// forgotten. What is found there is another object from now on. Calls `visit(handle)` for each of them.
+  template <class Visit>
+  void hide(Handle handle, Visit&& visit) {
+    Entry* const entry = find(handle.kind(), handle);
+    if (!entry) return;
+    visit(handle);
+    unname(handle, *entry);
+    const auto owned = owned_.find(handle.value());
+    if (owned == owned_.end()) return;
+    for (const Handle part : owned->second) hide(part, visit);
+  }
+
   void forget(HandleKind kind, Handle handle) {
     if (device_visible(kind)) {
       visible_[number(kind)].erase(handle.value());
@@ -145,9 +158,7 @@ class Handles {
       owned_.erase(owned);
       for (const Handle part : gone) forget(part.kind(), part);
     }
-    // An object that had a handle when the client gave it another one is known by the newer one.
-    auto& known = by_value_[number(kind)];
-    if (const auto found = known.find(entry->value); found != known.end() && found->second == handle.id()) known.erase(found);
+    unname(handle, *entry);
     entry->live = false;
     entry->layout.reset();
     if (handle.index() >= Handle::worker_index_first) free_[number(kind)].push_back(handle.index());
@@ -167,6 +178,11 @@ class Handles {
   }
 
  private:
+  // An object that had a handle when the client gave it another one is known by the newer one.
+  void unname(Handle handle, const Entry& entry) {
+    auto& known = by_value_[number(handle.kind())];
+    if (const auto found = known.find(entry.value); found != known.end() && found->second == handle.id()) known.erase(found);
+  }
   static constexpr unsigned number(HandleKind kind) { return static_cast<unsigned>(kind); }
   std::vector<Entry>& table_of(HandleKind kind, std::uint32_t index) {
     return tables_[number(kind)][index >= Handle::worker_index_first ? 1 : 0];

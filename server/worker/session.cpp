@@ -31,15 +31,15 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
     : channel_(channel),
       driver_(driver),
       options_(std::move(options)),
+      host_budget_(options_.host_bytes_max, options_.memory_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel, options_.compression),
-      host_budget_(options_.host_bytes_max, options_.memory_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
       ledger_(options_.memory_limits, options_.memory_place),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
       images_(options_.image_folder, options_.image_bytes_max, host_budget_),
-      contexts_(driver, ledger_, options_.devices, options_.parts),
+      contexts_(driver, ledger_, host_budget_, options_.devices, options_.parts),
       completions_(
           driver, [this](CUevent event) { flush_prints(event); },
           [this](StreamState& stream, CUevent event) { return crew_.record(stream, event); }, [this] { return reading(); }),
@@ -259,7 +259,10 @@ std::optional<std::span<std::byte>> Session::place(const FrameHeader& header, st
   // Bytes for the GPU go into pinned memory; others are used up at once.
   if (header.kind == FrameKind::call && header.opcode == static_cast<std::uint16_t>(Opcode::copyIn)) {
     ContextState* const context = contexts_.find(header.subject);
-    if (context && contexts_.make_current(*context) && context->staging->ready()) return context->staging->in().take(header.bulk_bytes);
+    if (context && contexts_.make_current(*context) && context->staging->ready()) {
+      arriving_in_ = context->staging;
+      return arriving_in_->in().take(header.bulk_bytes);
+    }
   }
   arriving_.resize(header.bulk_bytes);
   return std::span(arriving_);
@@ -370,7 +373,7 @@ void Session::refuse(Call& call, CUresult result) {
 }
 
 void Session::give_bulk(Call& call) {
-  if (ContextState* const context = contexts_.find(call.id().context)) context->staging->give_in(call.bulk());
+  if (arriving_in_) arriving_in_->give_in(call.bulk());
 }
 
 void Session::give_up(Call& call) {
@@ -435,9 +438,7 @@ CUresult Session::close_context(ContextState& context) {
     if (green != &context) close_green(*green, context);
   contexts_.enter(context);
   completions_.abandon(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  // Answers lie in its memory until they have been sent.
-  if (!ended_ && !context.staging->out().empty() && !send_rest()) throw ChannelClosed("the client does not read");
-  context.staging->drop();
+  context.staging->unpin();
   transfers_.context_closes(driver_, context);
   host_blocks_.context_closes(context.id);
   graph_parts_.context_closes(driver_, context.id);
@@ -553,11 +554,19 @@ void Session::add_global(std::uint64_t owner, std::uint64_t address, std::uint64
   globals_.emplace(owner, address);  // again and again, if the client asks so
 }
 
-void Session::forget(HandleKind kind, std::uint64_t value) {
-  handles_.forget(kind, Handle(value));
-  const auto first = globals_.lower_bound({value, 0}), last = globals_.lower_bound({value + 1, 0});
+void Session::drop_globals(std::uint64_t owner) {
+  const auto first = globals_.lower_bound({owner, 0}), last = globals_.lower_bound({owner + 1, 0});
   for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
   globals_.erase(first, last);
+}
+
+void Session::hide(HandleKind kind, std::uint64_t value) {
+  if (Handle(value).kind() == kind) handles_.hide(Handle(value), [this](Handle gone) { drop_globals(gone.value()); });
+}
+
+void Session::forget(HandleKind kind, std::uint64_t value) {
+  handles_.forget(kind, Handle(value));
+  drop_globals(value);
   if (kind == HandleKind::exec) attended_.erase(value);
   if (kind == HandleKind::link) links_.erase(value);
   charges_.erase(value);

@@ -191,6 +191,8 @@ class Session final : FrameHandler {
   void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()].insert(std::move(charge)); }
   /// A variable of a module or library: the session may use it as long as its owner lives.
   void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
+  /// It is about to be destroyed beside the executor: see Handles::hide. Variables that go with it are no memory of the session's any more.
+  void hide(HandleKind kind, std::uint64_t value);
   void forget(HandleKind kind, std::uint64_t value);
   /// Number of elements of a list that a client sent; throws ProtocolError beyond what is allowed.
   static std::size_t list_size(std::uint64_t n);
@@ -224,7 +226,7 @@ class Session final : FrameHandler {
   void refuse(Call& call, CUresult result);
   /// What came with a call that is not carried out goes, and what comes for it yet.
   void give_up(Call& call);
-  /// Gives back a frame's bulk bytes if staging is where they were received.
+  /// Gives back a frame's bulk bytes if staging memory is where they were received.
   void give_bulk(Call& call);
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the answer.
@@ -283,6 +285,7 @@ class Session final : FrameHandler {
   CUresult close_green(ContextState& context, ContextState& heir);
   void flush_prints(CUevent passed);
   void tell_prints();
+  void drop_globals(std::uint64_t owner);
   void tell_full(HostBudget::Bound bound);
   void give_up(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
@@ -299,10 +302,10 @@ class Session final : FrameHandler {
   DriverTable& driver_;
   const SessionOptions options_;
   Waker waker_;
+  HostBudget host_budget_;
   Transfers transfers_{waker_, options_.compression};
   FrameReader reader_;
   Output output_;
-  HostBudget host_budget_;
   Ledger ledger_;
   DeviceMemory memory_;
   Scrubber scrubber_{driver_};
@@ -333,7 +336,8 @@ class Session final : FrameHandler {
   std::vector<std::shared_ptr<void>> kept_;
   bool may_print_ = false;
   std::set<std::string> warned_;
-  std::vector<std::byte> arriving_;  // bulk bytes of frames that are used up at once
+  std::vector<std::byte> arriving_;       // bulk bytes of frames that are used up at once
+  std::shared_ptr<Staging> arriving_in_;  // where those of the last other frame came, or are coming yet
   std::vector<std::function<bool()>> retries_;
   ClientRequests client_{output_, host_budget_};
 

@@ -1,6 +1,7 @@
 #include "staging.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fargpu::server {
 namespace {
@@ -42,13 +43,22 @@ void StagingRing::give(std::span<std::byte> part) {
 }
 
 bool Staging::ready() {
-  if (memory_) return true;
-  void* memory = nullptr;
-  if (driver_.cuMemHostAlloc(&memory, in_bytes + out_bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return false;
-  memory_ = memory;
-  auto* const bytes = static_cast<std::byte*>(memory);
-  in_ = StagingRing({bytes, in_bytes});
-  out_ = StagingRing({bytes + in_bytes, out_bytes});
+  if (!memory_.empty()) return pinned_;
+  if (budget_) {
+    auto charge = HostCharge::take(*budget_, in_bytes + out_bytes);
+    if (!charge) return false;
+    charge_ = std::move(*charge);
+  }
+  Pages memory(in_bytes + out_bytes);
+  const std::span<std::byte> bytes = memory.bytes();
+  if (memory.empty() || driver_.cuMemHostRegister_v2(bytes.data(), bytes.size(), CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS) {
+    charge_ = HostCharge();
+    return false;
+  }
+  memory_ = std::move(memory);
+  pinned_ = true;
+  in_ = StagingRing(bytes.first(in_bytes));
+  out_ = StagingRing(bytes.last(out_bytes));
   return true;
 }
 
@@ -56,9 +66,9 @@ void Staging::give_in(std::span<std::byte> bulk) {
   if (in_.contains(bulk.data())) in_.give(bulk);
 }
 
-void Staging::drop() {
-  if (memory_) driver_.cuMemFreeHost(memory_);
-  memory_ = nullptr;
+void Staging::unpin() {
+  if (!std::exchange(pinned_, false)) return;
+  driver_.cuMemHostUnregister(memory_.bytes().data());
   in_ = StagingRing();
   out_ = StagingRing();
 }

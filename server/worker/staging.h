@@ -7,6 +7,8 @@
 #include <span>
 
 #include "driver_table.h"
+#include "host_budget.h"
+#include "pages.h"
 
 namespace fargpu::server {
 
@@ -34,11 +36,13 @@ class StagingRing {
   std::deque<Part> parts_;  // taken, oldest first
 };
 
-/// A ring for each direction, in pinned memory of one context, through which that context's copies pass: it dies with them. Used by the
-/// executor only.
+/// A ring for each direction, in memory that is pinned in one context, through which that context's copies pass. It is pinned no more once
+/// the context goes, but lies there for as long as anybody holds this: what is under way on the connection is read and written yet. Used by
+/// the executor only.
 class Staging {
  public:
-  explicit Staging(DriverTable& driver) : driver_(driver) {}
+  /// With a budget it is charged for.
+  Staging(DriverTable& driver, HostBudget* budget) : driver_(driver), budget_(budget) {}
 
   /// Makes the memory when it is first needed, while the context is current. False if there is none.
   bool ready();
@@ -47,12 +51,15 @@ class Staging {
   /// Gives back a frame's bulk bytes if that is where they were received.
   void give_in(std::span<std::byte> bulk);
 
-  /// The context goes. Whatever still passes through the memory is of no use any more.
-  void drop();
+  /// The context, which is current, goes: nothing more is taken.
+  void unpin();
 
  private:
   DriverTable& driver_;
-  void* memory_ = nullptr;
+  HostBudget* const budget_;
+  HostCharge charge_;
+  Pages memory_;
+  bool pinned_ = false;
   StagingRing in_;
   StagingRing out_;
 };

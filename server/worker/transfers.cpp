@@ -1,7 +1,5 @@
 #include "transfers.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #include "protocol/errors.h"
@@ -16,20 +14,16 @@ constexpr std::size_t refused_max = 1024;  // more than can be on their way: eac
 
 }  // namespace
 
-Transfers::~Transfers() {
-  close();
-  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
-}
+Transfers::~Transfers() { close(); }
 
 void Transfers::add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before) {
   {
     const std::lock_guard lock(mutex_);
     if (memory_.empty()) {
-      void* const memory = ::mmap(nullptr, slots * limits::lane_chunk_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory == MAP_FAILED) throw SystemError("no memory for bulk lanes");
-      memory_ = {static_cast<std::byte*>(memory), slots * limits::lane_chunk_bytes};
+      memory_ = Pages(slots * limits::lane_chunk_bytes);
+      if (memory_.empty()) throw SystemError("no memory for bulk lanes");
       for (std::size_t slot = 0; slot < slots; ++slot)
-        free_.push_back(memory_.subspan(slot * limits::lane_chunk_bytes, limits::lane_chunk_bytes));
+        free_.push_back(memory_.bytes().subspan(slot * limits::lane_chunk_bytes, limits::lane_chunk_bytes));
     }
   }
   lanes_.add(std::move(channel), sent_before, taken_before);
@@ -38,12 +32,13 @@ void Transfers::add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_be
 void Transfers::pin(DriverTable& driver, const ContextState& context) {
   const std::lock_guard lock(mutex_);
   if (pinned_in_ || memory_.empty()) return;
-  if (driver.cuMemHostRegister_v2(memory_.data(), memory_.size(), CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS) pinned_in_ = &context;
+  const std::span<std::byte> bytes = memory_.bytes();
+  if (driver.cuMemHostRegister_v2(bytes.data(), bytes.size(), CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS) pinned_in_ = &context;
 }
 
 void Transfers::context_closes(DriverTable& driver, const ContextState& context) {
   if (pinned_in_ != &context) return;
-  driver.cuMemHostUnregister(memory_.data());
+  driver.cuMemHostUnregister(memory_.bytes().data());
   pinned_in_ = nullptr;
 }
 

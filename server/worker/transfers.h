@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "driver_table.h"
+#include "pages.h"
 #include "protocol/channel.h"
 #include "protocol/lanes.h"
 #include "streams.h"
@@ -95,7 +96,7 @@ class Transfers final : ChunkHandler {
   // Everything below under the mutex.
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::span<std::byte> memory_;
+  Pages memory_;
   std::vector<std::span<std::byte>> free_;
   std::set<std::uint32_t> expected_;  // those of receiving_ and refused_
   std::vector<Landed> landed_;

@@ -1199,6 +1199,11 @@ CUresult cuLibraryGetKernel(CUkernel* out, CUlibrary library, const char* name) 
   }
   return behaviour::cuModuleGetFunction(reinterpret_cast<CUfunction*>(out), reinterpret_cast<CUmodule>(library), name);
 }
+// They are the same here.
+CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
+  *module = reinterpret_cast<CUmodule>(library);
+  return CUDA_SUCCESS;
+}
 CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {
   return behaviour::cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(library));
 }

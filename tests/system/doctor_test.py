@@ -43,9 +43,10 @@ class Doctor(SystemTest):
 
     def test_files_that_cannot_be_written(self):
         for name in ("FARGPU_LOG_FILE", "FARGPU_TRACE"):
-            done = fargpu("doctor", pool=self.broker().pool, env={name: "/nowhere/file"})
-            self.assertEqual(done.code, 1)
-            self.assertIn(f"{name} '/nowhere/file' cannot be written: No such file or directory", done.out)
+            for path, why in (("/nowhere/file", "No such file or directory"), ("/tmp", "Is a directory")):
+                done = fargpu("doctor", pool=self.broker().pool, env={name: path})
+                self.assertEqual(done.code, 1)
+                self.assertIn(f"{name} '{path}' cannot be written: {why}", done.out)
 
     def test_words_that_are_none(self):
         for arguments, words in ((("ls", "--long"), "fargpu: `fargpu ls` has no option '--long'; see `fargpu ls --help`"),

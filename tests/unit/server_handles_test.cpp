@@ -138,6 +138,27 @@ TEST_CASE("what was found in an object goes with it") {
   CHECK(handles.reveal(HandleKind::function, 0x1010, 1, other) != first);
 }
 
+TEST_CASE("an object that takes the place of one that is being destroyed has a handle of its own") {
+  Handles handles;
+  const Handle module = handles.reveal(HandleKind::module, 0x100, 1);
+  const Handle function = handles.reveal(HandleKind::function, 0x200, 1, module);
+  std::vector<Handle> hidden;
+  handles.hide(module, [&](Handle handle) { hidden.push_back(handle); });
+  CHECK(hidden == std::vector{module, function});
+  // The driver has used both places again before the destruction is settled.
+  const Handle next = handles.reveal(HandleKind::module, 0x100, 1);
+  const Handle found = handles.reveal(HandleKind::function, 0x200, 1, next);
+  CHECK(next != module);
+  CHECK(found != function);
+  handles.forget(HandleKind::module, module);
+  CHECK_FALSE(handles.find(HandleKind::module, module));
+  CHECK_FALSE(handles.find(HandleKind::function, function));
+  CHECK(handles.find(HandleKind::module, next));
+  CHECK(handles.find(HandleKind::function, found));
+  CHECK(handles.reveal(HandleKind::module, 0x100, 1) == next);
+  CHECK(handles.reveal(HandleKind::function, 0x200, 1, next) == found);
+}
+
 TEST_CASE("what was found through a part belongs to the whole") {
   Handles handles;
   const Handle library = handles.reveal(HandleKind::library, 0x1000, 0);

@@ -20,6 +20,22 @@ struct Try {
 
 }  // namespace
 
+TEST_CASE("a capture is over with its context") {
+  RemoteContext remote;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  const bool primary = GENERATE(true, false);
+  if (!primary) REQUIRE(cuCtxCreate_v4(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  REQUIRE((primary ? cuDevicePrimaryCtxReset_v2(0) : cuCtxDestroy_v2(context)) == CUDA_SUCCESS);
+  if (primary) REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  CHECK(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+}
+
 TEST_CASE("what a capture forbids, and what breaks it") {
   RemoteContext remote;
   CUstream stream = nullptr, other = nullptr;

@@ -274,6 +274,24 @@ TEST_CASE("a capture may go on in a graph that is there") {
   CHECK(n == 1);
 }
 
+TEST_CASE("a child graph into which a stream is captured is not replaced") {
+  Graphs g;
+  CUgraph graph = nullptr, child = nullptr, inner = nullptr, captured = nullptr;
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphCreate(&child, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphAddChildGraphNode(&node, graph, nullptr, 0, child) == CUDA_SUCCESS);
+  REQUIRE(cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCaptureToGraph(g.stream, inner, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  params.graph.graph = child;
+  CHECK(cuGraphNodeSetParams(node, &params) == CUDA_ERROR_ILLEGAL_STATE);
+  REQUIRE(cuStreamEndCapture(g.stream, &captured) == CUDA_SUCCESS);
+  CHECK(captured == inner);
+  CHECK(cuGraphNodeSetParams(node, &params) != CUDA_ERROR_ILLEGAL_STATE);
+}
+
 TEST_CASE("a graph into which a stream is captured is not destroyed, and loses no nodes") {
   Graphs g;
   CUgraph graph = nullptr, seen = nullptr;

@@ -316,6 +316,50 @@ TEST_CASE("host memory that kernels see goes with its context") {
   CHECK(set() == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("a context closes while the bytes of a copy into it are still coming") {
+  constexpr std::uint64_t out = 40 << 20, half = 512 << 10;  // more than passes at once
+  HandMadeClient client;
+  client.open_context();
+  client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+    in.setAddress(0x1000'0000'0000);
+    in.setBytes(out);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  const std::size_t copied = fake::FakeDriver::instance()->calls("cuMemcpyDtoHAsync_v2");
+  FrameHeader header;
+  {
+    const test::Paused paused;
+    client.send_call<wire::CopyOut>(Opcode::copyOut, [](wire::CopyOut::Builder in) {
+      in.setStream(1);
+      in.initShape().setWidth(out);
+      in.initSource().setAddress(0x1000'0000'0000);
+      in.initTarget().setReply();
+    });
+    while (fake::FakeDriver::instance()->calls("cuMemcpyDtoHAsync_v2") == copied) std::this_thread::yield();
+    // This waits for the stream, and the frame behind it has begun by then.
+    client.send_call<wire::CloseContext>(Opcode::closeContext, [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
+    header = client.call(Opcode::copyIn);
+    MessageWriter writer;
+    auto in = writer.root<wire::CopyIn>();
+    in.setStream(1);
+    in.initShape().setWidth(2 * half);
+    in.initTarget().setAddress(0x1000'0000'0000);
+    const auto message = writer.finish();
+    header.message_bytes = static_cast<std::uint32_t>(message.size());
+    header.bulk_bytes = 2 * half;
+    const std::vector<std::byte> bytes(half, std::byte{1});
+    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(&header, 1)), message, bytes};
+    send_all(client.channel(), pieces);
+  }
+  const CUresult first = client.reply(), second = client.reply();  // of the copy out, which is cut off or not, and of the close
+  CHECK((first == CUDA_SUCCESS || second == CUDA_SUCCESS));
+  const std::vector<std::byte> bytes(half, std::byte{2});
+  const std::span<const std::byte> rest[] = {bytes};
+  send_all(client.channel(), rest);
+  CHECK(client.reply() == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  client.open_context();
+}
+
 TEST_CASE("a worker refuses parts of graphs that cannot be, and gives none to the GPU") {
   HandMadeClient client;
   client.open_context();

@@ -1,7 +1,9 @@
 // Pinned and registered host memory: whose bytes a copy takes, and when.
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <vector>
 
 #include "client/stats.h"
@@ -34,6 +36,36 @@ TEST_CASE("copies from and to pinned memory") {
   CHECK(client::stats::round_trips() == before);  // it does not wait
   REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
   CHECK(std::memcmp(out.pointer, back.pointer, bytes) == 0);
+}
+
+TEST_CASE("pinned memory is freed and made again while another context is behind a function of the program") {
+  RemoteContext remote;
+  CUcontext other = nullptr;
+  void* first = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  REQUIRE(cuMemHostAlloc(&first, 4096, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoHAsync_v2(first, memory, 4096, nullptr) == CUDA_SUCCESS);  // the host has it now
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  std::promise<void> allowed;
+  auto allow = std::make_pair(allowed.get_future(), 0);
+  REQUIRE(cuLaunchHostFunc(
+              nullptr, [](void* waits) { static_cast<decltype(allow)*>(waits)->first.wait(); }, &allow) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  auto freed = std::async(std::launch::async, [&] {
+    const CUresult bad = cuCtxSetCurrent(remote.context);
+    return bad != CUDA_SUCCESS ? bad : cuMemFreeHost(first);
+  });
+  CHECK(freed.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  allowed.set_value();
+  CHECK(freed.get() == CUDA_SUCCESS);
+  const Pinned out(4096), back(4096);
+  std::memset(out.pointer, 7, 4096);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, out.pointer, 4096, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyDtoHAsync_v2(back.pointer, memory, 4096, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  CHECK(std::memcmp(out.pointer, back.pointer, 4096) == 0);
+  CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
 }
 
 TEST_CASE("bytes that a copy has just written to pinned memory can be copied on without waiting") {

@@ -87,10 +87,11 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
     CUgraph graph{};
     if (!session.resolve(HandleKind::graph, session.handles().root_of(Handle(in.getNode())).value(), graph))
       return session.invalid(HandleKind::node);
+    const std::vector<Handle> within = known_within(session, node);
+    if (!within.empty() && session.captures().into(Handle(in.getNode()))) return CUDA_ERROR_ILLEGAL_STATE;
     if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
     if (params.params().type == CU_GRAPH_NODE_TYPE_GRAPH && params.params().graph.graph == graph) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult bad = params.keep_in(graph); bad != CUDA_SUCCESS) return bad;
-    const std::vector<Handle> within = known_within(session, node);
     const CUresult result = driver.cuGraphNodeSetParams(node, &params.params());
     if (result != CUDA_SUCCESS) params.take_back();
     else

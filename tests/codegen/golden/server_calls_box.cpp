@@ -29,6 +29,7 @@ Outcome serve_cuBoxDestroy(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuBoxDestroy>();
   CUbox box{};
   if (!session.resolve(HandleKind::box, in.getBox(), box)) return session.invalid(HandleKind::box);
+  session.hide(HandleKind::box, in.getBox());
   return session.aside(
       call, [=, &driver = session.driver()] { return driver.cuBoxDestroy(box); },
       [&session, destroyed = in.getBox()](CUresult result) {

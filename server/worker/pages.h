@@ -1,0 +1,37 @@
+#pragma once
+// Memory of the worker's own, in whole pages.
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+namespace fargpu::server {
+
+/// Zeros at first. It lies there until this goes, whatever the driver has made of it.
+class Pages {
+ public:
+  Pages() = default;
+  /// Empty if there is no memory.
+  explicit Pages(std::size_t bytes) {
+    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) bytes_ = {static_cast<std::byte*>(memory), bytes};
+  }
+  Pages(Pages&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  Pages& operator=(Pages&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Pages() {
+    if (!empty()) ::munmap(bytes_.data(), bytes_.size());
+  }
+
+  bool empty() const { return bytes_.empty(); }
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace fargpu::server
