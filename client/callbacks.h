@@ -4,13 +4,12 @@
 #include <cuda.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <thread>
+
+#include "job_thread.h"
 
 namespace fargpu::client {
 
@@ -38,22 +37,16 @@ class Callbacks {
   void due(std::uint64_t number, CUresult stream_result);
   /// Runs a function of a graph now, and tells the worker, which gave the call this number.
   void call(std::uint64_t number, std::function<void()> function);
-  /// Runs a job on the same thread: answers to the worker that may have to wait.
-  void run(std::function<void()> job);
+  /// Where they run.
+  JobThread& thread() { return thread_; }
 
  private:
-  void start();                                                         // under mutex_
-  void add_call(std::uint64_t number, std::function<void()> function);  // under mutex_
-  void loop();
-
   const std::function<void(std::uint64_t)> done_;
+  JobThread thread_{"fargpu-callback"};
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::map<std::uint64_t, Function> functions_;
-  std::deque<std::function<void()>> jobs_;
   std::uint64_t next_ = 1;
   std::atomic<unsigned> waiting_{0};
-  bool started_ = false;
 };
 
 }  // namespace fargpu::client

@@ -28,9 +28,9 @@ void lose_for(Session& session, const char* why, const char* detail = "") noexce
   }
 }
 
-// On the thread of the callbacks: the connection may be lost, or memory run out, in the middle of it.
+// The connection may be lost, or memory run out, in the middle of it.
 void answer_aside(Session& session, std::function<void()> answer) {
-  session.callbacks().run([&session, answer = std::move(answer)] {
+  session.answers().run([&session, answer = std::move(answer)] {
     try {
       answer();
     } catch (const std::exception& error) {

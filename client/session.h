@@ -85,6 +85,8 @@ class Session final : PushHandler {
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
   Callbacks& callbacks() { return callbacks_; }
+  /// Where the worker's questions are answered: that may have to wait. Functions of the program, which may wait for the answers, run elsewhere.
+  JobThread& answers() { return answers_; }
   StreamWaits& stream_waits() { return stream_waits_; }
   GraphParts& graph_parts() { return graph_parts_; }
   Graphs& graphs() { return graphs_; }
@@ -235,6 +237,7 @@ class Session final : PushHandler {
   Captures captures_;
   Fences fences_;
   Callbacks callbacks_;
+  JobThread answers_{"fargpu-answers"};
   StreamWaits stream_waits_;
   GraphParts graph_parts_;
   Graphs graphs_;

@@ -642,7 +642,10 @@ class Gather {
 }  // namespace
 
 void Session::when_passed(ContextState& context, Completions::Done done) {
-  order_.after_all([this, id = context.id, done = std::move(done)] {
+  const auto all = contexts_.with_greens(context);
+  const auto before =
+      order_.items([&](const StreamState* stream) { return !stream || std::find(all.begin(), all.end(), stream->context) != all.end(); });
+  order_.after(before, [this, id = context.id, done = std::move(done)] {
     ContextState* const target = this->context(id);
     auto gather = std::make_shared<Gather>(done);
     for (ContextState* const one : target ? contexts_.with_greens(*target) : std::vector<ContextState*>{}) {

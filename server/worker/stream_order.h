@@ -37,6 +37,11 @@ class StreamOrder {
   std::uint64_t enqueue(const std::vector<std::uint64_t>& items, StreamState* stream, std::vector<std::uint64_t> recorded_events, Job job,
                         std::uint64_t launched = 0);
 
+  /// Runs `job` when those items are done; at once if there are none.
+  void after(const std::vector<std::uint64_t>& items, Job job) {
+    if (items.empty()) job();
+    else enqueue(items, nullptr, {}, std::move(job));
+  }
   /// Runs `job` when everything that is held back now is done; at once if nothing is. Work that waits for these events waits for it.
   void after_all(Job job, std::vector<std::uint64_t> recorded_events = {});
   /// Runs `job` when an item is done; later work on all streams of the context waits for it. Returns the new item.

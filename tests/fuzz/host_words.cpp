@@ -55,25 +55,31 @@ __attribute__((constructor(101))) void say_nothing() { ::setenv("FARGPU_LOG_FILE
 
 // --- the client's threads
 
-struct CallbacksEnd {};
-std::function<void()> service, callbacks;
+struct JobsEnd {};
+std::function<void()> service, callbacks, answers;
 
 void start_thread(const char* name, std::function<void()> body) {
   const std::string_view which = name;
   if (which == "fargpu-service") service = std::move(body);
   else if (which == "fargpu-callback") callbacks = std::move(body);
+  else if (which == "fargpu-answers") answers = std::move(body);
   // Of the others nothing is expected here: they look after silence, and memory that changes while
   // nobody calls.
 }
 
-/// What waits for the thread of the callbacks, which then ends.
-void run_callbacks() {
-  if (!callbacks) return;
-  client::process().session()->callbacks().run([] { throw CallbacksEnd(); });
+/// What waits for such a thread, which then ends.
+void run_jobs(const std::function<void()>& body, client::JobThread& thread) {
+  if (!body) return;
+  thread.run([] { throw JobsEnd(); });
   try {
-    callbacks();
-  } catch (const CallbacksEnd&) {}
+    body();
+  } catch (const JobsEnd&) {}
   client::Thread::current().in_callback = false;
+}
+void run_jobs() {
+  client::Session& session = *client::process().session();
+  run_jobs(callbacks, session.callbacks().thread());
+  run_jobs(answers, session.answers());
 }
 
 // --- memory
@@ -143,7 +149,7 @@ void end_session(client::Session* session) {
   client::release_window(session->terms().host_window);
   if (session->terms().driver_band.bytes > 0) client::release_window(session->terms().driver_band);
   delete session;
-  service = callbacks = nullptr;
+  service = callbacks = answers = nullptr;
   close_files();
 }
 
@@ -169,12 +175,12 @@ void run_program(client::Session* session, std::span<const std::uint8_t> calls) 
     begin_calls(program);
     for (const std::uint8_t number : calls) {
       make_calls(program, number);
-      run_callbacks();
+      run_jobs();
     }
   }
   // What the host still has to say, until it leaves.
   if (client::process().life() == Life::ready) service();
-  run_callbacks();
+  run_jobs();
   expect_lost();
   end_session(session);
   memory.all_over();

@@ -107,9 +107,11 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
             turnstile->session_ = session;
           }
           if (session || !client_) return;
-          const auto called_back = std::make_shared<std::promise<void>>();
-          client_->callbacks().run([called_back] { called_back->set_value(); });
-          called_back->get_future().wait_for(std::chrono::seconds(2));
+          for (client::JobThread* const thread : {&client_->callbacks().thread(), &client_->answers()}) {
+            const auto done = std::make_shared<std::promise<void>>();
+            thread->run([done] { done->set_value(); });
+            done->get_future().wait_for(std::chrono::seconds(2));
+          }
         };
         why_ = server::serve_session(*far, attach, driver.table(), options);
       });

@@ -1011,7 +1011,7 @@ TEST_CASE("a worker that has gone when it gives back memory of a graph ends the 
   constexpr std::uint64_t part = 1;
   REQUIRE(session.graph_parts().allocation(part));
   test::Gate gate;
-  session.callbacks().run([&] { test::Gate::pass(&gate); });
+  session.answers().run([&] { test::Gate::pass(&gate); });
   gate.wait_entered();
   worker.control([](wire::Control::Builder control) { control.initReleased().setPart(part); });
   while (session.graph_parts().allocation(part)) std::this_thread::yield();
@@ -1019,7 +1019,7 @@ TEST_CASE("a worker that has gone when it gives back memory of a graph ends the 
   while (client::process().life() == client::Life::ready) std::this_thread::yield();
   gate.open();
   std::promise<void> passed;
-  session.callbacks().run([&] { passed.set_value(); });
+  session.answers().run([&] { passed.set_value(); });
   passed.get_future().wait();
   CHECK(cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE);
 }

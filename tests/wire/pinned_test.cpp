@@ -68,6 +68,29 @@ TEST_CASE("pinned memory is freed and made again while another context is behind
   CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
 }
 
+TEST_CASE("neither copies of pinned memory nor other contexts wait for a function of the program") {
+  RemoteContext remote;
+  CUcontext other = nullptr;
+  CUstream behind = nullptr;
+  CUdeviceptr memory = 0;
+  unsigned back = 0;
+  REQUIRE(cuCtxCreate_v4(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&behind, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(remote.context) == CUDA_SUCCESS);
+  const Pinned out(4096);
+  REQUIRE(cuMemAlloc_v2(&memory, 4096) == CUDA_SUCCESS);
+  test::Gate gate;
+  REQUIRE(cuLaunchHostFunc(behind, test::Gate::pass, &gate) == CUDA_SUCCESS);
+  gate.wait_entered();
+  std::memset(out.pointer, 7, 4096);
+  CHECK(cuMemcpyHtoDAsync_v2(memory, out.pointer, 4096, nullptr) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoH_v2(&back, memory, sizeof(back)) == CUDA_SUCCESS);
+  CHECK(back == 0x07070707);
+  gate.open();
+  CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+}
+
 TEST_CASE("bytes that a copy has just written to pinned memory can be copied on without waiting") {
   RemoteContext remote;
   CUdeviceptr first = 0, second = 0;
