@@ -68,7 +68,8 @@ void Staging::give_in(std::span<std::byte> bulk) {
 
 void Staging::unpin() {
   if (!std::exchange(pinned_, false)) return;
-  driver_.cuMemHostUnregister(memory_.bytes().data());
+  // In a context that has failed the driver does not hear of it, and may take other memory there for this one.
+  if (driver_.cuMemHostUnregister(memory_.bytes().data()) != CUDA_SUCCESS) memory_.keep_place();
   in_ = StagingRing();
   out_ = StagingRing();
 }
