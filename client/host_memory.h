@@ -128,7 +128,8 @@ class HostMemory {
 
   Session& session_;
   // What is told of a block leaves in the order in which it became so: held while sending, which may have to wait until the worker
-  // reads. The receiving thread never takes it. Blocks go only under it. Before mutex_.
+  // reads. The receiving thread never takes it. Blocks go only under it; of one that has gone nobody else tells, so that its close may be
+  // awaited without. Before mutex_.
   std::mutex order_;
   // Everything below; never held while sending, for deliveries need it.
   mutable std::mutex mutex_;

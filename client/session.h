@@ -112,7 +112,8 @@ class Session final : PushHandler {
   /// Forgets a reservation of exactly this range.
   bool remove_reservation(std::uint64_t base, std::uint64_t bytes);
 
-  /// Variables of modules for which `which` holds are gone.
+  /// Variables of modules for which `which` holds are about to go: they are unknown from here on, and returned for forget_variables(), or
+  /// to be added to the map again if they stay.
   std::vector<Region> take_variables(const std::function<bool(const Region&)>& which);
   void forget_variables(const std::vector<Region>& variables);
 

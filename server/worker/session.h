@@ -191,7 +191,8 @@ class Session final : FrameHandler {
   void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()].insert(std::move(charge)); }
   /// A variable of a module or library: the session may use it as long as its owner lives.
   void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
-  /// It is about to be destroyed beside the executor: see Handles::hide. Variables that go with it are no memory of the session's any more.
+  /// It is about to be destroyed beside the executor: see Handles::hide. Variables that go with it are no memory of the session's any more;
+  /// should the destruction fail, they have to be asked for again.
   void hide(HandleKind kind, std::uint64_t value);
   void forget(HandleKind kind, std::uint64_t value);
   /// Number of elements of a list that a client sent; throws ProtocolError beyond what is allowed.
