@@ -20,8 +20,10 @@ JOBS = 8  # processes at once, where a group has many small ones
 
 class Suite:
     def __init__(self, options):
-        self.stage, self.out = os.path.abspath(options.stage), os.path.abspath(options.out)
-        os.makedirs(self.out, exist_ok=True)
+        self.stage, self.out, self.kept = (os.path.abspath(path) for path in (options.stage, options.out, options.local or options.out))
+        self.keeps, self.taken = bool(options.local), 0
+        for folder in (self.out, self.kept):
+            os.makedirs(folder, exist_ok=True)
         self.driver = driver_library()
         self.transport, self.rtt, self.scrub = options.transport, options.rtt, options.scrub
         self.rows = []
@@ -68,11 +70,11 @@ class Suite:
         env.update(extra or {})
         return env
 
-    def call(self, label, command, timeout, extra=None, cwd=None):
+    def call(self, label, command, timeout, extra=None, cwd=None, folder=None):
         """Runs to the end; returns (exit code, seconds, output). The output is kept in a file too. What a program leaves behind, or all of it
         when it is late, is ended."""
         begin = time.time()
-        path = os.path.join(self.out, label + ".log")
+        path = os.path.join(folder or self.out, label + ".log")
         with open(path, "w") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment(extra), cwd=cwd,
                                        start_new_session=True)
@@ -90,8 +92,8 @@ class Suite:
 
     def caches(self, folder):
         """Where torch.compile and Triton keep what they compile. What autotuning finds is kept there too, so that runs that share a folder
-        run the same kernels."""
-        folder = os.path.join(self.out, "caches", folder)
+        run the same kernels: one that is not for a {kind} of run lies with the local runs."""
+        folder = os.path.join(self.out if "{kind}" in folder else self.kept, "caches", folder)
         return {"TORCHINDUCTOR_CACHE_DIR": folder + "/inductor", "TRITON_CACHE_DIR": folder + "/triton"}
 
     def library_path(self):
@@ -102,7 +104,24 @@ class Suite:
         return ":".join([*(folder for folder in folders if os.path.isdir(folder)), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
 
     def local(self, label, command, timeout=200, extra=None, cwd=None):
-        return self.call(label + ".local", command, timeout, extra, cwd)
+        """A run that ended well is not repeated if an earlier run of the suite kept it."""
+        known = self.known(label)
+        if self.is_known(label):
+            self.taken += 1
+            with open(known) as file:
+                return json.load(file)
+        ended = self.call(label + ".local", command, timeout, extra, cwd, self.kept)
+        if self.keeps and ended[0] == 0:
+            with open(known + ".new", "w") as file:
+                json.dump(ended, file)
+            os.replace(known + ".new", known)
+        return ended
+
+    def known(self, label):
+        return os.path.join(self.kept, label + ".known.json")
+
+    def is_known(self, label):
+        return self.keeps and os.path.exists(self.known(label))
 
     def remote(self, label, command, timeout=200, extra=None, cwd=None):
         full = hidden(self.driver, [self.stage + "/bin/fargpu", "run", "--no-check", "--"] + command)
@@ -170,11 +189,11 @@ class Suite:
         Local and remote runs go on at the same time, unless `in_turn`. In `extra` {kind} stands for which run it is. `says` is what the one
         line matches that fargpu has to say in the remote run. `may_fail` tells which cases may fail remotely, by name and error."""
         def job(kind):
-            target = os.path.join(self.out, f"{name}.{kind}.json")
-            if os.path.exists(target):
+            run, folder = (self.remote, self.out) if kind == "remote" else (self.local, self.kept)
+            target = os.path.join(folder, f"{name}.{kind}.json")
+            if os.path.exists(target) and (kind == "remote" or not self.is_known(f"{name}.{kind}")):
                 os.remove(target)
             command = ["python3", os.path.join(PROGRAMS, script), target, *arguments]
-            run = self.remote if kind == "remote" else self.local
             settings = {key: value.replace("{kind}", kind) for key, value in (extra or {}).items()}
             code, seconds, text = run(f"{name}.{kind}", command, timeout, settings)
             try:
@@ -224,7 +243,8 @@ class Suite:
 
     def table(self):
         width = max((len(r[0]) for r in self.rows), default=4)
-        print(f"\n{'program':<{width}}  result  note   (whole run: {time.time() - self.began:.0f} s)")
+        print(f"\n{'program':<{width}}  result  note   (whole run: {time.time() - self.began:.0f} s"
+              + (f"; {self.taken} local runs are those of an earlier one)" if self.taken else ")"))
         for name, result, note in self.rows:
             print(f"{name:<{width}}  {result:<6}  {note[:600]}")
         bad = sum(r[1] != "ok" for r in self.rows)
