@@ -200,8 +200,8 @@ void Captures::forget(Stream& stream) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);
   if (Capture* capture = of(stream)) {
-    // A stream that joined a capture may go; whether its work was joined in turn is told at the end.
-    if (capture->origin == &stream) capture->invalidated = true;
+    // The capture is over with the stream where it began. Another may go; whether its work was joined in turn is told at the end.
+    if (capture->origin == &stream) return remove(*capture);
     capture->streams.erase(&stream);
     stream.capture = nullptr;
   }

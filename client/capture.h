@@ -64,6 +64,7 @@ class Captures {
   /// The stream's capture, if it takes part in one, can come to nothing any more.
   void invalidate(const Stream& stream);
 
+  /// The stream goes.
   void forget(Stream& stream);
   /// Its captures are over, and nobody can end them.
   void context_closed(const Context& context);

@@ -29,11 +29,21 @@ bool Captures::into(Handle graph) const {
 }
 
 void Captures::ended(CUstream stream, CUresult result) {
-  if (result != CUDA_ERROR_ILLEGAL_STATE) --open_;  // else it was not being captured
+  begun_.erase(stream);
   const auto found = graphs_.find(stream);
   if (found == graphs_.end()) return;
   if (result != CUDA_SUCCESS) handles_.forget(HandleKind::graph, found->second);
   graphs_.erase(found);
+}
+
+void Captures::abandon(CUstream stream) {
+  const auto found = begun_.find(stream);
+  if (found == begun_.end()) return;
+  const bool own = found->second;
+  CUgraph graph{};
+  const CUresult result = driver_.cuStreamEndCapture(stream, &graph);
+  if (result == CUDA_SUCCESS && own) driver_.cuGraphDestroy(graph);
+  ended(stream, own ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result);
 }
 
 Handle Captures::graph_of(const StreamState& stream, CUgraph graph) {

@@ -17,7 +17,7 @@ class Captures {
   Captures(DriverTable& driver, Handles& handles) : driver_(driver), handles_(handles) {}
 
   /// While there is none, nobody asks the driver.
-  bool any() const { return open_ != 0; }
+  bool any() const { return !begun_.empty(); }
   /// Whether the driver captures the stream now: what it is given is no work yet.
   bool capturing(const StreamState& stream) const;
 
@@ -26,16 +26,20 @@ class Captures {
   /// the stream is captured into a graph within the one that goes: that ends the process.
   bool into(Handle graph) const;
 
-  void begun() { ++open_; }
+  /// `own`: the driver makes a graph for it.
+  void begun(CUstream stream, bool own) { begun_.emplace(stream, own); }
   /// What cuStreamEndCapture said; a capture that was broken has ended too.
   void ended(CUstream stream, CUresult result);
+  /// The stream is about to be destroyed. What is captured from there comes to nothing, and other streams leave it, which only the end of
+  /// a capture is sure to bring about.
+  void abandon(CUstream stream);
   /// The handle of a graph that the driver makes for a capture: forgotten if the capture fails, for the driver destroys the graph then.
   Handle graph_of(const StreamState& stream, CUgraph graph);
 
  private:
   DriverTable& driver_;
   Handles& handles_;
-  int open_ = 0;
+  std::map<CUstream, bool> begun_;  ///< the streams where captures began, and whether the graph is the capture's own
   std::map<CUstream, Handle> graphs_;
 };
 

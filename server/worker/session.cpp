@@ -421,6 +421,7 @@ void Session::drop_streams(ContextState& context) {
   std::vector<std::uint64_t> held;
   for (StreamState* const stream : std::vector(context.streams)) {
     if (stream->full != 0) held.push_back(stream->full);
+    captures_.abandon(stream->cuda);
     if (stream->handle == 0) driver_.cuStreamDestroy_v2(stream->cuda);
     turns_.forget(*stream);
     order_.forget(*stream);
@@ -594,6 +595,7 @@ CUresult Session::end_stream(StreamState& stream, CUresult result) {
   turns_.forget(stream);
   order_.forget(stream);
   contexts_.remove_stream(stream);
+  captures_.abandon(cuda);
   if (held != 0) completions_.soon(Completions::Kind::release, result, [this, held](CUresult) { order_.release(held); });
   return driver_.cuStreamDestroy_v2(cuda);
 }

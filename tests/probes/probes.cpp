@@ -358,6 +358,8 @@ PROBE(allocate_while_capturing) { context(); capturing(); CUdeviceptr p; return 
 PROBE(allocate_while_capturing_relaxed) { context(); capturing(CU_STREAM_CAPTURE_MODE_RELAXED); CUdeviceptr p; return cuMemAlloc(&p, 64); }
 PROBE(legacy_work_while_capturing) { context(); const CUdeviceptr p = memory(); CUstream s; MUST(cuStreamCreate(&s, 0)); MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL)); return cuMemsetD8Async(p, 0, 4, nullptr); }
 PROBE(end_broken_capture) { context(); const CUstream s = capturing(); (void)cuStreamSynchronize(s); CUgraph g; return cuStreamEndCapture(s, &g); }
+PROBE(synchronise_after_captured_stream) { context(); MUST(cuStreamDestroy(capturing())); return cuCtxSynchronize(); }
+PROBE(allocate_after_captured_stream) { context(); MUST(cuStreamDestroy(capturing())); CUdeviceptr p; return cuMemAlloc(&p, 64); }
 PROBE(wait_across_captures) { context(); const CUevent e = event(); const CUstream a = capturing(); MUST(cuEventRecord(e, a)); return cuStreamWaitEvent(nullptr, e, 0); }
 PROBE(query_captured_event) { context(); const CUevent e = event(); const CUstream a = capturing(); MUST(cuEventRecord(e, a)); return cuEventQuery(e); }
 PROBE(graph_bad_flags) { context(); CUgraph g; return cuGraphCreate(&g, 1); }

@@ -36,6 +36,38 @@ TEST_CASE("a capture is over with its context") {
   CHECK(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a capture is over with the stream where it began") {
+  RemoteContext remote;
+  CUstream stream = nullptr, joined = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr memory = 0;
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamCreate(&joined, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  const bool own = GENERATE(true, false);
+  if (!own) REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE((own ? cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
+               : cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL)) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8Async(memory, 1, 64, stream) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(joined, event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8Async(memory, 2, 64, joined) == CUDA_SUCCESS);
+  const std::size_t ended = fake::FakeDriver::instance()->calls("cuStreamEndCapture");
+  REQUIRE(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CUdeviceptr more = 0;
+  CHECK(cuMemAlloc_v2(&more, 64) == CUDA_SUCCESS);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  CHECK(cuStreamIsCapturing(joined, &status) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+  CHECK(cuMemsetD8Async(memory, 3, 64, joined) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(joined) == CUDA_SUCCESS);
+  CHECK(fake::FakeDriver::instance()->calls("cuStreamEndCapture") == ended + 1);
+  if (graph) CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
 TEST_CASE("what a capture forbids, and what breaks it") {
   RemoteContext remote;
   CUstream stream = nullptr, other = nullptr;

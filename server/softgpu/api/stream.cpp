@@ -65,14 +65,7 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int pr
 CUresult cuStreamDestroy_v2(CUstream handle) {
   return entry([&] {
     auto stream = StreamTable::instance().get(handle);
-    {
-      std::lock_guard lock(graph_mutex());
-      // A stream that joined a capture may go; its work must have been joined in turn at the end.
-      if (stream->capture != nullptr) {
-        if (stream->capture->origin == stream.get()) stream->capture->is_invalidated = true;
-        stream->capture->streams.erase(stream.get());
-      }
-    }
+    abandon_capture(stream);
     StreamTable::instance().remove(handle);
     stream->context()->destroy_stream(stream);
   });

@@ -177,6 +177,15 @@ std::shared_ptr<Graph> end_capture(const std::shared_ptr<Stream>& stream) {
   return capture->graph;
 }
 
+void abandon_capture(const std::shared_ptr<Stream>& stream) {
+  std::lock_guard lock(graph_mutex());
+  std::shared_ptr<Capture> capture = stream->capture;
+  if (capture == nullptr) return;
+  if (capture->origin == stream.get()) return end(capture);
+  // A stream that joined a capture may go; its work must have been joined in turn at the end.
+  capture->streams.erase(stream.get());
+}
+
 void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags) {
   {
     std::lock_guard lock(graph_mutex());

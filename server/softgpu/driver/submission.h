@@ -35,6 +35,8 @@ void begin_capture(const std::shared_ptr<Stream>& stream, CUstreamCaptureMode mo
                    std::vector<GraphNode*> dependencies);
 /// The graph; null with the error thrown if the capture went wrong.
 std::shared_ptr<Graph> end_capture(const std::shared_ptr<Stream>& stream);
+/// The stream goes: a capture that began there is over.
+void abandon_capture(const std::shared_ptr<Stream>& stream);
 
 void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags);
 void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags);

@@ -253,7 +253,7 @@ Outcome cuStreamBeginCapture_v2(Session& session, Call& call, wire::CuStreamBegi
   if (!stream) return session.invalid(HandleKind::stream);
   if (const auto later = session.held_calls().before_capture(call, *stream)) return *later;
   const CUresult result = session.driver().cuStreamBeginCapture_v2(stream->cuda, CU_STREAM_CAPTURE_MODE_RELAXED);
-  if (result == CUDA_SUCCESS) session.captures().begun();
+  if (result == CUDA_SUCCESS) session.captures().begun(stream->cuda, true);
   return result;
 }
 
@@ -274,7 +274,7 @@ Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStream
   const CUresult result = session.driver().cuStreamBeginCaptureToGraph(stream->cuda, graph, dependencies.data(),
                                                                        in.getHasDependencyData() ? edges.data() : nullptr,
                                                                        dependencies.size(), CU_STREAM_CAPTURE_MODE_RELAXED);
-  if (result == CUDA_SUCCESS) session.captures().begun();
+  if (result == CUDA_SUCCESS) session.captures().begun(stream->cuda, false);
   return result;
 }
 
