@@ -189,8 +189,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   RemoteCall<wire::CloseContext> call(thread, Opcode::closeContext, ContextNeed::none);
   call.in().setContext(context.handle.value());
   context.active = false;
-  std::vector<Region> variables;
-  if (!context.green) variables = take_variables([&](const Region& region) { return region.context == &context; });
+  if (!context.green) take_variables([&](const Region& region) { return region.context == &context; });
   const CUresult closed = call.wait(), result = late != CUDA_SUCCESS ? late : closed;
   std::vector<std::pair<Handle, Stream*>> streams;
   std::vector<Handle> events;
@@ -219,7 +218,6 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   shared_memory_.context_closed(thread, context);
   device_memory_.context_closed(thread, context);
   host_memory_.context_closed(thread, context);
-  forget_variables(variables);
   replies_.clear();
   context.failure = CUDA_SUCCESS;
   raise(context.completed, call.number());
@@ -229,12 +227,17 @@ CUresult Session::close_context(Thread& thread, Context& context) {
 }
 
 std::vector<Region> Session::take_variables(const std::function<bool(const Region&)>& which) {
-  return map_.extract([&](const Region& r) { return r.kind == Region::Kind::global && which(r); });
+  std::vector<Region> taken = map_.extract([&](const Region& r) { return r.kind == Region::Kind::global && which(r); });
+  for (const Region& region : taken)
+    if (region.managed_variable) managed_.forsake(region.base, region.bytes);
+  return taken;
 }
 
-void Session::forget_variables(const std::vector<Region>& variables) {
-  for (const Region& region : variables)
-    if (region.managed_variable) managed_.forsake(region.base, region.bytes);
+void Session::return_variables(Thread& thread, const std::vector<Region>& variables) {
+  for (const Region& region : variables) {
+    if (region.managed_variable && !managed_.adopt(thread, *region.context, region.base, region.bytes)) continue;  // no room any more
+    map_.add(region);
+  }
 }
 
 // --- order and waiting ----------------------------------------------------------------------------------------------------

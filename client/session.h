@@ -112,10 +112,10 @@ class Session final : PushHandler {
   /// Forgets a reservation of exactly this range.
   bool remove_reservation(std::uint64_t base, std::uint64_t bytes);
 
-  /// Variables of modules for which `which` holds are about to go: they are unknown from here on, and returned for forget_variables(), or
-  /// to be added to the map again if they stay.
+  /// Variables of modules for which `which` holds are about to go: they are unknown from here on, and have no pages here, for others may
+  /// lie there when the answer comes. Returned for the case that nobody is told.
   std::vector<Region> take_variables(const std::function<bool(const Region&)>& which);
-  void forget_variables(const std::vector<Region>& variables);
+  void return_variables(Thread& thread, const std::vector<Region>& variables);
 
   // --- contexts ---
 

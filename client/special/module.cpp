@@ -162,18 +162,19 @@ CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need
   return result;
 }
 
-/// Unloads a module or library. Its variables are unknown before the call leaves: their places may be another's when the answer comes.
+/// Unloads a module or library. What the program wrote to its managed variables leaves first: they may have to stay.
 template <class Request>
 CUresult unload(Thread& thread, Handle owner, RemoteCall<Request>& call) {
   Session& session = thread.session();
+  session.managed().before_work(thread);
   const std::vector<Region> variables = session.take_variables([&](const Region& r) { return r.owner == owner.value(); });
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) {
-    for (const Region& region : variables) session.map().add(region);
+    if (call.number() == 0)
+      session.return_variables(thread, variables);  // else they are unknown to the worker too until they are asked for
     return result;
   }
   session.functions().forget_owner(owner);
-  session.forget_variables(variables);
   return result;
 }
 

@@ -24,7 +24,9 @@ CUresult destroy_stream(Thread& thread, Stream& stream) {
   session.captures().forget(stream);
   const Handle handle = stream.handle;
   if (!session.streams().erase(handle)) return CUDA_ERROR_INVALID_HANDLE;  // another thread was quicker
-  return call.post();
+  const CUresult posted = call.post();
+  if (posted != CUDA_SUCCESS) call.tell();  // it goes, whatever an earlier call met
+  return posted;
 }
 
 }  // namespace fargpu::client

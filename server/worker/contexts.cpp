@@ -53,7 +53,8 @@ CUresult Contexts::open(Handle handle, int device, bool primary, unsigned flags,
   if (result != CUDA_SUCCESS) return result;
   state->primary = primary;
   state->driver_memory = std::make_shared<DriverMemory>(driver_, ledger_, device, ordinal, ++driver_memories_);
-  state->staging = std::make_shared<Staging>(driver_, all_.empty() ? nullptr : &budget_);
+  state->staging = std::make_shared<Staging>(driver_, free_staging_.expired() ? nullptr : &budget_);
+  if (free_staging_.expired()) free_staging_ = state->staging;
   take(std::move(state), handle, device, opened);
   return result;
 }

@@ -75,6 +75,7 @@ class Contexts {
   DriverTable& driver_;
   Ledger& ledger_;
   HostBudget& budget_;
+  std::weak_ptr<Staging> free_staging_;  ///< the one that is not charged for: a second one only once that has gone, not just its context
   const std::vector<int> devices_;
   std::vector<std::unique_ptr<Partition>> partitions_;  // of each device, or of none
   std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> all_;

@@ -13,7 +13,7 @@ namespace fargpu::server {
 
 /// One counter for all that grows with what the client does: calls that are held back, images, copies of pinned memory, logs. It has two
 /// bounds, the session's own and that of its lease, whose sessions count together. What has a bound of its own is not counted: frames on
-/// their way out; the staging rings of the session's first context, 64 MiB. Threads: any.
+/// their way out; the staging rings of one context, 64 MiB. Threads: any.
 class HostBudget {
  public:
   enum class Bound { session, lease };

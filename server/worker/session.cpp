@@ -270,7 +270,10 @@ std::optional<std::span<std::byte>> Session::place(const FrameHeader& header, st
 
 void Session::take(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) {
   switch (header.kind) {
-    case FrameKind::call: on_call(header, message, bulk); return;
+    case FrameKind::call:
+      on_call(header, message, bulk);
+      arriving_in_.reset();
+      return;
     case FrameKind::control: on_control(message, bulk); return;
     case FrameKind::heartbeat: output_.confirm(); return;
     case FrameKind::confirm: return;

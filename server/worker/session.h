@@ -338,7 +338,7 @@ class Session final : FrameHandler {
   bool may_print_ = false;
   std::set<std::string> warned_;
   std::vector<std::byte> arriving_;       // bulk bytes of frames that are used up at once
-  std::shared_ptr<Staging> arriving_in_;  // where those of the last other frame came, or are coming yet
+  std::shared_ptr<Staging> arriving_in_;  // where those of another frame come, until it is taken
   std::vector<std::function<bool()>> retries_;
   ClientRequests client_{output_, host_budget_};
 

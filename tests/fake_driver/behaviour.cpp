@@ -312,6 +312,7 @@ CUresult unload(const void* handle) {
   Module* const module = live<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   for (const auto& kernel : module->kernels) state().objects.erase(kernel.get());
+  for (const ManagedVariable& variable : managed_variables) state().mappings.erase(variable.address);
   return destroy<Module>(handle);
 }
 

@@ -68,6 +68,31 @@ TEST_CASE("a capture is over with the stream where it began") {
   if (graph) CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a stream goes, and what is captured from there, whatever an earlier call met") {
+  RemoteContext remote;
+  CUstream stream = nullptr, joined = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&joined, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuEventCreate(&event, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitEvent(joined, event, 0) == CUDA_SUCCESS);
+  remote.driver->script("cuMemsetD8Async", CUDA_ERROR_UNKNOWN, 1);
+  REQUIRE(cuMemsetD8Async(memory, 1, 64, joined) == CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  std::size_t bytes = 0;
+  REQUIRE(cuMemGetAddressRange_v2(&address, &bytes, memory) == CUDA_SUCCESS);
+  while (remote.driver->calls("cuMemsetD8Async") == 0) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(cuStreamDestroy_v2(stream) == CUDA_ERROR_UNKNOWN);
+  CHECK(cuMemsetD8Async(memory, 2, 64, joined) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(joined) == CUDA_SUCCESS);
+  CHECK(remote.driver->calls("cuStreamDestroy_v2") == 1);
+}
+
 TEST_CASE("what a capture forbids, and what breaks it") {
   RemoteContext remote;
   CUstream stream = nullptr, other = nullptr;

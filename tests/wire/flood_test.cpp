@@ -101,6 +101,46 @@ TEST_CASE("a client that asks for mapped memory and does not read has no more of
   for (std::uint64_t i = 0; i < times; ++i) CHECK(client.reply() == CUDA_SUCCESS);
 }
 
+TEST_CASE("staging memory whose context has gone is counted while bytes in it are on their way") {
+  constexpr std::uint64_t bytes = 2 * mib;
+  HandMadeClient client(96 * mib);
+  client.open_context();
+  client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+    in.setAddress(0x1000'0000'0000);
+    in.setBytes(bytes);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  std::size_t closed = fake::FakeDriver::instance()->calls("cuDevicePrimaryCtxReset_v2");
+  const std::size_t copied = fake::FakeDriver::instance()->calls("cuMemcpyDtoHAsync_v2");
+  for (std::size_t round = 1; round <= 3; ++round) {
+    client.send_call<wire::CopyOut>(Opcode::copyOut, [](wire::CopyOut::Builder in) {
+      in.setStream(1);
+      in.initShape().setWidth(bytes);
+      in.initSource().setAddress(0x1000'0000'0000);
+    });
+    if (round < 3) wait_for_calls("cuMemcpyDtoHAsync_v2", copied + round);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it is on its way
+    client.send_call<wire::CloseContext>(Opcode::closeContext, [](auto in) { in.setContext(Handle(HandleKind::context, 1, 1).value()); });
+    wait_for_calls("cuDevicePrimaryCtxReset_v2", ++closed);
+    client.send_call<wire::OpenContext>(Opcode::openContext, [](wire::OpenContext::Builder in) {
+      in.setContext(Handle(HandleKind::context, 1, 1).value());
+      in.setPrimary(true);
+    });
+  }
+  // Once it is read, there is room again.
+  for (const CUresult wanted : {CUDA_SUCCESS, CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY}) {
+    CHECK(client.reply() == wanted);
+    CHECK(client.reply() == CUDA_SUCCESS);
+    CHECK(client.reply() == CUDA_SUCCESS);
+  }
+  client.send_call<wire::CopyOut>(Opcode::copyOut, [](wire::CopyOut::Builder in) {
+    in.setStream(1);
+    in.initShape().setWidth(bytes);
+    in.initSource().setAddress(0x1000'0000'0000);
+  });
+  CHECK(client.reply() == CUDA_SUCCESS);
+}
+
 TEST_CASE("waits for what is held back take memory that is counted") {
   HandMadeClient client(4 * mib);
   client.open_context();

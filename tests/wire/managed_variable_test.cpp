@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "fixture.h"
 
@@ -130,6 +132,29 @@ TEST_CASE("managed variables go with their module") {
   REQUIRE(cuModuleLoadData(&other, test::kernels) == CUDA_SUCCESS);
   v.module = other;
   CHECK(v.find("managed_words", 4000)[0] == 0x11111111);
+}
+
+TEST_CASE("managed variables of a module that is not unloaded after all keep their contents") {
+  Variables v;
+  unsigned* const words = v.find("managed_words", 4000);
+  words[0] = 5;
+  const bool late = GENERATE(true, false);
+  if (late) {  // then it is an earlier call's error, and the module stays
+    v.driver->script("cuMemsetD8Async", CUDA_ERROR_UNKNOWN, 1);
+    CUdeviceptr memory = 0;
+    REQUIRE(cuMemAlloc_v2(&memory, 64) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8Async(memory, 1, 64, nullptr) == CUDA_SUCCESS);
+    while (v.driver->calls("cuMemsetD8Async") == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    REQUIRE(cuModuleUnload(v.module) == CUDA_ERROR_UNKNOWN);
+    CHECK(v.driver->calls("cuModuleUnload") == 0);
+  } else {
+    v.driver->script("cuModuleUnload", CUDA_ERROR_NOT_PERMITTED, 1);
+    REQUIRE(cuModuleUnload(v.module) == CUDA_ERROR_NOT_PERMITTED);
+    CHECK(v.find("managed_words", 4000) == words);
+  }
+  CHECK(words[0] == 5);
+  CHECK(words[1] == 0x11111111);
 }
 
 TEST_CASE("libraries tell of managed variables by a call of their own") {
