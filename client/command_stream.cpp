@@ -52,14 +52,26 @@ void CommandStream::gather(Gathered& into, FrameHeader header, Bytes message, st
   if (!message.empty()) std::memcpy(at + sizeof(header), message.data(), message.size());
 }
 
-// A call after a pause goes at once; calls in quick succession gather. Where calls are very quick the clock is not read for each.
+// A call after a pause goes at once, unless it is foreseen to be waited for; calls in quick succession gather. Where calls are very quick the
+// clock is not read for each.
 bool CommandStream::time_to_send(bool first) {
   if (!first && ++unlooked_ < stride_) return false;
   const auto now = first ? begun_at_ : Clock::now();
   stride_ = now - looked_at_ <= (unlooked_ + 1) * quick_call ? quick_stride : 1;
   looked_at_ = now;
   unlooked_ = 0;
-  return now - sent_at_ > gather_time;
+  if (now - sent_at_ <= gather_time) return false;
+  opening_ = first;
+  opened_at_ = now;
+  return !(first && waits_follow_);
+}
+
+// To send a call by itself that somebody waits for in the next moment costs more than it gains, as in a loop of launching and synchronizing.
+// What followed the last call after a pause is taken for what will follow the next.
+void CommandStream::learn(bool first, Urgency urgency) {
+  opening_ = false;
+  const auto now = first ? begun_at_ : Clock::now();
+  waits_follow_ = urgency == Urgency::now && now - opened_at_ <= gather_time;
 }
 
 void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency) {
@@ -70,6 +82,7 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
   }
   const bool first = buffer_.empty();
   if (first) begun_at_ = Clock::now();
+  if (opening_) learn(first, urgency);
   gather(buffer_, header, message, number);
   if (!bulk.empty()) {
     const std::size_t padding = padded(bulk.size()) - bulk.size();
