@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "client/control_connection.h"
 #include "client/uuid.h"
 #include "commands.h"
 #include "protocol/printable.h"
 #include "protocol/quantity.h"
+#include "statuses.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -166,22 +166,11 @@ void print(const Json& host) {
 }  // namespace
 
 int list(const ListOptions& options) {
-  Json hosts = Json::array();
-  int code = 0;
-  for (const PoolHost& host : pool_hosts(options.pool)) {
-    const std::string name = address_text(host);
-    try {
-      ControlConnection broker(host, ControlConnection::For::host);
-      broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-                 [&](wire::Control::Reader control) { hosts.push_back(describe(name, control.getStatus())); });
-    } catch (const DialError& error) {
-      hosts.push_back({{"host", name}, {"error", error.what()}});
-      code = exit_own_error;
-    }
-  }
+  const auto hosts = statuses(pool_hosts(options.pool), describe);
+  const int code = exit_code(hosts);
   if (options.output == "json") {
     // Names of programs are bytes; what is no text in them is replaced.
-    std::cout << hosts.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+    std::cout << Json(hosts).dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
     return code;
   }
   for (const Json& host : hosts) {

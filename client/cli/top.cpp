@@ -15,10 +15,10 @@
 #include <sstream>
 #include <thread>
 
-#include "client/control_connection.h"
 #include "commands.h"
 #include "keys.h"
 #include "protocol/printable.h"
+#include "statuses.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -39,51 +39,39 @@ double part(std::uint64_t now, std::uint64_t before, Clock::duration passed) {
   return all <= 0 || now < before ? 0 : static_cast<double>(now - before) / all;
 }
 
-Json look(const PoolHost& host, Readings& readings) {
-  const std::string name = address_text(host);
-  Json result{{"host", name}};
-  try {
-    ControlConnection broker(host, ControlConnection::For::host);
-    broker.ask(
-        [](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-        [&](wire::Control::Reader control) {
-          const auto status = control.getStatus();
-          const auto now = Clock::now();
-          result["policy"] = printable(status.getPolicy().cStr());
-          result["devices"] = Json::array();
-          for (const auto device : status.getDevices()) {
-            Json utilisation = nullptr;
-            for (const auto reading : device.getReadings())
-              if (reading.getKind() == wire::Reading::Kind::GPU_UTILISATION) utilisation = reading.getValue();
-            result["devices"].push_back({{"name", printable(device.getName().cStr())},
-                                         {"memory_bytes", device.getMemoryBytes()},
-                                         {"used_bytes", device.getUsedBytes()},
-                                         {"utilisation_percent", utilisation}});
-          }
-          std::map<std::uint64_t, wire::LeaseStatus::Reader> leases;
-          for (const auto lease : status.getLeases()) leases.emplace(lease.getId(), lease);
-          result["sessions"] = Json::array();
-          for (const auto session : status.getSessions()) {
-            const auto busy = session.getBusyNs();
-            const std::uint64_t busy_ns = std::accumulate(busy.begin(), busy.end(), std::uint64_t{0});
-            const Reading before = std::exchange(readings[{name, session.getId()}], {now, busy_ns, session.getWaitedNs()});
-            const bool known = before.at != Clock::time_point();
-            const auto lease = leases.find(session.getLease());
-            result["sessions"].push_back(
-                {{"id", session.getId()},
-                 {"program", printable(session.getProgram().cStr())},
-                 {"tenant", printable(session.getTenant().cStr())},
-                 {"lease", session.getLease()},
-                 {"memory_bytes", std::accumulate(session.getMemoryBytes().begin(), session.getMemoryBytes().end(), std::uint64_t{0})},
-                 {"use_ratio", known ? Json(part(busy_ns, before.busy_ns, now - before.at)) : Json()},
-                 {"throttled_ratio", known ? Json(part(session.getWaitedNs(), before.waited_ns, now - before.at)) : Json()},
-                 {"share_percent", lease == leases.end() ? 0 : lease->second.getSharePercent()},
-                 {"weight", lease == leases.end() ? 0 : lease->second.getWeight()},
-                 {"has_turn", lease != leases.end() && lease->second.getHasTurn()}});
-          }
-        });
-  } catch (const DialError& error) {
-    result["error"] = error.what();
+Json describe(const std::string& name, wire::Status::Reader status, Readings& readings) {
+  const auto now = Clock::now();
+  Json result{{"host", name}, {"policy", printable(status.getPolicy().cStr())}};
+  result["devices"] = Json::array();
+  for (const auto device : status.getDevices()) {
+    Json utilisation = nullptr;
+    for (const auto reading : device.getReadings())
+      if (reading.getKind() == wire::Reading::Kind::GPU_UTILISATION) utilisation = reading.getValue();
+    result["devices"].push_back({{"name", printable(device.getName().cStr())},
+                                 {"memory_bytes", device.getMemoryBytes()},
+                                 {"used_bytes", device.getUsedBytes()},
+                                 {"utilisation_percent", utilisation}});
+  }
+  std::map<std::uint64_t, wire::LeaseStatus::Reader> leases;
+  for (const auto lease : status.getLeases()) leases.emplace(lease.getId(), lease);
+  result["sessions"] = Json::array();
+  for (const auto session : status.getSessions()) {
+    const auto busy = session.getBusyNs();
+    const std::uint64_t busy_ns = std::accumulate(busy.begin(), busy.end(), std::uint64_t{0});
+    const Reading before = std::exchange(readings[{name, session.getId()}], {now, busy_ns, session.getWaitedNs()});
+    const bool known = before.at != Clock::time_point();
+    const auto lease = leases.find(session.getLease());
+    result["sessions"].push_back(
+        {{"id", session.getId()},
+         {"program", printable(session.getProgram().cStr())},
+         {"tenant", printable(session.getTenant().cStr())},
+         {"lease", session.getLease()},
+         {"memory_bytes", std::accumulate(session.getMemoryBytes().begin(), session.getMemoryBytes().end(), std::uint64_t{0})},
+         {"use_ratio", known ? Json(part(busy_ns, before.busy_ns, now - before.at)) : Json()},
+         {"throttled_ratio", known ? Json(part(session.getWaitedNs(), before.waited_ns, now - before.at)) : Json()},
+         {"share_percent", lease == leases.end() ? 0 : lease->second.getSharePercent()},
+         {"weight", lease == leases.end() ? 0 : lease->second.getWeight()},
+         {"has_turn", lease != leases.end() && lease->second.getHasTurn()}});
   }
   return result;
 }
@@ -181,25 +169,36 @@ int top(const TopOptions& options) {
   const bool live = ::isatty(STDOUT_FILENO) && !options.once && !json;
   const auto pause = std::chrono::duration<double>(options.seconds);
   Readings readings;
+  const auto look = [&](const std::vector<PoolHost>& at) {
+    return statuses(at, [&](const std::string& name, wire::Status::Reader status) { return describe(name, status, readings); });
+  };
   std::optional<Keys> keys;
   if (live) keys.emplace();
   // Use is what changed since the look before.
-  for (const PoolHost& host : hosts) look(host, readings);
+  auto found = look(hosts);
   while (true) {
     const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(pause);
     while (Clock::now() < until) {
       if (!keys) std::this_thread::sleep_until(until);
       else if (keys->next(until - Clock::now()) == 'q') return 0;
     }
-    Json all = Json::array();
-    for (const PoolHost& host : hosts) all.push_back(look(host, readings));
+    // Who looks once is not kept waiting twice for a host that does not answer.
+    std::vector<PoolHost> at;
+    std::vector<Json*> places;
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      if (!live && found[i].contains("error")) continue;
+      at.push_back(hosts[i]);
+      places.push_back(&found[i]);
+    }
+    const auto again = look(at);
+    for (std::size_t i = 0; i < at.size(); ++i) *places[i] = again[i];
     std::string text;
     const std::size_t width = terminal_width();
-    if (json) text = all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (json) text = Json(found).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     else
-      for (const Json& host : all) text += text_of(host, width);
+      for (const Json& host : found) text += text_of(host, width);
     std::cout << (live ? "\033[H\033[2J" + fitted(text, *keys ? "q ends this\n" : "") : text) << std::flush;
-    if (!live) return std::any_of(all.begin(), all.end(), [](const Json& host) { return host.contains("error"); }) ? exit_own_error : 0;
+    if (!live) return exit_code(found);
   }
 }
 

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
 import unittest
 
 from rig import SystemTest, fargpu, paths, wait_until
+from rig.wire import deaf_host, listener
 
 
 class Listing(SystemTest):
@@ -118,6 +120,22 @@ class Listing(SystemTest):
         os.write(seen, b"q")
         self.assertEqual(started.stderr.readline(), "ended 0\n")
         self.assertEqual(termios.tcgetattr(terminal), before)
+
+    def test_silent_hosts_are_waited_for_together_and_once(self):
+        """Each takes five seconds to be given up."""
+        host = self.broker()
+        with deaf_host() as deaf, listener(lambda connection: connection.recv(1 << 16) and connection.recv(1)) as silent:
+            for verb in (("ls",), ("top", "--once")):
+                begin = time.monotonic()
+                done = fargpu(*verb, "-o", "json", pool=f"{deaf},{silent},{host.pool}")
+                took = time.monotonic() - begin
+                first, second, third = json.loads(done.out)
+                self.assertEqual(done.code, 125)
+                self.assertEqual([h["host"] for h in (first, second, third)], [deaf, silent, host.pool])
+                self.assertIn("timed out", first["error"])
+                self.assertIn("does not answer", second["error"])
+                self.assertEqual(len(third["devices"]), 2)
+                self.assertLess(took, 9, verb)
 
     def test_while_sessions_run_and_after(self):
         host = self.broker()

@@ -31,11 +31,10 @@ CUresult wait(CUstream handle, CUevent event_handle, unsigned flags, bool per_th
   });
 }
 
-/// An event whose last record belongs to a capture says nothing about time.
 std::shared_ptr<Event> usable_event(CUevent handle) {
   auto event = EventTable::instance().get(handle);
   event->context()->check();
-  require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
+  refuse_captured(*event);
   return event;
 }
 
@@ -69,7 +68,6 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int fla
 CUresult cuEventQuery(CUevent handle) {
   return entry([&] {
     auto event = usable_event(handle);
-    require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
     if (!event->is_over()) return CUDA_ERROR_NOT_READY;
     event->context()->check();
@@ -80,7 +78,6 @@ CUresult cuEventQuery(CUevent handle) {
 CUresult cuEventSynchronize(CUevent handle) {
   return entry([&] {
     auto event = usable_event(handle);
-    require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
     if (auto task = event->last_task()) task->wait();
     event->context()->flush_print();

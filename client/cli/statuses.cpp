@@ -1,0 +1,41 @@
+#include "statuses.h"
+
+#include <algorithm>
+#include <future>
+#include <mutex>
+
+#include "client/control_connection.h"
+#include "commands.h"
+
+namespace fargpu::client::cli {
+
+std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts, const Describe& describe) {
+  using Json = nlohmann::ordered_json;
+  std::mutex mutex;
+  const auto ask = [&](const PoolHost& host) {
+    const std::string name = address_text(host);
+    Json result;
+    try {
+      ControlConnection broker(host, ControlConnection::For::host);
+      broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+                 [&](wire::Control::Reader control) {
+                   const std::lock_guard lock(mutex);
+                   result = describe(name, control.getStatus());
+                 });
+    } catch (const DialError& error) {
+      result = {{"host", name}, {"error", error.what()}};
+    }
+    return result;
+  };
+  std::vector<std::future<Json>> asked;
+  for (const PoolHost& host : hosts) asked.push_back(std::async(std::launch::async, ask, std::cref(host)));
+  std::vector<Json> found;
+  for (std::future<Json>& one : asked) found.push_back(one.get());
+  return found;
+}
+
+int exit_code(const std::vector<nlohmann::ordered_json>& statuses) {
+  return std::any_of(statuses.begin(), statuses.end(), [](const auto& host) { return host.contains("error"); }) ? exit_own_error : 0;
+}
+
+}  // namespace fargpu::client::cli
