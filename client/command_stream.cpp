@@ -10,6 +10,7 @@ constexpr std::size_t buffer_bytes = 16u << 10;        // sent when this much ha
 constexpr std::size_t buffered_bytes_max = 64u << 10;  // while somebody sends
 constexpr std::size_t inline_bulk_bytes = 8u << 10;    // smaller bulk is copied, larger is sent from where it lies
 constexpr auto gather_time = std::chrono::microseconds(30);
+constexpr auto busy_pause = std::chrono::milliseconds(1);  // after a longer one the service thread sleeps, and waking it is no gain
 constexpr auto quick_call = std::chrono::microseconds(2);  // calls that follow one another so
 constexpr unsigned quick_stride = 4;                       // read the clock as seldom as this
 
@@ -60,10 +61,11 @@ bool CommandStream::time_to_send(bool first) {
   stride_ = now - looked_at_ <= (unlooked_ + 1) * quick_call ? quick_stride : 1;
   looked_at_ = now;
   unlooked_ = 0;
-  if (now - sent_at_ <= gather_time) return false;
+  const auto pause = now - sent_at_;
+  if (pause <= gather_time) return false;
   opening_ = first;
   opened_at_ = now;
-  return !(first && waits_follow_);
+  return !(first && waits_follow_ && pause <= busy_pause);
 }
 
 // To send a call by itself that somebody waits for in the next moment costs more than it gains, as in a loop of launching and synchronizing.

@@ -27,7 +27,7 @@ struct Fixture {
     Bytes bytes(64 * sizeof(FrameHeader));
     return ends.first->receive_some(bytes) / sizeof(FrameHeader);
   }
-  static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+  static void pause() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
   /// Launches and synchronizes until a launch stays for its synchronize, as it comes to when the thread is not held up between the two.
   bool stays_in_time() {
     for (int attempt = 0; attempt < 1000; ++attempt) {
@@ -102,4 +102,12 @@ TEST_CASE("a wait long after the call does not keep the next one back") {
     f.call(Urgency::now);
     f.left();
   }
+}
+
+TEST_CASE("after milliseconds a call leaves at once whatever followed the last") {
+  Fixture f;
+  REQUIRE(f.stays_in_time());
+  std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  f.call(Urgency::later);
+  CHECK(f.left() == 1);
 }
