@@ -7,11 +7,6 @@
 #include "thread.h"
 
 namespace fargpu::client {
-namespace {
-
-constexpr CUresult ended_capture = CUDA_ERROR_INVALID_VALUE;  // of an event whose last record belongs to one, asked of an H200
-
-}  // namespace
 
 Capture* Captures::of(const Stream& stream) const { return stream.capture.load(); }
 
@@ -106,7 +101,7 @@ void Captures::record(Event& event, const Stream& stream) {
 }
 
 CUresult Captures::wait(Stream& stream, const Event& event) {
-  if (!any() && event.capture == 0) return CUDA_SUCCESS;
+  if (!any()) return CUDA_SUCCESS;
   const std::lock_guard lock(mutex_);
   const std::uint64_t id = event.capture;
   const auto found = captures_.find(id);
@@ -117,8 +112,9 @@ CUresult Captures::wait(Stream& stream, const Event& event) {
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
   if (found == captures_.end()) {
+    // Recorded in a capture that has ended.
     if (capture) capture->invalidated = true;
-    return ended_capture;
+    return CUDA_ERROR_CAPTURED_EVENT;
   }
   if (capture && capture != found->second.get()) {
     capture->invalidated = true;
@@ -165,9 +161,7 @@ CUresult Captures::check_event(const Event& event) {
   const std::uint64_t id = event.capture;
   if (id == 0) return CUDA_SUCCESS;
   const std::lock_guard lock(mutex_);
-  const auto found = captures_.find(id);
-  if (found == captures_.end()) return ended_capture;
-  found->second->invalidated = true;
+  if (const auto found = captures_.find(id); found != captures_.end()) found->second->invalidated = true;
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 

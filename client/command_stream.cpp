@@ -10,7 +10,6 @@ constexpr std::size_t buffer_bytes = 16u << 10;        // sent when this much ha
 constexpr std::size_t buffered_bytes_max = 64u << 10;  // while somebody sends
 constexpr std::size_t inline_bulk_bytes = 8u << 10;    // smaller bulk is copied, larger is sent from where it lies
 constexpr auto gather_time = std::chrono::microseconds(30);
-constexpr auto busy_pause = std::chrono::milliseconds(1);  // after a longer one the service thread sleeps, and waking it is no gain
 constexpr auto quick_call = std::chrono::microseconds(2);  // calls that follow one another so
 constexpr unsigned quick_stride = 4;                       // read the clock as seldom as this
 
@@ -53,27 +52,14 @@ void CommandStream::gather(Gathered& into, FrameHeader header, Bytes message, st
   if (!message.empty()) std::memcpy(at + sizeof(header), message.data(), message.size());
 }
 
-// A call after a pause goes at once, unless it is foreseen to be waited for; calls in quick succession gather. Where calls are very quick the
-// clock is not read for each.
+// A call after a pause goes at once; calls in quick succession gather. Where calls are very quick the clock is not read for each.
 bool CommandStream::time_to_send(bool first) {
   if (!first && ++unlooked_ < stride_) return false;
   const auto now = first ? begun_at_ : Clock::now();
   stride_ = now - looked_at_ <= (unlooked_ + 1) * quick_call ? quick_stride : 1;
   looked_at_ = now;
   unlooked_ = 0;
-  const auto pause = now - sent_at_;
-  if (pause <= gather_time) return false;
-  opening_ = first;
-  opened_at_ = now;
-  return !(first && waits_follow_ && pause <= busy_pause);
-}
-
-// To send a call by itself that somebody waits for in the next moment costs more than it gains, as in a loop of launching and synchronizing.
-// What followed the last call after a pause is taken for what will follow the next.
-void CommandStream::learn(bool first, Urgency urgency) {
-  opening_ = false;
-  const auto now = first ? begun_at_ : Clock::now();
-  waits_follow_ = urgency == Urgency::now && now - opened_at_ <= gather_time;
+  return now - sent_at_ > gather_time;
 }
 
 void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency) {
@@ -84,7 +70,6 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
   }
   const bool first = buffer_.empty();
   if (first) begun_at_ = Clock::now();
-  if (opening_) learn(first, urgency);
   gather(buffer_, header, message, number);
   if (!bulk.empty()) {
     const std::size_t padding = padded(bulk.size()) - bulk.size();

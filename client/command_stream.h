@@ -126,7 +126,6 @@ class CommandStream {
     all,   ///< and what is urgent by then
   };
   bool time_to_send(bool first);
-  void learn(bool first, Urgency urgency);
   void send(Lock& lock);
   void send_large(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number);
   template <class Transfer>
@@ -151,9 +150,6 @@ class CommandStream {
   Clock::time_point looked_at_{};  // the last time that the clock was read for a call
   unsigned unlooked_ = 0;          // calls since
   unsigned stride_ = 1;            // and how many may be
-  Clock::time_point opened_at_{};  // the last call after a pause
-  bool opening_ = false;           // which no other has followed
-  bool waits_follow_ = false;      // upon such calls, right away
   std::atomic<std::uint64_t> bytes_sent_{0};
 };
 

@@ -28,7 +28,7 @@ std::vector<nlohmann::ordered_json> statuses(const std::vector<PoolHost>& hosts,
     return result;
   };
   std::vector<std::future<Json>> asked;
-  for (const PoolHost& host : hosts) asked.push_back(std::async(std::launch::async, ask, std::cref(host)));
+  for (const PoolHost& host : hosts) asked.push_back(std::async(ask, std::cref(host)));
   std::vector<Json> found;
   for (std::future<Json>& one : asked) found.push_back(one.get());
   return found;

@@ -110,16 +110,6 @@ CUstream capturing(CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) {
   MUST(cuStreamBeginCapture(made, mode));
   return made;
 }
-CUevent ended_capture_event() {
-  const CUdeviceptr p = memory();
-  const CUevent made = event();
-  const CUstream s = capturing();
-  MUST(cuMemsetD8Async(p, 1, 4096, s));
-  MUST(cuEventRecord(made, s));
-  CUgraph graph;
-  MUST(cuStreamEndCapture(s, &graph));
-  return made;
-}
 CUmemAllocationProp on_device(int device = 0) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -372,9 +362,6 @@ PROBE(synchronise_after_captured_stream) { context(); MUST(cuStreamDestroy(captu
 PROBE(allocate_after_captured_stream) { context(); MUST(cuStreamDestroy(capturing())); CUdeviceptr p; return cuMemAlloc(&p, 64); }
 PROBE(wait_across_captures) { context(); const CUevent e = event(); const CUstream a = capturing(); MUST(cuEventRecord(e, a)); return cuStreamWaitEvent(nullptr, e, 0); }
 PROBE(query_captured_event) { context(); const CUevent e = event(); const CUstream a = capturing(); MUST(cuEventRecord(e, a)); return cuEventQuery(e); }
-PROBE(wait_for_event_of_ended_capture) { context(); return cuStreamWaitEvent(stream(), ended_capture_event(), 0); }
-PROBE(query_event_of_ended_capture) { context(); return cuEventQuery(ended_capture_event()); }
-PROBE(synchronize_event_of_ended_capture) { context(); return cuEventSynchronize(ended_capture_event()); }
 PROBE(graph_bad_flags) { context(); CUgraph g; return cuGraphCreate(&g, 1); }
 PROBE(graph_nowhere) { context(); return cuGraphCreate(nullptr, 0); }
 PROBE(destroy_null_graph) { context(); return cuGraphDestroy(nullptr); }

@@ -1,4 +1,4 @@
-// When calls leave: at once, with what follows, or with the one that waits.
+// When calls leave: at once, with those that follow, or with the one that waits.
 
 #include "client/command_stream.h"
 
@@ -28,27 +28,27 @@ struct Fixture {
     return ends.first->receive_some(bytes) / sizeof(FrameHeader);
   }
   static void pause() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
-  /// Launches and synchronizes until a launch stays for its synchronize, as it comes to when the thread is not held up between the two.
-  bool stays_in_time() {
+  /// Makes one call right behind another until it stays, as it does unless the thread is held up between the two.
+  bool one_stays() {
     for (int attempt = 0; attempt < 1000; ++attempt) {
       pause();
       call(Urgency::later);
-      const bool stayed = left() == 0;
-      call(Urgency::now);
-      if (stayed) return left() == 2;
-      left();
+      CHECK(left() == 1);
+      left_behind = 0;
+      call(Urgency::later);
+      if (left() == 0) return left_behind == 1;
     }
     return false;
   }
 
   std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> ends;
-  int left_behind = 0;
+  int left_behind = 0;  // so often the service thread was told
   CommandStream commands;
 };
 
 }  // namespace
 
-TEST_CASE("a call after a pause leaves at once") {
+TEST_CASE("a call after a pause leaves at once, and the service thread need not know") {
   Fixture f;
   for (int i = 0; i < 3; ++i) {
     Fixture::pause();
@@ -58,56 +58,36 @@ TEST_CASE("a call after a pause leaves at once") {
   CHECK(f.left_behind == 0);
 }
 
-TEST_CASE("a call that is waited for right away leaves with the wait, once that was seen") {
+TEST_CASE("a call behind another stays, and leaves with the one that waits") {
   Fixture f;
-  f.call(Urgency::later);
-  CHECK(f.left() == 1);
-  REQUIRE(f.stays_in_time());
-  CHECK(f.left_behind > 0);  // the service thread was told
+  REQUIRE(f.one_stays());
+  f.call(Urgency::now);
+  CHECK(f.left() == 2);
 }
 
-TEST_CASE("what stayed in vain leaves with the next call, and the one after the next pause at once") {
+TEST_CASE("what stayed leaves with the first call after a pause") {
   Fixture f;
-  REQUIRE(f.stays_in_time());
+  REQUIRE(f.one_stays());
   Fixture::pause();
   f.call(Urgency::later);
-  const std::size_t stayed = f.left() == 0;  // or the thread was held up between the last two calls
-  Fixture::pause();
-  f.call(Urgency::later);
-  CHECK(f.left() == 1 + stayed);
-  Fixture::pause();
-  f.call(Urgency::later);
+  CHECK(f.left() == 2);
+}
+
+TEST_CASE("what stayed leaves with a flush") {
+  Fixture f;
+  REQUIRE(f.one_stays());
+  f.commands.flush();
   CHECK(f.left() == 1);
 }
 
-TEST_CASE("what stayed leaves when it is old enough") {
+TEST_CASE("what stayed leaves when it is old enough, and not before") {
   Fixture f;
-  REQUIRE(f.stays_in_time());
-  Fixture::pause();
-  f.call(Urgency::later);
-  const std::size_t stayed = f.left() == 0;
+  REQUIRE(f.one_stays());
+  CHECK(f.commands.flush_older_than(std::chrono::hours(1)) == CommandStream::Left::young);
+  CHECK(f.left() == 0);
   Fixture::pause();
   CHECK(f.commands.flush_older_than(std::chrono::microseconds(50)) == CommandStream::Left::nothing);
-  CHECK(f.left() == stayed);
-}
-
-TEST_CASE("a wait long after the call does not keep the next one back") {
-  Fixture f;
-  REQUIRE(f.stays_in_time());
-  for (int i = 0; i < 2; ++i) {
-    Fixture::pause();
-    f.call(Urgency::later);
-    if (i > 0) CHECK(f.left() == 1);
-    Fixture::pause();
-    f.call(Urgency::now);
-    f.left();
-  }
-}
-
-TEST_CASE("after milliseconds a call leaves at once whatever followed the last") {
-  Fixture f;
-  REQUIRE(f.stays_in_time());
-  std::this_thread::sleep_for(std::chrono::milliseconds(3));
-  f.call(Urgency::later);
   CHECK(f.left() == 1);
+  CHECK(f.commands.flush_older_than(std::chrono::microseconds(50)) == CommandStream::Left::nothing);
+  CHECK(f.left() == 0);
 }

@@ -146,10 +146,10 @@ Remote::~Remote() {
   thread.contexts().clear();
   thread.default_streams.clear();
   thread.capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  (void)thread.take_late_error();
   client::process().give_up();
   if (worker_.joinable()) worker_.join();
-  for (std::thread& thread : lane_threads_) thread.join();
+  for (std::thread& lane : lane_threads_) lane.join();
+  (void)thread.take_late_error();  // which may have come with the worker's last words
   client::release_window(client_->terms().device_window);
   client::release_window(client_->terms().host_window);
   client::release_window(client_->terms().driver_band);

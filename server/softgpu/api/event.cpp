@@ -31,10 +31,11 @@ CUresult wait(CUstream handle, CUevent event_handle, unsigned flags, bool per_th
   });
 }
 
+/// An event whose last record belongs to a capture says nothing about time.
 std::shared_ptr<Event> usable_event(CUevent handle) {
   auto event = EventTable::instance().get(handle);
   event->context()->check();
-  refuse_captured(*event);
+  require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
   return event;
 }
 
@@ -68,6 +69,7 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int fla
 CUresult cuEventQuery(CUevent handle) {
   return entry([&] {
     auto event = usable_event(handle);
+    require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
     if (!event->is_over()) return CUDA_ERROR_NOT_READY;
     event->context()->check();
@@ -78,6 +80,7 @@ CUresult cuEventQuery(CUevent handle) {
 CUresult cuEventSynchronize(CUevent handle) {
   return entry([&] {
     auto event = usable_event(handle);
+    require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
     if (auto task = event->last_task()) task->wait();
     event->context()->flush_print();

@@ -47,10 +47,6 @@ void refuse_implicit_dependency(Stream& stream) {
   throw Failure(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 }
 
-bool is_going_on(const std::shared_ptr<Capture>& capture) {
-  return std::find(captures().begin(), captures().end(), capture) != captures().end();
-}
-
 void end(const std::shared_ptr<Capture>& capture) {
   for (Stream* stream : capture->streams) {
     stream->capture_dependencies.clear();
@@ -190,13 +186,6 @@ void abandon_capture(const std::shared_ptr<Stream>& stream) {
   capture->streams.erase(stream.get());
 }
 
-void refuse_captured(const Event& event) {
-  const auto place = event.captured();
-  if (place == nullptr) return;
-  std::lock_guard lock(graph_mutex());
-  throw Failure(is_going_on(place->capture.lock()) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE);
-}
-
 void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags) {
   {
     std::lock_guard lock(graph_mutex());
@@ -220,7 +209,8 @@ void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr
       return capture_operation(*stream, std::make_unique<EventWaitOperation>(event));
     auto place = event->captured();
     std::shared_ptr<Capture> capture = place != nullptr ? place->capture.lock() : nullptr;
-    require(place == nullptr || is_going_on(capture));
+    bool is_over = capture != nullptr && std::find(captures().begin(), captures().end(), capture) == captures().end();
+    require(place == nullptr || (capture != nullptr && !is_over), CUDA_ERROR_CAPTURED_EVENT);
     if (capture != nullptr) {
       // The stream joins the capture, behind where the event was recorded.
       require(stream->kind() != Stream::Kind::legacy, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);

@@ -38,9 +38,6 @@ std::shared_ptr<Graph> end_capture(const std::shared_ptr<Stream>& stream);
 /// The stream goes: a capture that began there is over.
 void abandon_capture(const std::shared_ptr<Stream>& stream);
 
-/// An event whose last record belongs to a capture says nothing about time: throws CAPTURED_EVENT, or INVALID_VALUE once the capture has ended.
-void refuse_captured(const Event& event);
-
 void record_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags);
 void wait_for_event(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, unsigned flags);
 
