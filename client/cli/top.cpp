@@ -183,15 +183,14 @@ int top(const TopOptions& options) {
       else if (keys->next(until - Clock::now()) == 'q') return 0;
     }
     // Who looks once is not kept waiting twice for a host that does not answer.
+    const auto asked = [live](const Json& host) { return live || !host.contains("error"); };
     std::vector<PoolHost> at;
-    std::vector<Json*> places;
-    for (std::size_t i = 0; i < hosts.size(); ++i) {
-      if (!live && found[i].contains("error")) continue;
-      at.push_back(hosts[i]);
-      places.push_back(&found[i]);
-    }
+    for (std::size_t i = 0; i < hosts.size(); ++i)
+      if (asked(found[i])) at.push_back(hosts[i]);
     const auto again = look(at);
-    for (std::size_t i = 0; i < at.size(); ++i) *places[i] = again[i];
+    auto next = again.begin();
+    for (Json& host : found)
+      if (asked(host)) host = *next++;
     std::string text;
     const std::size_t width = terminal_width();
     if (json) text = Json(found).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
