@@ -65,12 +65,18 @@ TEST_CASE("a call behind another stays, and leaves with the one that waits") {
   CHECK(f.left() == 2);
 }
 
-TEST_CASE("what stayed leaves with the first call after a pause") {
+// Where two calls came within two microseconds the clock is read for every fourth only.
+TEST_CASE("what stayed leaves with one of the first four calls after a pause") {
   Fixture f;
   REQUIRE(f.one_stays());
   Fixture::pause();
-  f.call(Urgency::later);
-  CHECK(f.left() == 2);
+  std::size_t calls = 0, left = 0;
+  while (left == 0 && calls < 4) {
+    f.call(Urgency::later);
+    ++calls;
+    left = f.left();
+  }
+  CHECK(left == 1 + calls);
 }
 
 TEST_CASE("what stayed leaves with a flush") {
