@@ -46,22 +46,25 @@ void Completions::after_event(CUevent event, ContextState& context, Done done) {
 
 void Completions::soon(Kind kind, CUresult result, Done done) { soon_.push_back({kind, {result, std::move(done)}}); }
 
-void Completions::note_passed(ContextState& context, CUevent event) {
-  forget_passed(context);
-  passed_events_.emplace_back(&context, event);
+void Completions::note_passed(ContextState& context, CUevent event, CUresult result) {
+  const CUresult before = forget_passed(context);
+  passed_events_.push_back({&context, event, before == CUDA_SUCCESS ? result : before});
 }
 
-void Completions::forget_passed(ContextState& context) {
-  std::erase_if(passed_events_, [&](const auto& known) {
-    if (known.first != &context) return false;
-    context.free_events.push_back(known.second);
+CUresult Completions::forget_passed(ContextState& context) {
+  CUresult result = CUDA_SUCCESS;
+  std::erase_if(passed_events_, [&](const PassedEvent& known) {
+    if (known.context != &context) return false;
+    context.free_events.push_back(known.event);
+    result = known.result;
     return true;
   });
+  return result;
 }
 
 void Completions::tell_passed() {
-  for (const auto& [context, event] : passed_events_) {
-    passed_(event);
+  for (const auto& [context, event, result] : passed_events_) {
+    passed_(event, result);
     context->free_events.push_back(event);
   }
   passed_events_.clear();
@@ -69,14 +72,14 @@ void Completions::tell_passed() {
 
 // Takes what is complete off the front of a stream's queue.
 bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted,
-                                const std::array<std::deque<Ready>*, kinds>& ready) {
+                                const std::array<ReadyList*, kinds>& ready) {
   bool progress = false;
   while (!queue.empty()) {
     Entry& entry = queue.front();
     if (entry.kind > last_wanted) break;
     const CUresult result = query(stream, entry);
     if (result == CUDA_ERROR_NOT_READY) break;
-    note_passed(*stream.context, entry.event);
+    note_passed(*stream.context, entry.event, result);
     if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure is for whoever waits
     ready[static_cast<std::size_t>(entry.kind)]->push_back({result, std::move(entry.done)});
     if (entry.kind != Kind::release) --wanted_;
@@ -90,7 +93,7 @@ bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, K
 // Signals and deliveries are gathered, releases run at once.
 bool Completions::sweep(Kind last_wanted, std::size_t streams_max) {
   bool progress = false;
-  std::deque<Ready> releases;
+  ReadyList releases;
   auto it = queues_.find(next_);
   for (std::size_t left = std::min(streams_max, queues_.size()); left > 0; --left) {
     if (it == queues_.end()) it = queues_.begin();
@@ -104,7 +107,7 @@ bool Completions::sweep(Kind last_wanted, std::size_t streams_max) {
 }
 
 // One after the other, while there is room: each may be as large as what the client has pinned. Whether all have been called.
-bool Completions::call_back(std::deque<Ready>& ready) {
+bool Completions::call_back(ReadyList& ready) {
   while (!ready.empty() && room_()) {
     tell_passed();
     const Ready next = std::move(ready.front());
@@ -124,7 +127,7 @@ bool Completions::poll(std::size_t streams_max) {
       ++i;
       continue;
     }
-    passed_(events_[i].event);
+    passed_(events_[i].event, result);
     signals_.push_back({result, std::move(events_[i].done)});
     events_[i] = std::move(events_.back());
     events_.pop_back();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -39,10 +40,12 @@ class Completions {
   };
   using Record = std::function<Recorded(StreamState&, CUevent)>;
 
+  using Passed = std::function<void(CUevent, CUresult)>;
   /// `passed` hears, before anything is called back that the client hears of, of the last event that has fired in each context, or of an
-  /// event of the program's. Deliveries and signals, which give the client something to read, wait for `room`.
+  /// event of the program's, and of the first failure among those that it has not heard of. Deliveries and signals, which give the client
+  /// something to read, wait for `room`.
   Completions(
-      DriverTable& driver, std::function<void(CUevent)> passed, Record record, std::function<bool()> room = [] { return true; })
+      DriverTable& driver, Passed passed, Record record, std::function<bool()> room = [] { return true; })
       : driver_(driver), passed_(std::move(passed)), record_(std::move(record)), room_(std::move(room)) {}
 
   /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be capturing, and its
@@ -88,29 +91,35 @@ class Completions {
     CUresult result;
     Done done;
   };
+  using ReadyList = std::list<Ready>;  // an empty one costs nothing
+  struct PassedEvent {
+    ContextState* context;
+    CUevent event;
+    CUresult result;
+  };
 
   CUresult query(CUevent event) { return query_event(driver_, event); }
   CUresult query(StreamState& stream, Entry& entry);
   CUresult take_event(ContextState& context, CUevent& event);
   bool sweep(Kind wanted, std::size_t streams_max);
-  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, const std::array<std::deque<Ready>*, kinds>& ready);
-  bool call_back(std::deque<Ready>& ready);
-  void note_passed(ContextState& context, CUevent event);
-  void forget_passed(ContextState& context);
+  bool take_complete(StreamState& stream, std::deque<Entry>& queue, Kind last_wanted, const std::array<ReadyList*, kinds>& ready);
+  bool call_back(ReadyList& ready);
+  void note_passed(ContextState& context, CUevent event, CUresult result);
+  CUresult forget_passed(ContextState& context);
   void tell_passed();
 
   DriverTable& driver_;
-  const std::function<void(CUevent)> passed_;
+  const Passed passed_;
   const Record record_;
   const std::function<bool()> room_;
-  Queues queues_;                                                 // streams with something to wait for
-  std::size_t queued_ = 0;                                        // in all of them
-  std::size_t wanted_ = 0;                                        // of these, what the client will hear of
-  StreamState* next_ = nullptr;                                   // where to go on looking
-  std::vector<std::pair<ContextState*, CUevent>> passed_events_;  // of which nobody has heard yet; they are not used again before that
+  Queues queues_;                           // streams with something to wait for
+  std::size_t queued_ = 0;                  // in all of them
+  std::size_t wanted_ = 0;                  // of these, what the client will hear of
+  StreamState* next_ = nullptr;             // where to go on looking
+  std::vector<PassedEvent> passed_events_;  // of which nobody has heard yet; they are not used again before that
   std::vector<EventEntry> events_;
   std::vector<std::pair<Kind, Ready>> soon_;
-  std::deque<Ready> deliveries_, signals_;  // complete
+  ReadyList deliveries_, signals_;  // complete
 };
 
 }  // namespace fargpu::server

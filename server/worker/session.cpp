@@ -13,6 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto usage_interval = std::chrono::milliseconds(250);
+constexpr auto prints_interval = std::chrono::milliseconds(250);  // in which is told what nobody who waits was told before
 constexpr auto completion_poll = std::chrono::microseconds(30);
 /// How long to sleep at least and at most while the GPU works; for as long as a step of a program takes, what its client waits for is looked for often.
 constexpr auto look_least = std::chrono::microseconds(20), look_most = std::chrono::microseconds(500);
@@ -23,6 +24,8 @@ constexpr std::uint64_t look_interval = limits::stream_fence_interval * 5 / 4;
 constexpr std::uint64_t pending_most = limits::stream_pending_max - limits::stream_fence_interval;
 constexpr std::size_t waits_max = 1u << 20;       // work held back, who waits for it, and completions; no program comes near
 constexpr std::size_t streams_hurried = 4;        // to look at while calls come in
+constexpr std::size_t completions_few = 2;        // an answer, and perhaps a mark
+constexpr unsigned looks_at_few = 3;              // in a round: about as long as the rest of it takes
 constexpr std::uint64_t confirm_interval = 1024;  // frames taken after which the client is told even if there is nothing to say
 
 }  // namespace
@@ -41,7 +44,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       images_(options_.image_folder, options_.image_bytes_max, host_budget_),
       contexts_(driver, ledger_, host_budget_, options_.devices, options_.parts),
       completions_(
-          driver, [this](CUevent event) { flush_prints(event); },
+          driver, [this](CUevent event, CUresult result) { flush_prints(event, result); },
           [this](StreamState& stream, CUevent event) { return crew_.record(stream, event); }, [this] { return reading(); }),
       turns_(*this, options_.turns),
       lent_driver_(&driver, [](DriverTable*) {}),
@@ -99,7 +102,8 @@ void Session::stop(const std::string& why) {
   waker_.signal();
 }
 
-// One round: read and execute, collect, look for completions, send. Returns whether anything happened.
+// One round: read and execute, collect, look for completions, send, and only then do what no answer waits for. Returns whether anything
+// happened.
 bool Session::turn() {
   rounds_.fetch_add(1, std::memory_order_relaxed);
   if (!reading() || completions_.held_up()) return wait_for_reader();
@@ -110,27 +114,28 @@ bool Session::turn() {
   progress |= collect_parts();
   progress |= transfers_.collect();
   progress |= look_for_completions(heard);
-  progress |= empty_full();
-  progress |= turns_.poll();
-  for (std::size_t i = 0; i < retries_.size();) {
-    if (retries_[i]()) {
-      retries_.erase(retries_.begin() + static_cast<std::ptrdiff_t>(i));
-      progress = true;
-    } else {
-      ++i;
-    }
-  }
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
   if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
   if (!output_.empty()) confirmed_at_ = reader_.frames();
   const bool sent = output_.pump();
   progress |= sent;
+  progress |= empty_full();
+  progress |= turns_.poll();
+  progress |= try_again();
   const auto now = progress || reader_.blocked() ? Clock::now() : Clock::time_point();
   if (sent) sent_at_ = now;
   // A client whose bytes find no room here is not silent, and one that takes its answers lives.
   if (heard || sent || reader_.blocked()) heard_at_ = now;
   if (progress) busy_until_ = now + options_.spin;
   if (order_.waits() + completions_.size() > waits_max) throw ProtocolError("more things wait than a session may have waiting");
+  return progress;
+}
+
+bool Session::try_again() {
+  auto attempts = std::exchange(retries_, {});  // one that succeeds may have others tried
+  const bool progress = std::erase_if(attempts, [](const auto& attempt) { return attempt(); }) > 0;
+  std::move(retries_.begin(), retries_.end(), std::back_inserter(attempts));
+  retries_.swap(attempts);
   return progress;
 }
 
@@ -144,13 +149,18 @@ bool Session::wait_for_reader() {
   return progress;
 }
 
-// Each stream with something to wait for is one question to the driver: while calls come in, they are not asked each time.
+// Each stream with something to wait for is one question to the driver: while calls come in, they are not asked each time. While there
+// is nothing but an answer to wait for, it is asked more often than the connection, which takes longer.
 bool Session::look_for_completions(bool hurried) {
   if (completions_.empty()) return false;
   const auto now = Clock::now();
   if (hurried && now - looked_at_ < completion_interval) return false;
   looked_at_ = now;
-  return hurried ? completions_.poll(streams_hurried) : completions_.poll();
+  if (hurried) return completions_.poll(streams_hurried);
+  const auto few = [this] { return completions_.wanted() && completions_.size() <= completions_few && !completions_.held_up(); };
+  for (unsigned look = 1; !completions_.poll(); ++look)
+    if (look == looks_at_few || !few()) return false;
+  return true;
 }
 
 // Sends what has gathered, for as long as the client takes it. False if it does not.
@@ -172,6 +182,10 @@ void Session::rest() {
   const auto now = Clock::now();
   if (now < busy_until_) return;
   const bool told = tell_usage(false);
+  if (now - prints_at_ >= prints_interval) {
+    prints_at_ = now;
+    tell_prints();
+  }
   if (!turns_.hung().empty()) return give_up(turns_.hung());
   // It may only have been stopped: then it finds this when it goes on.
   if (now - heard_at_ >= options_.silence)
@@ -200,9 +214,10 @@ void Session::give_up(const std::string& why) {
 }
 
 // The driver writes what kernels print when somebody waits; events are only asked about here, so this waits for one that has fired.
-// CUDA C++ Programming Guide, "Formatted Output".
-void Session::flush_prints(CUevent passed) {
-  if (!options_.printed) return;
+// CUDA C++ Programming Guide, "Formatted Output". Where no code may print and nothing went wrong there is hardly ever something, and who
+// waits would pay for the look: rest() sees it.
+void Session::flush_prints(CUevent passed, CUresult result) {
+  if (!options_.printed || (!may_print_ && result == CUDA_SUCCESS)) return;
   if (may_print_) driver_.cuEventSynchronize(passed);
   tell_prints();
 }

@@ -284,13 +284,14 @@ class Session final : FrameHandler {
   void drop_streams(ContextState& context);
   CUresult end_stream(StreamState& stream, CUresult result);
   CUresult close_green(ContextState& context, ContextState& heir);
-  void flush_prints(CUevent passed);
+  void flush_prints(CUevent passed, CUresult result);
   void tell_prints();
   void drop_globals(std::uint64_t owner);
   void tell_full(HostBudget::Bound bound);
   void give_up(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
   bool turn();
+  bool try_again();
   bool wait_for_reader();
   bool look_for_completions(bool hurried);
   bool empty_full();
@@ -357,6 +358,7 @@ class Session final : FrameHandler {
   std::uint64_t calls_ = 0;
   std::uint64_t confirmed_at_ = 0;
   std::chrono::steady_clock::time_point looked_at_{};  // for completions
+  std::chrono::steady_clock::time_point prints_at_{};  // when rest() looked for prints
   std::chrono::steady_clock::time_point heard_at_;
   std::chrono::steady_clock::time_point sent_at_;
   std::chrono::steady_clock::time_point told_at_;

@@ -243,6 +243,7 @@ bool Turns::mark_again(Time at) {
 }
 
 bool Turns::give_waiting() {
+  if (waiting_.empty()) return false;
   bool progress = false;
   std::deque<Waiting> rest;
   rest.swap(waiting_);  // may_give() is about what comes first

@@ -51,7 +51,10 @@ struct Bench {
   std::vector<std::string> told;
   int room = 1000;  // for so many more
   Completions completions{driver,
-                          [this](CUevent event) { told.push_back("passed " + std::to_string(reinterpret_cast<std::uintptr_t>(event))); },
+                          [this](CUevent event, CUresult result) {
+                            told.push_back("passed " + std::to_string(reinterpret_cast<std::uintptr_t>(event)) +
+                                           (result == CUDA_SUCCESS ? "" : " with " + std::to_string(result)));
+                          },
                           [this](StreamState&, CUevent event) {
                             fired.erase(event);
                             last = event;
@@ -92,6 +95,21 @@ TEST_CASE("an event whose passing nobody has heard of is not used again") {
   b.completions.poll();
   CHECK(b.told == std::vector<std::string>{"first", "second", "passed 1", "third"});
   CHECK(created == 2);
+}
+
+TEST_CASE("a failure is heard of with the event, though others of the context have passed since") {
+  Bench b;
+  b.after(Kind::release, "first");
+  b.driver.cuEventQuery = [](CUevent) { return CUDA_ERROR_LAUNCH_FAILED; };
+  b.completions.poll();
+  b.driver.cuEventQuery = [](CUevent) { return CUDA_SUCCESS; };
+  b.after(Kind::signal, "second");
+  b.completions.poll();
+  CHECK(b.told == std::vector<std::string>{"first failed", "passed 2 with 719", "second"});
+  b.after(Kind::signal, "third");
+  b.completions.poll();
+  CHECK(b.told.at(3).starts_with("passed"));
+  CHECK(b.told.at(3).find("with") == std::string::npos);
 }
 
 TEST_CASE("deliveries come before signals, each stream in its order") {
