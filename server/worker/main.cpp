@@ -229,7 +229,7 @@ int run(const Options& options) {
   attach.image_bytes_max = options.image_bytes_max;
   attach.host_bytes_max = options.host_bytes_max;
   attach.spin = std::chrono::microseconds(options.spin_us);
-  attach.launch_threads = std::min(options.launch_threads, std::thread::hardware_concurrency() / 4);
+  attach.launch_threads = std::min(options.launch_threads, 3 * std::thread::hardware_concurrency() / 8);
   attach.silence = std::chrono::seconds(options.silence_seconds);
   attach.driver_band = displaced_band();
   if (options.sandbox) hide_memory();
@@ -383,7 +383,7 @@ int main(int argc, char** argv) {
   app.add_option("--host-bytes-max", options.host_bytes_max, "Bytes of this host's memory that the session may take; 0 for no bound");
   app.add_option("--spin-us", options.spin_us, "Microseconds to poll before sleeping");
   app.add_option("--launch-threads", options.launch_threads,
-                 "Threads that give kernels to the driver while many come; a quarter of the processors at most");
+                 "Threads that give kernels to the driver while many come; three eighths of the processors at most");
   app.add_option("--silence-seconds", options.silence_seconds, "Seconds of silence after which the client is taken for dead");
   CLI11_PARSE(app, argc, argv);
   const int status = run_to_an_end(options);

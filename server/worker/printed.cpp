@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -28,12 +29,13 @@ Printed::Printed(int descriptor) {
 
 Printed::~Printed() { ::close(memory_); }
 
-// CUDA Binary Utilities and the PTX ISA: calls of printf are calls of vprintf, which code names.
+// CUDA Binary Utilities and the PTX ISA: calls of printf are calls of vprintf, which code names, and those of assert of __assertfail.
 bool may_print(std::span<const std::byte> image) {
-  constexpr std::string_view name = "vprintf";
+  constexpr std::array<std::string_view, 2> names{"vprintf", "__assertfail"};
   constexpr std::array<unsigned char, 4> container{0x50, 0xed, 0x55, 0xba};
   if (image.size() >= container.size() && std::memcmp(image.data(), container.data(), container.size()) == 0) return true;
-  return ::memmem(image.data(), image.size(), name.data(), name.size()) != nullptr;
+  return std::any_of(names.begin(), names.end(),
+                     [&](std::string_view name) { return ::memmem(image.data(), image.size(), name.data(), name.size()) != nullptr; });
 }
 
 void Printed::collect(const std::function<void(std::span<const std::byte>)>& hand_on) {

@@ -27,7 +27,7 @@ class Printed {
   std::uint64_t taken_ = 0;
 };
 
-/// Whether code may call printf on the device. In containers its parts may be compressed: of these nothing is known, and the answer is yes.
+/// Whether code may call printf or assert on the device. In containers its parts may be compressed: of these nothing is known, and the answer is yes.
 bool may_print(std::span<const std::byte> image);
 
 /// The two that programs look at.

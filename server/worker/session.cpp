@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto usage_interval = std::chrono::milliseconds(250);
-constexpr auto prints_interval = std::chrono::milliseconds(250);  // in which is told what nobody who waits was told before
+constexpr auto prints_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
 /// How long to sleep at least and at most while the GPU works; for as long as a step of a program takes, what its client waits for is looked for often.
 constexpr auto look_least = std::chrono::microseconds(20), look_most = std::chrono::microseconds(500);
@@ -102,8 +102,7 @@ void Session::stop(const std::string& why) {
   waker_.signal();
 }
 
-// One round: read and execute, collect, look for completions, send, and only then do what no answer waits for. Returns whether anything
-// happened.
+// One round: read and execute, collect, look for completions, send. Returns whether anything happened.
 bool Session::turn() {
   rounds_.fetch_add(1, std::memory_order_relaxed);
   if (!reading() || completions_.held_up()) return wait_for_reader();
@@ -114,14 +113,14 @@ bool Session::turn() {
   progress |= collect_parts();
   progress |= transfers_.collect();
   progress |= look_for_completions(heard);
+  progress |= empty_full();
+  progress |= turns_.poll();
+  progress |= try_again();
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
   if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
   if (!output_.empty()) confirmed_at_ = reader_.frames();
   const bool sent = output_.pump();
   progress |= sent;
-  progress |= empty_full();
-  progress |= turns_.poll();
-  progress |= try_again();
   const auto now = progress || reader_.blocked() ? Clock::now() : Clock::time_point();
   if (sent) sent_at_ = now;
   // A client whose bytes find no room here is not silent, and one that takes its answers lives.
@@ -182,10 +181,6 @@ void Session::rest() {
   const auto now = Clock::now();
   if (now < busy_until_) return;
   const bool told = tell_usage(false);
-  if (now - prints_at_ >= prints_interval) {
-    prints_at_ = now;
-    tell_prints();
-  }
   if (!turns_.hung().empty()) return give_up(turns_.hung());
   // It may only have been stopped: then it finds this when it goes on.
   if (now - heard_at_ >= options_.silence)
@@ -214,10 +209,12 @@ void Session::give_up(const std::string& why) {
 }
 
 // The driver writes what kernels print when somebody waits; events are only asked about here, so this waits for one that has fired.
-// CUDA C++ Programming Guide, "Formatted Output". Where no code may print and nothing went wrong there is hardly ever something, and who
-// waits would pay for the look: rest() sees it.
+// CUDA C++ Programming Guide, "Formatted Output". Where no code may print and nothing went wrong there is hardly ever something, and
+// everybody who waits would pay for the look.
 void Session::flush_prints(CUevent passed, CUresult result) {
-  if (!options_.printed || (!may_print_ && result == CUDA_SUCCESS)) return;
+  if (!options_.printed) return;
+  if (!may_print_ && result == CUDA_SUCCESS && looked_at_ - prints_at_ < prints_interval) return;
+  prints_at_ = looked_at_;
   if (may_print_) driver_.cuEventSynchronize(passed);
   tell_prints();
 }

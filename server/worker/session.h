@@ -243,7 +243,7 @@ class Session final : FrameHandler {
   void deliver_changes();
   /// What the driver takes for the context that is current; one is.
   DriverMemory& driver_memory() { return *contexts_.current()->driver_memory; }
-  /// Code is about to be loaded that may call printf.
+  /// Code is about to be loaded that may call printf or assert.
   void note_printing() { may_print_ = true; }
   /// A line for the person who runs the program, on its standard error; the same words once.
   void warn(const std::string& what);
@@ -358,7 +358,7 @@ class Session final : FrameHandler {
   std::uint64_t calls_ = 0;
   std::uint64_t confirmed_at_ = 0;
   std::chrono::steady_clock::time_point looked_at_{};  // for completions
-  std::chrono::steady_clock::time_point prints_at_{};  // when rest() looked for prints
+  std::chrono::steady_clock::time_point prints_at_{};  // when prints were last looked for behind an answer
   std::chrono::steady_clock::time_point heard_at_;
   std::chrono::steady_clock::time_point sent_at_;
   std::chrono::steady_clock::time_point told_at_;

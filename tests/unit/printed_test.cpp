@@ -1,4 +1,4 @@
-// Taking over a descriptor that others write to.
+// Taking over a descriptor that others write to, and which code may write to it.
 
 #include "server/worker/printed.h"
 
@@ -7,6 +7,7 @@
 
 #include <catch2/catch.hpp>
 #include <string>
+#include <string_view>
 #include <thread>
 
 using namespace fargpu::server;
@@ -25,6 +26,8 @@ struct Descriptor {
   void write(const std::string& text) const { CHECK(::write(number, text.data(), text.size()) == static_cast<ssize_t>(text.size())); }
   const int number;
 };
+
+bool may(std::string_view image) { return may_print(std::as_bytes(std::span(image))); }
 
 }  // namespace
 
@@ -53,4 +56,16 @@ TEST_CASE("nothing is lost of much output, written while it is collected") {
   writer.join();
   seen += collected(printed);
   CHECK(seen == expected);
+}
+
+TEST_CASE("code that names what printf or assert call may print, other code may not") {
+  CHECK(may(".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);"));
+  CHECK(may(".extern .func __assertfail (.param .b64 m, .param .b64 f, .param .b32 l, .param .b64 n, .param .b64 s);"));
+  CHECK_FALSE(may(".visible .entry add() { ret; }"));
+  CHECK_FALSE(may(""));
+}
+
+TEST_CASE("code in a container may print, as its parts may be compressed") {
+  CHECK(may("\x50\xed\x55\xba and more"));
+  CHECK_FALSE(may("\x50\xed\x55"));
 }
