@@ -92,8 +92,7 @@ const std::vector<Entry>& entries() {
       {"spin_us", &Settings::spin_us, "500", "Microseconds that a worker polls before it sleeps, while its client is active"},
       {"launch_threads", &Settings::launch_threads, "4",
        "Threads of a worker that give kernels to the driver while many come, at most three eighths of the processors; 0 leaves that to the "
-       "one "
-       "that reads them"},
+       "one that reads them"},
       {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},
       {"callers_per_address_max", &Settings::callers_per_address_max, "512",
        "Connections without a session that one address may have open; who spoke longest ago makes room"},

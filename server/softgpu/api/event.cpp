@@ -69,7 +69,6 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int fla
 CUresult cuEventQuery(CUevent handle) {
   return entry([&] {
     auto event = usable_event(handle);
-    require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
     if (!event->is_over()) return CUDA_ERROR_NOT_READY;
     event->context()->check();
@@ -80,7 +79,6 @@ CUresult cuEventQuery(CUevent handle) {
 CUresult cuEventSynchronize(CUevent handle) {
   return entry([&] {
     auto event = usable_event(handle);
-    require(event->captured() == nullptr, CUDA_ERROR_CAPTURED_EVENT);
     refuse_while_capturing();
     if (auto task = event->last_task()) task->wait();
     event->context()->flush_print();
