@@ -9,9 +9,11 @@ namespace {
 constexpr std::size_t buffer_bytes = 16u << 10;        // sent when this much has gathered
 constexpr std::size_t buffered_bytes_max = 64u << 10;  // while somebody sends
 constexpr std::size_t inline_bulk_bytes = 8u << 10;    // smaller bulk is copied, larger is sent from where it lies
-constexpr auto gather_time = std::chrono::microseconds(30);
-constexpr auto quick_call = std::chrono::microseconds(2);  // calls that follow one another so
-constexpr unsigned quick_stride = 4;                       // read the clock as seldom as this
+constexpr CommandStream::Clock::duration gather_time_min = std::chrono::microseconds(30);
+constexpr CommandStream::Clock::duration gather_time_max = std::chrono::microseconds(200);
+constexpr CommandStream::Clock::duration send_time_max = std::chrono::microseconds(10);  // one that takes longer has waited
+constexpr auto quick_call = std::chrono::microseconds(2);                                // calls that follow one another so
+constexpr unsigned quick_stride = 4;                                                     // read the clock as seldom as this
 
 }  // namespace
 
@@ -52,6 +54,22 @@ void CommandStream::gather(Gathered& into, FrameHeader header, Bytes message, st
   if (!message.empty()) std::memcpy(at + sizeof(header), message.data(), message.size());
 }
 
+// If a run of calls lasts t, a sending takes s and there is one every g, sending takes s t/g of it, and who waits at its end waits g longer
+// at most. The two together are least where g is the root of s t.
+bool CommandStream::long_enough(Clock::duration gathered, Clock::time_point now) const {
+  if (gathered <= gather_time_min) return false;
+  if (gathered > gather_time_max) return true;
+  const auto g = static_cast<double>(gathered.count());
+  return g * g > static_cast<double>(send_time_.count()) * static_cast<double>((now - run_at_).count());
+}
+
+// After a pause, or a wait, calls may be what somebody outside of this stream waits for: they do not gather for long at first.
+void CommandStream::begin_buffer() {
+  begun_at_ = Clock::now();
+  if (run_ended_ || long_enough((begun_at_ - sent_at_) / 2, begun_at_)) run_at_ = begun_at_;
+  run_ended_ = false;
+}
+
 // A call after a pause goes at once; calls in quick succession gather. Where calls are very quick the clock is not read for each.
 bool CommandStream::time_to_send(bool first) {
   if (!first && ++unlooked_ < stride_) return false;
@@ -59,7 +77,7 @@ bool CommandStream::time_to_send(bool first) {
   stride_ = now - looked_at_ <= (unlooked_ + 1) * quick_call ? quick_stride : 1;
   looked_at_ = now;
   unlooked_ = 0;
-  return now - sent_at_ > gather_time;
+  return long_enough(now - sent_at_, now);
 }
 
 void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number, Urgency urgency) {
@@ -69,7 +87,7 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
     return;
   }
   const bool first = buffer_.empty();
-  if (first) begun_at_ = Clock::now();
+  if (first) begin_buffer();
   gather(buffer_, header, message, number);
   if (!bulk.empty()) {
     const std::size_t padding = padded(bulk.size()) - bulk.size();
@@ -77,7 +95,9 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
     std::memcpy(at, bulk.data(), bulk.size());
     std::memset(at + bulk.size(), 0, padding);
   }
-  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || time_to_send(first)) send(lock);
+  const bool waits = urgency == Urgency::now;
+  if (waits || buffer_.size() >= buffer_bytes || (sending_ == Sending::nothing && time_to_send(first))) send(lock);
+  if (waits) run_ended_ = true;
 }
 
 // Nobody sends now: there was room for it. Others append behind it while it is compressed and sent.
@@ -110,6 +130,7 @@ void CommandStream::send(Lock& lock) {
   wait_until(lock, [&] { return sending_ == Sending::nothing; });
   do {
     urgent_ = false;
+    const auto begin = Clock::now();
     send_outside(lock, Sending::all, [&] {
       const std::array<Bytes, 1> piece{outgoing_.bytes()};
       // The worker always reads, so waiting here ends; others queue behind, which keeps the order.
@@ -117,6 +138,8 @@ void CommandStream::send(Lock& lock) {
       bytes_sent_.fetch_add(outgoing_.size(), std::memory_order_relaxed);
       outgoing_.clear();
     });
+    // Through shared memory a sending is a copy, which takes as long if it is made later.
+    if (!channel_.shares_memory()) send_time_ += (std::min(sent_at_ - begin, send_time_max) - send_time_) / 8;
   } while (urgent_);
 }
 
@@ -149,6 +172,7 @@ void CommandStream::send_outside(Lock& lock, Sending how, Transfer&& transfer) {
 void CommandStream::flush() {
   Lock lock(mutex_);
   if (!buffer_.empty()) send(lock);
+  run_ended_ = true;
 }
 
 bool CommandStream::beat() {
@@ -156,16 +180,18 @@ bool CommandStream::beat() {
   if (!lock || sending_ != Sending::nothing) return false;
   FrameHeader header;
   header.kind = FrameKind::heartbeat;
-  if (buffer_.empty()) begun_at_ = Clock::now();
+  if (buffer_.empty()) begin_buffer();
   gather(buffer_, header, {}, ++last_);
   return true;
 }
 
-CommandStream::Left CommandStream::flush_older_than(Clock::duration age) {
+template <class Old>
+CommandStream::Left CommandStream::flush_if(Old&& old) {
   Lock lock(mutex_, std::try_to_lock);
   if (!lock || sending_ != Sending::nothing) return Left::young;
   if (buffer_.empty()) return Left::nothing;
-  if (Clock::now() - begun_at_ < age) return Left::young;
+  if (!old(Clock::now())) return Left::young;
+  run_ended_ = true;
   bool all = false;
   send_outside(lock, Sending::some, [&] {
     const std::array<Bytes, 1> piece{outgoing_.bytes()};
@@ -176,6 +202,14 @@ CommandStream::Left CommandStream::flush_older_than(Clock::duration age) {
   });
   if (!all) return Left::stuck;
   return buffer_.empty() ? Left::nothing : Left::young;
+}
+
+CommandStream::Left CommandStream::flush_older_than(Clock::duration age) {
+  return flush_if([&](Clock::time_point now) { return now - begun_at_ >= age; });
+}
+
+CommandStream::Left CommandStream::flush_overdue() {
+  return flush_if([&](Clock::time_point now) { return long_enough((now - begun_at_) / 2, now); });
 }
 
 }  // namespace fargpu::client

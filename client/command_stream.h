@@ -53,8 +53,9 @@ class Gathered {
 
 /// All threads of the program append here, under one short lock, in the order in which their calls happen. Small frames gather
 /// in a buffer, which is sent when it is large, when the last sending was a while ago, when somebody waits, or, by the service
-/// thread, after a moment. One thread sends at a time, without the lock: others go on appending. Throws ChannelClosed once the
-/// connection is lost.
+/// thread, when no call has come for as long. That while grows with the time for which calls have followed one another and nobody has
+/// waited, up to where sending takes little of the thread's time. One thread sends at a time, without the lock: others go on
+/// appending. Throws ChannelClosed once the connection is lost.
 class CommandStream {
  public:
   using Bytes = Channel::Bytes;
@@ -108,6 +109,8 @@ class CommandStream {
   };
   /// Sends of what has been buffered for at least `age` as much as the connection takes. Returns what is still buffered.
   Left flush_older_than(Clock::duration age);
+  /// The same for what a call would have sent long ago, had one come.
+  Left flush_overdue();
 
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   std::uint64_t last_number() const {
@@ -125,7 +128,11 @@ class CommandStream {
     some,  ///< what the connection takes now
     all,   ///< and what is urgent by then
   };
+  void begin_buffer();
   bool time_to_send(bool first);
+  bool long_enough(Clock::duration gathered, Clock::time_point now) const;
+  template <class Old>
+  Left flush_if(Old&& old);
   void send(Lock& lock);
   void send_large(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number);
   template <class Transfer>
@@ -146,7 +153,10 @@ class CommandStream {
   Compressor compressor_;   // the same
   std::uint64_t last_ = 1;  // attach was the first frame
   Clock::time_point sent_at_{};
-  Clock::time_point begun_at_{};
+  Clock::time_point begun_at_{};   // the buffer
+  Clock::time_point run_at_{};     // calls that follow one another while nobody waits
+  bool run_ended_ = true;          // the next call begins one
+  Clock::duration send_time_{};    // what a sending takes, about
   Clock::time_point looked_at_{};  // the last time that the clock was read for a call
   unsigned unlooked_ = 0;          // calls since
   unsigned stride_ = 1;            // and how many may be

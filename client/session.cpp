@@ -537,23 +537,23 @@ void Session::wake_service() {
 // quiet it sleeps until something happens.
 void Session::serve() {
   using Clock = std::chrono::steady_clock;
-  constexpr auto gather = std::chrono::microseconds(50);
+  constexpr auto look = std::chrono::microseconds(50);
   constexpr auto quiet = std::chrono::milliseconds(1);
   const auto sleep_max = terms_.silence / limits::heartbeats_per_silence;
   ::prctl(PR_SET_TIMERSLACK, 1000);
   auto busy_until = Clock::now() + quiet;
   try {
     while (!ended_.load(std::memory_order_relaxed)) {
-      const CommandStream::Left left = commands_.flush_older_than(gather);
+      const CommandStream::Left left = commands_.flush_overdue();
       const bool received = receiver_.serve();
       const auto now = Clock::now();
       if (left == CommandStream::Left::young || received) busy_until = now + quiet;
       if (now < busy_until) {
-        std::this_thread::sleep_for(gather);
+        std::this_thread::sleep_for(look);
         continue;
       }
       service_asleep_.store(true, std::memory_order_seq_cst);
-      if (const auto still = commands_.flush_older_than(gather); still != CommandStream::Left::young)
+      if (const auto still = commands_.flush_overdue(); still != CommandStream::Left::young)
         channel_->wait({.readable = true, .writable = still == CommandStream::Left::stuck}, sleep_max, &service_waker_);
       service_asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;

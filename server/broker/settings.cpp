@@ -90,7 +90,7 @@ const std::vector<Entry>& entries() {
        "Bytes of a device that the driver may take by itself for a session (its context, code, variables). A session that is beyond its "
        "limit because the driver took more for it ends. 0 for no limit"},
       {"spin_us", &Settings::spin_us, "500", "Microseconds that a worker polls before it sleeps, while its client is active"},
-      {"launch_threads", &Settings::launch_threads, "4",
+      {"launch_threads", &Settings::launch_threads, "6",
        "Threads of a worker that give kernels to the driver while many come, at most three eighths of the processors; 0 leaves that to the "
        "one that reads them"},
       {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},

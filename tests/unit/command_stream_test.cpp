@@ -2,9 +2,13 @@
 
 #include "client/command_stream.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <thread>
+#include <vector>
 
+#include "tests/wrapped_channel.h"
 #include "frames.h"
 
 using namespace fargpu;
@@ -15,11 +19,32 @@ namespace {
 
 using Urgency = CommandStream::Urgency;
 
+using Clock = CommandStream::Clock;
+using std::chrono::microseconds;
+
+void pass(Clock::duration time) {
+  const auto begin = Clock::now();
+  while (Clock::now() - begin < time) {}
+}
+
+/// Takes its time to send, and notes when it did.
+class SlowChannel final : public WrappedChannel {
+ public:
+  using WrappedChannel::WrappedChannel;
+  std::size_t send_some(std::span<const Bytes> pieces) override {
+    pass(microseconds(5));
+    sent.push_back(Clock::now());
+    return WrappedChannel::send_some(pieces);
+  }
+  std::vector<Clock::time_point> sent;
+};
+
 struct Fixture {
   Fixture()
       : ends(make_memory_channel()),
+        slow(std::move(ends.second)),
         commands(
-            *ends.second, [] { return 0u; }, [this] { ++left_behind; }, Compression::never) {}
+            slow, [] { return 0u; }, [this] { ++left_behind; }, Compression::never) {}
 
   void call(Urgency urgency) { commands.append(numbered(0), {}, {}, urgency); }
   /// How many calls have left since this was asked last.
@@ -27,7 +52,21 @@ struct Fixture {
     Bytes bytes(64 * sizeof(FrameHeader));
     return ends.first->receive_some(bytes) / sizeof(FrameHeader);
   }
-  static void pause() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
+  static void pause() { std::this_thread::sleep_for(microseconds(100)); }
+  /// Makes calls for a while, one after the other, and returns the median of the times between the sendings of its last half.
+  Clock::duration gathers(Clock::duration time) {
+    slow.sent.clear();
+    const auto begin = Clock::now();
+    while (Clock::now() - begin < time || slow.sent.size() < 6) {
+      call(Urgency::later);
+      pass(microseconds(3));
+      left();
+    }
+    std::vector<Clock::duration> gaps;
+    for (std::size_t i = slow.sent.size() / 2; i + 1 < slow.sent.size(); ++i) gaps.push_back(slow.sent[i + 1] - slow.sent[i]);
+    std::sort(gaps.begin(), gaps.end());
+    return gaps.at(gaps.size() / 2);
+  }
   /// Makes one call right behind another until it stays, as it does unless the thread is held up between the two.
   bool one_stays() {
     for (int attempt = 0; attempt < 1000; ++attempt) {
@@ -42,6 +81,7 @@ struct Fixture {
   }
 
   std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> ends;
+  SlowChannel slow;
   int left_behind = 0;  // so often the service thread was told
   CommandStream commands;
 };
@@ -92,8 +132,41 @@ TEST_CASE("what stayed leaves when it is old enough, and not before") {
   CHECK(f.commands.flush_older_than(std::chrono::hours(1)) == CommandStream::Left::young);
   CHECK(f.left() == 0);
   Fixture::pause();
-  CHECK(f.commands.flush_older_than(std::chrono::microseconds(50)) == CommandStream::Left::nothing);
+  CHECK(f.commands.flush_older_than(microseconds(50)) == CommandStream::Left::nothing);
   CHECK(f.left() == 1);
-  CHECK(f.commands.flush_older_than(std::chrono::microseconds(50)) == CommandStream::Left::nothing);
+  CHECK(f.commands.flush_older_than(microseconds(50)) == CommandStream::Left::nothing);
   CHECK(f.left() == 0);
+}
+
+TEST_CASE("what stayed leaves when no call has come for twice as long as calls gather") {
+  Fixture f;
+  CHECK(f.commands.flush_overdue() == CommandStream::Left::nothing);
+  REQUIRE(f.one_stays());
+  Fixture::pause();
+  CHECK(f.commands.flush_overdue() == CommandStream::Left::nothing);
+  CHECK(f.left() == 1);
+}
+
+// A thread that is held up has paused, and begins anew: one of several attempts has to show it.
+TEST_CASE("the longer calls follow one another, the longer they gather, until somebody waits or the program pauses") {
+  Fixture f;
+  const std::function<void()> ends[] = {
+      [&] { f.call(Urgency::now); },
+      [&] { f.commands.flush(); },
+      [&] {
+        f.call(Urgency::later);
+        pass(microseconds(500));
+        f.commands.flush_overdue();
+      },
+  };
+  for (const auto& end : ends) {
+    bool longer = false, anew = false;
+    for (int attempt = 0; attempt < 50 && !(longer && anew); ++attempt) {
+      longer = longer || f.gathers(std::chrono::milliseconds(16)) > microseconds(150);
+      end();
+      anew = anew || f.gathers(microseconds(200)) < microseconds(60);
+    }
+    CHECK(longer);
+    CHECK(anew);
+  }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "protocol/channel.h"
+#include "tests/wrapped_channel.h"
 
 namespace fargpu::test {
 
@@ -17,24 +18,6 @@ extern std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)> wrap_ch
 
 /// Where the worker of the next sessions keeps images; with the session if it is empty.
 extern std::filesystem::path image_folder;
-
-/// A channel that is another's but for what a test makes different.
-class WrappedChannel : public Channel {
- public:
-  explicit WrappedChannel(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
-  std::size_t send_some(std::span<const Bytes> pieces) override { return channel_->send_some(pieces); }
-  std::size_t receive_some(std::span<std::byte> buffer) override { return channel_->receive_some(buffer); }
-  Interest wait(Interest interest, Timeout timeout, Waker* waker) override { return channel_->wait(interest, timeout, waker); }
-  void close() noexcept override { channel_->close(); }
-  std::string peer() const override { return channel_->peer(); }
-  bool passes_descriptors() const override { return channel_->passes_descriptors(); }
-  bool send_descriptor(int descriptor) override { return channel_->send_descriptor(descriptor); }
-  int receive_descriptor() override { return channel_->receive_descriptor(); }
-  bool shares_memory() const override { return channel_->shares_memory(); }
-
- private:
-  const std::unique_ptr<Channel> channel_;
-};
 
 /// Sets wrap_channel for as long as it lives.
 struct Wrapping {
