@@ -95,9 +95,7 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
     std::memcpy(at, bulk.data(), bulk.size());
     std::memset(at + bulk.size(), 0, padding);
   }
-  const bool waits = urgency == Urgency::now;
-  if (waits || buffer_.size() >= buffer_bytes || (sending_ == Sending::nothing && time_to_send(first))) send(lock);
-  if (waits) run_ended_ = true;
+  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || (sending_ == Sending::nothing && time_to_send(first))) send(lock);
 }
 
 // Nobody sends now: there was room for it. Others append behind it while it is compressed and sent.

@@ -79,6 +79,7 @@ class CommandStream {
     const std::uint64_t number = ++last_;
     before(number);
     put(lock, header, message, bulk, number, urgency);
+    if (urgency == Urgency::now) run_ended_ = true;
     const bool wake = urgency == Urgency::later && !buffer_.empty();
     lock.unlock();
     if (wake) idle_wake_();
