@@ -95,7 +95,7 @@ void CommandStream::put(Lock& lock, FrameHeader header, Bytes message, Bytes bul
     std::memcpy(at, bulk.data(), bulk.size());
     std::memset(at + bulk.size(), 0, padding);
   }
-  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || (sending_ == Sending::nothing && time_to_send(first))) send(lock);
+  if (urgency == Urgency::now || buffer_.size() >= buffer_bytes || (sending_ != Sending::some && time_to_send(first))) send(lock);
 }
 
 // Nobody sends now: there was room for it. Others append behind it while it is compressed and sent.
@@ -183,12 +183,12 @@ bool CommandStream::beat() {
   return true;
 }
 
-template <class Old>
-CommandStream::Left CommandStream::flush_if(Old&& old) {
+CommandStream::Left CommandStream::flush_some(Which which) {
   Lock lock(mutex_, std::try_to_lock);
   if (!lock || sending_ != Sending::nothing) return Left::young;
   if (buffer_.empty()) return Left::nothing;
-  if (!old(Clock::now())) return Left::young;
+  const auto now = Clock::now();
+  if (which == Which::overdue && !long_enough((now - begun_at_) / 2, now)) return Left::young;
   run_ended_ = true;
   bool all = false;
   send_outside(lock, Sending::some, [&] {
@@ -200,14 +200,6 @@ CommandStream::Left CommandStream::flush_if(Old&& old) {
   });
   if (!all) return Left::stuck;
   return buffer_.empty() ? Left::nothing : Left::young;
-}
-
-CommandStream::Left CommandStream::flush_older_than(Clock::duration age) {
-  return flush_if([&](Clock::time_point now) { return now - begun_at_ >= age; });
-}
-
-CommandStream::Left CommandStream::flush_overdue() {
-  return flush_if([&](Clock::time_point now) { return long_enough((now - begun_at_) / 2, now); });
 }
 
 }  // namespace fargpu::client

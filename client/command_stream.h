@@ -53,7 +53,7 @@ class Gathered {
 
 /// All threads of the program append here, under one short lock, in the order in which their calls happen. Small frames gather
 /// in a buffer, which is sent when it is large, when the last sending was a while ago, when somebody waits, or, by the service
-/// thread, when no call has come for as long. That while grows with the time for which calls have followed one another and nobody has
+/// thread, when it has waited for twice as long. That while grows with the time for which calls have followed one another and nobody has
 /// waited, up to where sending takes little of the thread's time. One thread sends at a time, without the lock: others go on
 /// appending. Throws ChannelClosed once the connection is lost.
 class CommandStream {
@@ -105,13 +105,15 @@ class CommandStream {
   bool beat();
   enum class Left {
     nothing,
-    young,  ///< buffered a moment ago, or somebody is sending
+    young,  ///< not overdue, or somebody is sending
     stuck,  ///< the connection takes no more now
   };
-  /// Sends of what has been buffered for at least `age` as much as the connection takes. Returns what is still buffered.
-  Left flush_older_than(Clock::duration age);
-  /// The same for what a call would have sent long ago, had one come.
-  Left flush_overdue();
+  enum class Which {
+    all,
+    overdue,  ///< if a call would have sent it long ago, had one come
+  };
+  /// Sends as much of what is buffered as the connection takes. Returns what is still buffered.
+  Left flush_some(Which which);
 
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   std::uint64_t last_number() const {
@@ -132,8 +134,6 @@ class CommandStream {
   void begin_buffer();
   bool time_to_send(bool first);
   bool long_enough(Clock::duration gathered, Clock::time_point now) const;
-  template <class Old>
-  Left flush_if(Old&& old);
   void send(Lock& lock);
   void send_large(Lock& lock, FrameHeader header, Bytes message, Bytes bulk, std::uint64_t number);
   template <class Transfer>

@@ -544,7 +544,7 @@ void Session::serve() {
   auto busy_until = Clock::now() + quiet;
   try {
     while (!ended_.load(std::memory_order_relaxed)) {
-      const CommandStream::Left left = commands_.flush_overdue();
+      const CommandStream::Left left = commands_.flush_some(CommandStream::Which::overdue);
       const bool received = receiver_.serve();
       const auto now = Clock::now();
       if (left == CommandStream::Left::young || received) busy_until = now + quiet;
@@ -553,7 +553,7 @@ void Session::serve() {
         continue;
       }
       service_asleep_.store(true, std::memory_order_seq_cst);
-      if (const auto still = commands_.flush_overdue(); still != CommandStream::Left::young)
+      if (const auto still = commands_.flush_some(CommandStream::Which::overdue); still != CommandStream::Left::young)
         channel_->wait({.readable = true, .writable = still == CommandStream::Left::stuck}, sleep_max, &service_waker_);
       service_asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;
@@ -568,7 +568,7 @@ void Session::serve() {
 bool Session::beat() {
   try {
     if (!commands_.beat()) return false;
-    commands_.flush_older_than(CommandStream::Clock::duration::zero());
+    commands_.flush_some(CommandStream::Which::all);
   } catch (const std::exception& error) {
     lose_for(*this, error.what());
   }

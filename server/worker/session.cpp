@@ -356,8 +356,8 @@ void Session::execute(const Service& service, Call& call) {
   if (!outcome.is_later()) finish(call.id(), outcome.result(), call.reply());
 }
 
-// While so much waits to be read that waking a thread pays, more than a program that goes on by itself sends at a time, and for a stream
-// whose launches are there already. Who may work by turns only must know what was given.
+// While so much waits to be read that waking a thread pays (more than gathers at a program that does something between its calls), and for
+// a stream whose launches are there already. Who may work by turns only must know what was given.
 bool Session::crew_helps(const StreamState& stream) const {
   constexpr std::size_t many_bytes = 8192;
   if (crew_.size() == 0 || captures_.any() || !turns_.open()) return false;
