@@ -177,6 +177,12 @@ TEST_CASE("the longer calls follow one another, the longer they gather, until so
         f.flush_overdue();
         return f.left() > 0;
       },
+      [&] {
+        pass(microseconds(300));
+        f.call(Urgency::later);  // leaves, with what was there
+        pass(std::chrono::milliseconds(1));
+        return true;
+      },
   };
   for (const auto& end : ends) {
     bool shown = false;
