@@ -1,12 +1,11 @@
 """The control path: L1 to L10."""
 
-import contextlib
 import os
 import statistics
 import time
 
 from machine import cpu_of, per_unit, wakeups_of
-from rounds import field, in_turn, middle, ratios
+from rounds import field, in_sets, middle, ratios
 
 ARGUMENT_BYTES = 24  # of the kernel in cuda_program.h
 PING_BYTES = 64  # about what a trivial call and its answer have
@@ -36,16 +35,18 @@ def program(bench):
 def launching(bench):
     """What launches cost, and how many there are in a second."""
     machine, sizes, add = bench.machine, bench.sizes, bench.results.add
-    with bench.attempt(*((row, on) for row in ("L1", "L2", "L9") for on in machine.kinds)), contextlib.ExitStack() as stack:
-        local = stack.enter_context(machine.asked(program(bench)))
+    with bench.attempt(*((row, on) for row in ("L1", "L2", "L9") for on in machine.kinds)):
         transports = machine.transports(bench.rtts, bench.rate)
-        ways = {t.name: stack.enter_context(machine.asked(program(bench), t.pool)) for t in transports}
-        everyone = {"local": local, **ways}
+        ways = [t.name for t in transports]
 
         def turns(case, values_of):
-            for name, one in everyone.items():
-                one.ask(case, **values_of(name))  # warms up
-            return in_turn(bench.rounds, {name: lambda name=name, one=one: one.ask(case, **values_of(name)) for name, one in everyone.items()})
+            def parts(stack):
+                everyone = {name: stack.enter_context(machine.asked(program(bench), pool)) for name, pool in (("local", None), *((t.name, t.pool) for t in transports))}
+                for name, one in everyone.items():
+                    one.ask(case, **values_of(name))  # warms up
+                return {name: lambda name=name, one=one: one.ask(case, **values_of(name)) for name, one in everyone.items()}
+
+            return in_sets(bench, parts)
 
         if bench.wants("L1"):
             # A batch ends with a round trip, which is not measured and should not take all the time.
@@ -71,48 +72,48 @@ def waiting(bench, wait):
     machine, add = bench.machine, bench.results.add
     client, worker, spin = WAITS[wait]
     note = "fewer than four processors, for which spinning ends compete" if spin and os.cpu_count() < 4 else ""
-    with contextlib.ExitStack() as stack:
-        local = stack.enter_context(machine.asked(program(bench)))
-        for transport in machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)):
-            shared = transport.name == "shm"
-            if shared and not spin or not bench.wants("L5", "L4" if shared else "L3"):
-                continue  # how long waking takes is the same for all
+
+    def turns(transport, case):
+        server = []
+
+        def parts(stack):
+            local = stack.enter_context(machine.asked(program(bench)))
             remote = stack.enter_context(machine.asked(program(bench), transport.pool, {"FARGPU_SPIN_US": client}))
             plain = stack.enter_context(machine.plain(transport))
+            # What takes long is not done so often.
+            slowest = max(remote.ask(case, count=10)["seconds"], plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)["seconds"])
+            calls = max(10, min(bench.sizes.calls, int(0.25 / slowest)))
 
-            def turns(case):
-                server = []
-                # What takes long is not done so often.
-                slowest = max(remote.ask(case, count=10)["seconds"], plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)["seconds"])
-                calls = max(10, min(bench.sizes.calls, int(0.25 / slowest)))
+            def remotely():
+                before = machine.server_cpu(wait)
+                answer = remote.ask(case, count=calls)
+                server.append((machine.server_cpu(wait) - before) / calls)
+                return answer | {"cpu": answer["cpu"] / calls}
 
-                def remotely():
-                    before = machine.server_cpu(wait)
-                    answer = remote.ask(case, count=calls)
-                    server.append((machine.server_cpu(wait) - before) / calls)
-                    return answer
+            return {"local": lambda: local.ask(case, count=calls), "remote": remotely,
+                    "ping": lambda: plain.ask("pingpong", count=calls, bytes=PING_BYTES, spin=spin)}
 
-                found = in_turn(bench.rounds, {"local": lambda: local.ask(case, count=calls), "remote": remotely,
-                                               "ping": lambda: plain.ask("pingpong", count=calls, bytes=PING_BYTES, spin=spin)})
-                detail = {"P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"), "T": middle(found["remote"], "seconds"),
-                          "T p99": middle(found["remote"], "seconds_p99"), "N": middle(found["local"], "seconds"),
-                          "client CPU a call": middle(found["remote"], "cpu") / calls, "server CPU a call": statistics.median(server)}
-                return found, detail
+        found = in_sets(bench, parts)
+        return found, {"P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"), "T": middle(found["remote"], "seconds"),
+                       "T p99": middle(found["remote"], "seconds_p99"), "N": middle(found["local"], "seconds"),
+                       "client CPU a call": middle(found["remote"], "cpu"), "server CPU a call": statistics.median(server)}
 
+    for transport in machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)):
+        on, shared = transport.name, transport.name == "shm"
+        if shared and not spin:
+            continue  # how long waking takes is the same for all
+        if shared and bench.wants("L4"):
+            found, detail = turns(transport, "trivial")
+            add("L4", on, rounds=[1e6 * t for t in field(found["remote"], "seconds")], detail=detail, note=note)
+        if not shared and bench.wants("L3"):
+            found, detail = turns(transport, "trivial")
+            add("L3", on, case=wait, rounds=ratios(found["remote"], found["ping"], "seconds"), detail=detail, note=note)
+        if bench.wants("L5"):
+            found, detail = turns(transport, "launch_sync")
             if shared:
-                if bench.wants("L4"):
-                    found, detail = turns("trivial")
-                    add("L4", "shm", rounds=[1e6 * t for t in field(found["remote"], "seconds")], detail=detail, note=note)
-                if bench.wants("L5"):
-                    found, detail = turns("launch_sync")
-                    add("L5", "shm", rounds=ratios(found["remote"], found["local"], "seconds"), detail=detail, note=note)
-                continue
-            if bench.wants("L3"):
-                found, detail = turns("trivial")
-                add("L3", transport.name, case=wait, rounds=ratios(found["remote"], found["ping"], "seconds"), detail=detail, note=note)
-            if bench.wants("L5"):
-                found, detail = turns("launch_sync")
-                add("L5", transport.name, case=wait, detail=detail, note=note, rounds=[
+                add("L5", on, rounds=ratios(found["remote"], found["local"], "seconds"), detail=detail, note=note)
+            else:
+                add("L5", on, case=wait, detail=detail, note=note, rounds=[
                     (t - n) / p for t, n, p in zip(*(field(found[who], "seconds") for who in ("remote", "local", "ping")))])
 
 
@@ -156,8 +157,11 @@ def counting(bench):
 
 def items(bench, pool):
     """Copies of four bytes to the host."""
-    with bench.machine.asked(program(bench)) as local, bench.machine.asked(program(bench), pool) as remote:
-        return in_turn(bench.rounds, {"local": lambda: local.ask("item", count=bench.sizes.calls), "remote": lambda: remote.ask("item", count=bench.sizes.calls)})
+    def parts(stack):
+        everyone = {name: stack.enter_context(bench.machine.asked(program(bench), at)) for name, at in (("local", None), ("remote", pool))}
+        return {name: lambda one=one: one.ask("item", count=bench.sizes.calls) for name, one in everyone.items()}
+
+    return in_sets(bench, parts)
 
 
 def idle(bench):

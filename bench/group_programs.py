@@ -76,7 +76,7 @@ def workload(bench, row, case, name, command=None):
             "a step's round trips": float(trips), "sent bytes": float(sent), "received bytes": float(received),
             "client CPU": middle(remote, "cpu"), "server CPU": statistics.median(value for one in those for value in one.server[on]), "local CPU": middle(local, "cpu"),
             f"first {COMPARED} values": "equal" if all(one.equal[on] for one in those) else "different",
-            "steps a round": statistics.median(one.counts[on] for one in those), "sets of processes": len(those)})
+            "steps a round": int(statistics.median(one.counts[on] for one in those)), "sets of processes": len(those)})
 
 
 def in_processes(bench, stack, name, command, extra, transports, failed):
@@ -102,7 +102,7 @@ def in_processes(bench, stack, name, command, extra, transports, failed):
     budget = bench.sizes.step_seconds
 
     def steps_for(seconds):
-        return max(2, min(bench.sizes.steps_max, int(budget / seconds)))
+        return max(1, min(bench.sizes.steps_max, int(budget / seconds)))
 
     # Everyone makes as many steps as the local driver manages in the time, unless a round trip time makes that too long.
     mine = local.ask("steps", count=2)["seconds"]
@@ -116,7 +116,7 @@ def in_processes(bench, stack, name, command, extra, transports, failed):
     def remotely(on):
         before = machine.server_cpu()
         answer = remote[on].ask("steps", 200, count=counts[on])
-        one.server[on].append((machine.server_cpu() - before) / counts[on])
+        one.server[on].append((machine.server_cpu() - before) / answer["made"])
         return answer
 
     one.found = in_turn(bench.rounds, {"local": lambda: local.ask("steps", 200, count=counts["local"]), **{on: lambda on=on: remotely(on) for on in ready}})

@@ -21,7 +21,7 @@ class Sizes:
     proxied_bytes: int = 64 << 20
     copies: int = 3
     overlaps: int = 3
-    step_seconds: float = 1.0  # of steps of a program, as the local driver takes them
+    step_seconds: float = 1.0  # of a program's turn, as the local driver takes it
     steps_max: int = 200
     image_bytes: int = 4 << 20
     share_seconds: float = 10  # of tenants beside each other
@@ -46,7 +46,7 @@ class Bench:
     rtts: list
     rate: float | None
     rows: set  # those wanted; empty for all
-    processes: int = 1  # sets of them that a program's steps are measured in
+    processes: int = 1  # sets of them that calls and steps are measured in
 
     def wants(self, *rows):
         return not self.rows or bool(self.rows & set(rows))
@@ -74,6 +74,16 @@ def in_turn(rounds, parts):
     for i in range(rounds):
         for name in names[i % len(names):] + names[:i % len(names)]:
             found[name].append(parts[name]())
+    return found
+
+
+def in_sets(bench, parts):
+    """What in_turn() finds in several sets of processes, one after the other. `parts` starts a set: parts(stack) is what takes turns."""
+    found = {}
+    for _ in range(bench.processes):
+        with contextlib.ExitStack() as stack:
+            for name, answers in in_turn(bench.rounds, parts(stack)).items():
+                found.setdefault(name, []).extend(answers)
     return found
 
 

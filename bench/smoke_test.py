@@ -41,6 +41,13 @@ class Smoke(OnSoftgpu):
         again = self.results()
         self.assertEqual(again["L8", "tcp", ""], found["L8", "tcp", ""])
 
+    def test_calls_are_measured_in_several_sets_of_processes(self):
+        done = self.bench("--tiny", "--rounds", "2", "--processes", "2", "--rtt", "none", "L1", "L4", "L6")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        found = self.results()
+        for key in (("L1", "tcp", ""), ("L1", "shm", ""), ("L4", "shm", ""), ("L6", "shm", "")):
+            self.assertEqual(len(found[key]["rounds"]), 4, found[key])
+
     def test_programs_take_turns(self):
         os.environ.update(SOFTGPU)
         machine = Machine(BUILD, self.folder.name)
@@ -77,6 +84,9 @@ class Smoke(OnSoftgpu):
         done = self.bench("L99")
         self.assertEqual(done.returncode, 2)
         self.assertIn("there is no group or row 'L99'", done.stdout)
+        done = self.bench("--turn", "0")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("turns are more than 0", done.stdout)
 
 
 if __name__ == "__main__":

@@ -22,17 +22,22 @@ ok(cuda.cuMemAlloc_v2(ctypes.byref(memory), 4096))
 values = []
 
 
+def step():
+    ok(cuda.cuMemsetD32_v2(memory, len(values), 1024))
+    ok(cuda.cuMemcpyDtoH_v2(ctypes.byref(word), memory, 4))
+    values.append(word.value)
+
+
 def steps(count):
+    step()
     begin = time.perf_counter()
     for _ in range(count):
-        ok(cuda.cuMemsetD32_v2(memory, len(values), 1024))
-        ok(cuda.cuMemcpyDtoH_v2(ctypes.byref(word), memory, 4))
-        values.append(word.value)
+        step()
     seconds = (time.perf_counter() - begin) / count
-    return {"seconds": seconds, "step": seconds, "step_p99": seconds, "cpu": 0.0}
+    return {"made": count + 1, "seconds": seconds, "step": seconds, "step_p99": seconds, "cpu": 0.0}
 
 
-steps(3)
+steps(2)
 print(json.dumps({"ready": 1}), flush=True)
 for line in sys.stdin:
     case, count = line.split()

@@ -1,6 +1,7 @@
 """W1 to W8, steps on demand. Usage: workloads.py NAME; then line by line on stdin:
 
-  steps count=N     N steps to their end; the answer has the seconds of all, and of single ones where each ends with a read
+  steps count=N     a step that is not measured, since after a pause all is slower, and N that are, to their end; the answer has
+                    how many were made, and the seconds of a measured one
   values count=N    the first N values that steps computed, to compare two runs by
 
 Answers are lines of JSON, {"error": ...} if something went wrong. The first answer comes by itself, when all is ready."""
@@ -178,6 +179,8 @@ def main():
     step, values = WORKLOADS[sys.argv[1]](), []
 
     def steps(count):
+        values.append(step())
+        torch.cuda.synchronize()
         cpu, begin, single = time.process_time(), time.perf_counter(), []
         for _ in range(count):
             start = time.perf_counter()
@@ -186,9 +189,9 @@ def main():
         torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
         single.sort()
-        return {"seconds": seconds / count, "step": single[count // 2], "step_p99": single[count * 99 // 100], "cpu": (time.process_time() - cpu) / count}
+        return {"made": count + 1, "seconds": seconds / count, "step": single[count // 2], "step_p99": single[count * 99 // 100], "cpu": (time.process_time() - cpu) / count}
 
-    steps(3)  # warms up
+    steps(2)  # warms up
     answer({"ready": 1})
     for line in sys.stdin:
         case, count = line.split()
