@@ -32,16 +32,21 @@ def program(bench):
     return [os.path.join(bench.machine.bench, "control")]
 
 
+def started(bench, stack, pools):
+    """The program once for each of {name: pool}, the local driver where that is None."""
+    return {name: stack.enter_context(bench.machine.asked(program(bench), pool)) for name, pool in pools.items()}
+
+
 def launching(bench):
     """What launches cost, and how many there are in a second."""
     machine, sizes, add = bench.machine, bench.sizes, bench.results.add
     with bench.attempt(*((row, on) for row in ("L1", "L2", "L9") for on in machine.kinds)):
         transports = machine.transports(bench.rtts, bench.rate)
-        ways = [t.name for t in transports]
+        ways = {t.name: t.pool for t in transports}
 
         def turns(case, values_of):
             def parts(stack):
-                everyone = {name: stack.enter_context(machine.asked(program(bench), pool)) for name, pool in (("local", None), *((t.name, t.pool) for t in transports))}
+                everyone = started(bench, stack, {"local": None, **ways})
                 for name, one in everyone.items():
                     one.ask(case, **values_of(name))  # warms up
                 return {name: lambda name=name, one=one: one.ask(case, **values_of(name)) for name, one in everyone.items()}
@@ -158,8 +163,7 @@ def counting(bench):
 def items(bench, pool):
     """Copies of four bytes to the host."""
     def parts(stack):
-        everyone = {name: stack.enter_context(bench.machine.asked(program(bench), at)) for name, at in (("local", None), ("remote", pool))}
-        return {name: lambda one=one: one.ask("item", count=bench.sizes.calls) for name, one in everyone.items()}
+        return {name: lambda one=one: one.ask("item", count=bench.sizes.calls) for name, one in started(bench, stack, {"local": None, "remote": pool}).items()}
 
     return in_sets(bench, parts)
 
