@@ -224,7 +224,7 @@ print(json.dumps({"name": name.value.decode(), "uuid": uuid.value.decode(), "tot
             self.assertEqual(done.code, 0, done.out + done.err)
             return json.loads(done.out)
 
-        said = wait_until(lambda: [a for a in [ask()] if a["processes"]], "the program's memory", seconds=5)[0]
+        said = wait_until(lambda: [a for a in [ask()] if a["used"]], "the program's memory", seconds=5)[0]
         self.assertEqual((said["name"], said["total"]), ("Fake GPU 0", 1 << 30))
         self.assertEqual(said["uuid"], "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a000")
         self.assertGreaterEqual(said["used"], 64 << 20)
