@@ -31,9 +31,9 @@ def picture(width, height, parts):
 
 
 def programs(results):
-    """Time of a step through fargpu over the local one, by the way there."""
+    """Time of a step through fargpu over the local one, by the way there: the median over the rounds, as in the table."""
     left, right, low, high, line = 240, 620, 0.7, 1.2, 26
-    rows = [(label, {on: r.detail["T"] / r.detail["N"] for on in WAYS if (r := results.found.get(f"{row} {case} {on}")) and r.value is not None})
+    rows = [(label, {on: float(r.detail["T / N"]) for on in WAYS if (r := results.found.get(f"{row} {case} {on}")) and r.value is not None})
             for (row, case), label in PROGRAMS.items()]
     bottom = 40 + line * len(rows)
     at = lambda ratio: left + (min(max(ratio, low), high) - low) / (high - low) * (right - left)  # noqa: E731
