@@ -34,7 +34,7 @@ class Set:
     counts: dict  # steps a round
     server: dict  # CPU seconds a step of each round
     found: dict = dataclasses.field(default_factory=dict)  # answers of each round, of `local` too
-    equal: dict = dataclasses.field(default_factory=dict)  # whether the first values are the local driver's
+    values: dict = dataclasses.field(default_factory=dict)  # the first that steps computed, of `local` too
 
 
 def workload(bench, row, case, name, command=None):
@@ -75,8 +75,17 @@ def workload(bench, row, case, name, command=None):
             "beyond N": f"{statistics.median(over):.3g} RTTs",
             "a step's round trips": float(trips), "sent bytes": float(sent), "received bytes": float(received),
             "client CPU": middle(remote, "cpu"), "server CPU": statistics.median(value for one in those for value in one.server[on]), "local CPU": middle(local, "cpu"),
-            f"first {COMPARED} values": "equal" if all(one.equal[on] for one in those) else "different",
+            f"first {COMPARED} values": compared([one.values for one in those], on),
             "steps a round": int(statistics.median(one.counts[on] for one in those)), "sets of processes": len(those)})
+
+
+def compared(sets, on):
+    """Whether the values of each set are the local ones, and if not, whether the local ones of the sets are one another's: many kernels add in any order."""
+    if all(values[on] == values["local"] for values in sets):
+        return "equal"
+    if len(sets) < 2:
+        return "different"
+    return "different, local ones too" if any(values["local"] != sets[0]["local"] for values in sets) else "different, local ones equal"
 
 
 def in_processes(bench, stack, name, command, extra, transports, failed):
@@ -120,8 +129,7 @@ def in_processes(bench, stack, name, command, extra, transports, failed):
         return answer
 
     one.found = in_turn(bench.rounds, {"local": lambda: local.ask("steps", 200, count=counts["local"]), **{on: lambda on=on: remotely(on) for on in ready}})
-    values = local.ask("values", count=COMPARED)["values"]
-    one.equal = {on: remote[on].ask("values", count=COMPARED)["values"] == values for on in ready}
+    one.values = {on: asked.ask("values", count=COMPARED)["values"] for on, asked in {"local": local, **{on: remote[on] for on in ready}}.items()}
     return one
 
 

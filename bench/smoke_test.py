@@ -70,6 +70,12 @@ class Smoke(OnSoftgpu):
         self.assertTrue(0.5 < found["tcp+30"].value < 5, found["tcp+30"])
         self.assertEqual([found[on].mark for on in ("tcp+5", "tcp+30")], ["reported"] * 2)  # which have no goals
 
+    def test_first_values_are_compared_with_the_local_ones_and_those_among_themselves(self):
+        same, other = {"local": [1.0], "tcp": [1.0]}, {"local": [1.0], "tcp": [2.0]}
+        for sets, expected in (([same, same], "equal"), ([other], "different"), ([same, other], "different, local ones equal"),
+                               ([other, {"local": [3.0], "tcp": [3.0]}], "different, local ones too")):
+            self.assertEqual(group_programs.compared(sets, "tcp"), expected)
+
     def test_the_proxy_delays_and_paces(self):
         machine = Machine(BUILD, self.folder.name)
         self.addCleanup(machine.close)
