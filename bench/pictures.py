@@ -1,6 +1,7 @@
 """The published figures as pictures, SVG: how programs compare with themselves locally, and how loads share a device over time."""
 
 import html
+import math
 
 INKS = ("#1565c0", "#c62828", "#2e7d32", "#d39e00", "#6a1b9a", "#00838f", "#5d4037", "#455a64")
 STYLE = "font-family='sans-serif' font-size='12' fill='#222'"
@@ -32,11 +33,13 @@ def picture(width, height, parts):
 
 def programs(results):
     """Time of a step through fargpu over the local one, by the way there: the median over the rounds, as in the table."""
-    left, right, low, high, line = 240, 620, 0.7, 1.2, 26
+    left, right, line = 240, 620, 26
     rows = [(label, {on: float(r.detail["T / N"]) for on in WAYS if (r := results.found.get(f"{row} {case} {on}")) and r.value is not None})
             for (row, case), label in PROGRAMS.items()]
+    shown = [ratio for _, ratios in rows for ratio in ratios.values()]
+    low, high = min(0.7, *(math.floor(10 * ratio) / 10 for ratio in shown)), max(1.2, *(math.ceil(10 * ratio) / 10 for ratio in shown))
     bottom = 40 + line * len(rows)
-    at = lambda ratio: left + (min(max(ratio, low), high) - low) / (high - low) * (right - left)  # noqa: E731
+    at = lambda ratio: left + (ratio - low) / (high - low) * (right - left)  # noqa: E731
     parts = [text(left, 18, "time of a step, locally = 1 (less is faster)", more="font-weight='bold'")]
     for tenth in range(round(low * 10), round(high * 10) + 1):
         x, local = at(tenth / 10), tenth == 10
