@@ -1,5 +1,6 @@
 """The control path: L1 to L10."""
 
+import collections
 import os
 import statistics
 import time
@@ -169,18 +170,23 @@ def items(bench, pool):
 
 
 def idle(bench):
-    """A session in which nothing happens."""
+    """A session in which nothing happens, and beside it what a program that uses the local driver does then."""
     machine = bench.machine
     pool = machine.broker("idle")
-    with machine.asked(program(bench), pool) as client:
-        client.ask("launches", count=10)
+    with machine.asked(program(bench), pool) as client, machine.asked(program(bench)) as local:
+        for one in (client, local):
+            one.ask("launches", count=10)
         time.sleep(min(3, bench.sizes.idle_seconds))  # for two seconds after work the broker looks at what the driver took
-        pids = {"client": [client.process.pid], "server": machine.server_pids("idle")}
-        before = {name: (sum(map(cpu_of, of)), sum(map(wakeups_of, of))) for name, of in pids.items()}
-        begin = time.monotonic()
+        pids = {"client": [client.process.pid], "server": machine.server_pids("idle"), "local": [local.process.pid]}
+
+        def so_far():
+            return {name: (sum(map(cpu_of, of)), sum(map(wakeups_of, of), collections.Counter())) for name, of in pids.items()}
+
+        before, begin = so_far(), time.monotonic()
         time.sleep(bench.sizes.idle_seconds)
-        seconds = time.monotonic() - begin
-        cpu = {name: (sum(map(cpu_of, of)) - before[name][0]) / seconds for name, of in pids.items()}
-        wakeups = {name: f"{(sum(map(wakeups_of, of)) - before[name][1]) / seconds:.2g}" for name, of in pids.items()}
-        bench.results.add("L10", "tcp", 100 * sum(cpu.values()), detail={
-            **{f"{name} CPU a second": value for name, value in cpu.items()}, **{f"{name} wake-ups/s": value for name, value in wakeups.items()}, "over": seconds})
+        after, seconds = so_far(), time.monotonic() - begin
+        cpu = {name: (after[name][0] - before[name][0]) / seconds for name in pids}
+        wakeups = {name: {thread: times / seconds for thread, times in (after[name][1] - before[name][1]).most_common()} for name in pids}
+        bench.results.add("L10", "tcp", 100 * (cpu["client"] + cpu["server"]), detail={
+            **{f"{name} CPU a second": value for name, value in cpu.items()}, **{f"{name} wake-ups/s": f"{sum(each.values()):.2g}" for name, each in wakeups.items()},
+            **{f"{name} threads' wake-ups/s": " ".join(f"{thread} {times:.2g}" for thread, times in each.items()) for name, each in wakeups.items()}, "over": seconds})

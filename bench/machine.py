@@ -1,5 +1,6 @@
 """The processes of a benchmark: brokers, proxies, programs that take turns; and what they cost."""
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -111,13 +112,14 @@ def cpu_of(pid):
 
 
 def wakeups_of(pid):
-    """How often threads of a process have gone to sleep so far, which is how often they were woken."""
-    total = 0
+    """How often the threads of a process have gone to sleep so far, which is how often they were woken: {their name: how often}."""
+    found = collections.Counter()
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/status") as file:
-                total += int(re.search(r"(?m)^voluntary_ctxt_switches:\s*(\d+)", file.read())[1])
-    return total
+                text = file.read()
+            found[re.search(r"(?m)^Name:\s*(.*)", text)[1]] += int(re.search(r"(?m)^voluntary_ctxt_switches:\s*(\d+)", text)[1])
+    return found
 
 
 def children_of(pid):

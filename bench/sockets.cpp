@@ -92,7 +92,8 @@ void receive_stream(Socket& socket, std::vector<char>& into, std::uint64_t bytes
   }
 }
 
-// Requests follow each other on a connection: a byte asks for the next, so that buffers and connections are ready when time is taken.
+// Requests follow each other on a connection: a byte says that the buffer of a stream is ready, another asks for the next, so that nothing is
+// still to be prepared when time is taken.
 void serve(int descriptor) {
   try {
     Socket socket(descriptor);
@@ -105,6 +106,7 @@ void serve(int descriptor) {
     }
     std::vector<char> buffer = random_bytes(piece);
     char go = 0;
+    socket.send(&go, 1);
     while (socket.receive(&go, 1, false)) {
       if (hello.kind == to_client) {
         send_stream(socket, buffer, hello.bytes);
@@ -161,9 +163,13 @@ class Client {
     answer.add_samples("seconds", std::vector<double>(samples.begin() + 20, samples.end()));  // the first ones warm up
   }
 
-  /// `bytes` over `streams` connections at once, `count` times.
+  /// `bytes` over `streams` connections at once, `count` times. The memory of this end is a piece again and again, which caches hold, or
+  /// with `memory=whole` as large as what is sent or received, as a program's is.
   void stream(const Request& request, Answer& answer) {
     const std::uint64_t streams = request.number("streams"), bytes = request.number("bytes") / streams;
+    const std::string memory = request.text("memory", "piece");
+    if (memory != "piece" && memory != "whole") throw std::invalid_argument("memory is piece or whole, not '" + memory + "'");
+    const std::size_t buffer_bytes = memory == "piece" ? piece : std::max<std::size_t>(bytes, 1);
     const std::string direction = request.text("direction");
     if (direction != "htod" && direction != "dtoh") throw std::invalid_argument("direction is htod or dtoh");
     const bool sends = direction == "htod";
@@ -171,7 +177,11 @@ class Client {
     std::vector<std::vector<char>> buffers;
     for (std::uint64_t i = 0; i < streams; ++i) {
       sockets.push_back(connect({sends ? to_server : to_client, 0, bytes}));
-      buffers.push_back(random_bytes(piece));
+      buffers.push_back(random_bytes(buffer_bytes));
+    }
+    for (const auto& socket : sockets) {
+      char ready = 0;
+      if (!socket->receive(&ready, 1, false)) throw std::runtime_error("the server has gone");
     }
     std::vector<double> samples;
     const double cpu = process_cpu(), start = now();
