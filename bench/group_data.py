@@ -3,7 +3,7 @@
 import os
 import statistics
 
-from rounds import field, in_sets, middle, ratios
+from rounds import field, in_sets, middle, ratios, spread
 
 STREAMS = (1, 4, 8)
 DIRECTIONS = {"htod": "HtoD", "dtoh": "DtoH"}
@@ -60,8 +60,7 @@ def compressing(bench):
                      for mode in ("auto", "off") for way, name in (("HtoD", "there"), ("DtoH", "back"))}
             detail = {**rates, **{f"{mode} client CPU s/GB": middle(found[mode], "cpu") / (2 * size / 1e9) for mode in ("auto", "off")}}
             if "off again" in found:
-                same = ratios(found["off"], found["off again"], "copy")
-                detail["two that do not compress"] = f"{statistics.median(same):.3g} ({min(same):.3g} to {max(same):.3g})"
+                detail["two that do not compress"] = spread(ratios(found["off"], found["off again"], "copy"))
             bench.results.add("B7", "tcp", case=case, rounds=ratios(found["off"], found["auto"], "copy"), detail=detail)
 
 
@@ -81,12 +80,13 @@ def copying(bench, transport, direction):
         return answer
 
     def parts(stack):
-        local, plain = started(bench, stack), stack.enter_context(machine.plain(transport))
+        local = started(bench, stack)
         remotes = {k: started(bench, stack, transport.pool, lanes=k) for k in (STREAMS if on != "shm" else (LANES[direction],))}
+        plain = stack.enter_context(machine.plain(transport)) if on != "shm" else None
         turns = {f"local {memory}": lambda memory=memory: local.ask("copy", memory=memory, **values) for memory in ("pageable", "pinned")}
         for k, remote in remotes.items():
             turns[f"T{k}"] = lambda k=k, remote=remote: remotely(f"T{k}", remote, "pageable")
-            if on != "shm":
+            if plain:
                 turns[f"S{k}"] = lambda k=k: plain.ask("stream", streams=k, **values)
                 turns[f"W{k}"] = lambda k=k: plain.ask("stream", streams=k, memory="whole", **values)
         turns["T pinned"] = lambda: remotely("T pinned", remotes[LANES[direction]], "pinned")
@@ -107,10 +107,9 @@ def copying(bench, transport, direction):
     against_sockets, against_local = ROWS[direction]
     if bench.wants(against_sockets) and on != "shm":
         for k in STREAMS:
-            whole = ratios(found[f"W{k}"], found[f"T{k}"], "copy")
             add(against_sockets, on, case=f"k={k}", rounds=ratios(found[f"S{k}"], found[f"T{k}"], "copy"), detail={
                 f"S{k} GB/s": rate(f"S{k}"), "T GB/s": rate(f"T{k}"), f"S{k} of memory as large as the copy GB/s": rate(f"W{k}"),
-                "T / that": f"{statistics.median(whole):.3g} ({min(whole):.3g} to {max(whole):.3g})", **cost(f"T{k}"),
+                "T / that": spread(ratios(found[f"W{k}"], found[f"T{k}"], "copy")), **cost(f"T{k}"),
                 **{f"{of} CPU s/GB": middle(found[f"{name}{k}"], "copy_cpu") / (size / 1e9) for name, of in (("S", "sockets' client"), ("W", "with such memory their"))}})
     if bench.wants(against_local):
         name = f"T{LANES[direction]}"

@@ -95,5 +95,10 @@ def middle(answers, name):
     return float(statistics.median(field(answers, name)))
 
 
+def spread(values):
+    """The median, and between what the rounds lie, for people."""
+    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+
+
 def ratios(above, below, name, other=None):
     return [a[name] / b[other or name] for a, b in zip(above, below)]

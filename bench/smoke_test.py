@@ -42,10 +42,10 @@ class Smoke(OnSoftgpu):
         self.assertEqual(again["L8", "tcp", ""], found["L8", "tcp", ""])
 
     def test_calls_and_copies_are_measured_in_several_sets_of_processes(self):
-        done = self.bench("--tiny", "--rounds", "2", "--processes", "2", "--rtt", "none", "L1", "L4", "L6", "B1")
+        done = self.bench("--tiny", "--rounds", "2", "--processes", "2", "--rtt", "none", "L1", "L4", "L6", "B1", "B4")
         self.assertEqual(done.returncode, 0, done.stdout)
         found = self.results()
-        for key in (("L1", "tcp", ""), ("L1", "shm", ""), ("L4", "shm", ""), ("L6", "shm", ""), ("B1", "tcp", "k=4")):
+        for key in (("L1", "tcp", ""), ("L1", "shm", ""), ("L4", "shm", ""), ("L6", "shm", ""), ("B1", "tcp", "k=4"), ("B4", "shm", "")):
             self.assertEqual(len(found[key]["rounds"]), 4, found[key])
 
     def test_programs_take_turns(self):
