@@ -1,7 +1,7 @@
 @0xb8c62d9e01f7354d;
 # Requests and replies of the operations: what a client asks of its worker that is not one driver call field by field. Their
 # opcodes stand in codegen/spec/opcodes.toml beside those of the calls, and they travel in the same frames, in the same order.
-# The hand-written halves are client/special/<topic>.cpp and server/worker/special/<topic>.cpp.
+# The hand-written halves are client/api/<topic>.cpp and server/worker/api/<topic>.cpp.
 #
 # Handles are values of protocol/handle.h; `stream` is a stream handle or 1 for the context's legacy default stream.
 # Addresses are equal on both sides. The context meant is the one of the frame header unless a field says otherwise.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "client/config.h"
+#include "client/base/config.h"
 
 namespace fargpu::client::cli {
 

@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <iostream>
 
-#include "client/dial.h"
-#include "client/windows.h"
+#include "client/session/dial.h"
+#include "client/connect/windows.h"
 #include "commands.h"
 #include "cuda_facts.h"
 #include "protocol/printable.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "client/uuid.h"
+#include "client/base/uuid.h"
 #include "commands.h"
 #include "protocol/printable.h"
 #include "protocol/quantity.h"

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "client/dial.h"
+#include "client/session/dial.h"
 #include "commands.h"
 #include "protocol/printable.h"
 #include "protocol/quantity.h"

@@ -4,7 +4,7 @@
 
 #include <iostream>
 
-#include "client/control_connection.h"
+#include "client/connect/control_connection.h"
 #include "commands.h"
 #include "protocol/printable.h"
 

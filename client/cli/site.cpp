@@ -9,8 +9,8 @@
 
 #include "commands.h"
 #include "protocol/quantity.h"
-#include "server/site/pki.h"
-#include "server/site/tokens.h"
+#include "protocol/site/pki.h"
+#include "protocol/site/tokens.h"
 
 namespace fargpu::client::cli {
 namespace {

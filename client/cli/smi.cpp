@@ -6,7 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "client/control_connection.h"
+#include "client/connect/control_connection.h"
 #include "client/nvml/devices.h"
 #include "commands.h"
 #include "protocol/printable.h"

@@ -4,7 +4,7 @@
 #include <future>
 #include <mutex>
 
-#include "client/control_connection.h"
+#include "client/connect/control_connection.h"
 #include "commands.h"
 
 namespace fargpu::client::cli {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/config.h"
+#include "client/base/config.h"
 #include "control.capnp.h"
 
 namespace fargpu::client::cli {

@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "client/config.h"
-#include "client/control_connection.h"
-#include "client/uuid.h"
+#include "client/base/config.h"
+#include "client/connect/control_connection.h"
+#include "client/base/uuid.h"
 
 namespace fargpu::client::nvml {
 namespace {

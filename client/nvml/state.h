@@ -8,8 +8,8 @@
 #include <new>
 #include <string>
 
-#include "client/control_connection.h"
-#include "client/log.h"
+#include "client/connect/control_connection.h"
+#include "client/base/log.h"
 #include "devices.h"
 #include "nvml.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "client/log.h"
+#include "client/base/log.h"
 #include "nvml.h"
 
 namespace fargpu::client::nvml {

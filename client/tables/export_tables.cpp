@@ -11,12 +11,12 @@
 #include <cstring>
 #include <utility>
 
-#include "client/config.h"
-#include "client/entry.h"
-#include "client/log.h"
-#include "client/session.h"
+#include "client/base/config.h"
+#include "client/api/entry.h"
+#include "client/base/log.h"
+#include "client/session/session.h"
 #include "client_hand.h"
-#include "integrity.h"
+#include "protocol/integrity.h"
 
 namespace fargpu::client {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "protocol/tls.h"
-#include "server/site/tokens.h"
+#include "protocol/site/tokens.h"
 #include "settings.h"
 #include "tenants.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "count.h"
-#include "server/worker/exchange.h"
+#include "server/exchange.h"
 #include "worker_link.capnp.h"
 
 namespace fargpu::server {

@@ -11,7 +11,7 @@
 #include "protocol/frame.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
-#include "server/worker/attach.h"
+#include "server/worker/session/attach.h"
 #include "tests/fake_driver/fake.h"
 
 namespace fargpu {

@@ -19,7 +19,7 @@
 #include "protocol/frame.h"
 #include "protocol/message.h"
 #include "server/broker/event_log.h"
-#include "server/site/tokens.h"
+#include "protocol/site/tokens.h"
 #include "server/worker_link.h"
 
 namespace fargpu::fuzz {

@@ -14,7 +14,7 @@
 #include "protocol/errors.h"
 #include "protocol/handle.h"
 #include "protocol/message.h"
-#include "server/worker/session.h"
+#include "server/worker/session/session.h"
 #include "tests/fake_driver/fake.h"
 
 namespace fargpu {
@@ -26,7 +26,7 @@ constexpr std::uint64_t device_base = 0x5500'0000'0000, host_base = 0x7e80'4000'
 #else
 constexpr std::uint64_t device_base = 0x1100'0000'0000, host_base = 0x2b5d'4000'0000;
 #endif
-constexpr server::Window device_window{device_base, std::uint64_t{64} << 30}, host_window{host_base, std::uint64_t{64} << 30};
+constexpr Window device_window{device_base, std::uint64_t{64} << 30}, host_window{host_base, std::uint64_t{64} << 30};
 constexpr std::uint64_t device_bytes_max = 8u << 20, host_bytes_max = 16u << 20;  // what there is of it is filled and copied
 
 /// A client that sends its frames and leaves. What it is sent must be frames too.

@@ -23,15 +23,15 @@
 #include <new>
 #include <optional>
 
-#include "client/dial.h"
-#include "client/fault_handler.h"
-#include "client/log.h"
-#include "client/paged_memory.h"
-#include "client/process.h"
-#include "client/remote_call.h"
-#include "client/session.h"
-#include "client/threads.h"
-#include "client/windows.h"
+#include "client/session/dial.h"
+#include "client/memory/fault_handler.h"
+#include "client/base/log.h"
+#include "client/memory/paged_memory.h"
+#include "client/session/process.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client/base/threads.h"
+#include "client/connect/windows.h"
 #include "control.capnp.h"
 #include "fuzz.h"
 #include "pretended_host.h"
@@ -110,7 +110,7 @@ std::vector<int> files;
 std::vector<std::pair<void*, std::size_t>> mappings;
 
 struct NoPages final : client::PagedMemory {
-  explicit NoPages(client::Session& session) : PagedMemory(session, "none", {client::Window{}, client::Window{}}, Use::in_turns) {}
+  explicit NoPages(client::Session& session) : PagedMemory(session, "none", {Window{}, Window{}}, Use::in_turns) {}
   void send_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
   void fetch_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
 };

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <exception>
 
-#include "client/process.h"
-#include "client/session.h"
+#include "client/session/process.h"
+#include "client/session/session.h"
 #include "fuzz.h"
 #include "protocol/limits.h"
 #include "tests/wire/fixture.h"

@@ -10,7 +10,7 @@
 #include <cctype>
 
 #include "fuzz.h"
-#include "server/site/tokens.h"
+#include "protocol/site/tokens.h"
 
 namespace fargpu::fuzz {
 namespace {

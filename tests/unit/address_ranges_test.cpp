@@ -1,6 +1,6 @@
 // Dividing the window.
 
-#include "client/address_ranges.h"
+#include "client/base/address_ranges.h"
 
 #include <catch2/catch.hpp>
 #include <random>

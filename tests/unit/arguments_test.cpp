@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "client/launch_codec.h"
+#include "client/code/launch_codec.h"
 #include "frames.h"
 #include "protocol/message.h"
 

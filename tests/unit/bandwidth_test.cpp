@@ -1,6 +1,6 @@
 // What the sessions of a lease may move over the network.
 
-#include "server/worker/bandwidth.h"
+#include "server/worker/session/bandwidth.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // What kernels print, on its way into the program's own streams.
 
-#include "client/printed.h"
+#include "client/call/printed.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "client/thread.h"
+#include "client/objects/thread.h"
 #include "lone_session.h"
 
 using namespace fargpu;

@@ -1,6 +1,6 @@
 // When calls leave: at once, with those that follow, or with the one that waits.
 
-#include "client/command_stream.h"
+#include "client/call/command_stream.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/worker/completions.h"
+#include "server/worker/call/completions.h"
 
 using namespace fargpu;
 using namespace fargpu::server;

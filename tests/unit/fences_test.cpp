@@ -1,10 +1,10 @@
 // Learning that the GPU is past a point.
 
-#include "client/fences.h"
+#include "client/stream/fences.h"
 
 #include <catch2/catch.hpp>
 
-#include "client/thread.h"
+#include "client/objects/thread.h"
 #include "lone_session.h"
 #include "operations.capnp.h"
 

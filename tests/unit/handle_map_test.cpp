@@ -1,6 +1,6 @@
 // The client's table of objects by handle.
 
-#include "client/handle_map.h"
+#include "client/base/handle_map.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
 // Memory of the host that a session may take.
 
-#include "server/worker/host_budget.h"
+#include "server/worker/memory/host_budget.h"
 
 #include <catch2/catch.hpp>
 

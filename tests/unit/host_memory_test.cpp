@@ -1,12 +1,12 @@
 // Pinned memory, where the connection takes no more.
 
-#include "client/host_memory.h"
+#include "client/memory/host_memory.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <vector>
 
-#include "client/thread.h"
+#include "client/objects/thread.h"
 #include "lone_session.h"
 #include "operations.capnp.h"
 #include "protocol/handshake.h"

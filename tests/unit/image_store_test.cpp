@@ -1,6 +1,6 @@
 // Images by content, in a folder that several sessions share.
 
-#include "server/worker/image_store.h"
+#include "server/worker/code/image_store.h"
 
 #include <sys/stat.h>
 

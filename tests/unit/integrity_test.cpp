@@ -1,12 +1,12 @@
 // The check by which CUDA runtimes recognise their driver.
 
-#include "client/tables/integrity.h"
+#include "protocol/integrity.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <string_view>
 
-using namespace fargpu::client;
+using namespace fargpu;
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Bulk lanes by themselves: chunks over several connections.
+// ClientLanes lanes by themselves: chunks over several connections.
 
 #include <sys/mman.h>
 #include <sys/socket.h>

@@ -9,7 +9,7 @@
 #include <list>
 
 #include "server/broker/settings.h"
-#include "server/worker/host_budget.h"
+#include "server/worker/memory/host_budget.h"
 
 using namespace fargpu;
 using namespace fargpu::server;

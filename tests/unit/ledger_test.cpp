@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "server/worker/device_memory.h"
+#include "server/worker/memory/device_memory.h"
 
 using fargpu::server::Ledger;
 

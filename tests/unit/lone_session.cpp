@@ -1,13 +1,13 @@
 #include "lone_session.h"
 
-#include "client/process.h"
-#include "client/thread.h"
+#include "client/session/process.h"
+#include "client/objects/thread.h"
 #include "protocol/handshake.h"
 
 namespace fargpu::test {
 namespace {
 
-client::Terms terms(client::Window host_window, std::chrono::milliseconds silence) {
+client::Terms terms(Window host_window, std::chrono::milliseconds silence) {
   client::Terms terms;
   terms.session_id = 1;
   terms.host = "the test";
@@ -19,7 +19,7 @@ client::Terms terms(client::Window host_window, std::chrono::milliseconds silenc
 
 }  // namespace
 
-LoneSession::LoneSession(client::Window host_window, std::chrono::milliseconds silence) {
+LoneSession::LoneSession(Window host_window, std::chrono::milliseconds silence) {
   auto [near, far] = make_memory_channel();
   worker_ = std::move(far);
   session_ = new client::Session(std::move(near), terms(host_window, silence), std::chrono::nanoseconds(0));

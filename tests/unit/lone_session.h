@@ -6,14 +6,14 @@
 #include <mutex>
 #include <thread>
 
-#include "client/session.h"
+#include "client/session/session.h"
 #include "frames.h"
 
 namespace fargpu::test {
 
 class LoneSession {
  public:
-  explicit LoneSession(client::Window host_window = {}, std::chrono::milliseconds silence = limits::silence_timeout);
+  explicit LoneSession(Window host_window = {}, std::chrono::milliseconds silence = limits::silence_timeout);
   ~LoneSession();
 
   client::Session& session() { return *session_; }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "protocol/errors.h"
-#include "server/worker/device_memory.h"
+#include "server/worker/memory/device_memory.h"
 
 using namespace fargpu;
 using namespace fargpu::server;

@@ -1,6 +1,6 @@
 // What lies where, as the client knows it.
 
-#include "client/memory_map.h"
+#include "client/memory/memory_map.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -2,8 +2,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "client/config.h"
-#include "client/control_connection.h"
+#include "client/base/config.h"
+#include "client/connect/control_connection.h"
 
 using namespace fargpu::client;
 

@@ -1,6 +1,6 @@
 // Taking over a descriptor that others write to, and which code may write to it.
 
-#include "server/worker/printed.h"
+#include "server/worker/call/printed.h"
 
 #include <fcntl.h>
 #include <unistd.h>

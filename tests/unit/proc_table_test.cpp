@@ -1,6 +1,6 @@
 // cuGetProcAddress: which function a name means, at a version, with or without per-thread default streams.
 
-#include "client/proc_table.h"
+#include "client/tables/proc_table.h"
 
 #include <cuda.h>
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 // Replies for those who wait, and what the worker says by itself.
 
-#include "client/receiver.h"
+#include "client/call/receiver.h"
 
 #include <catch2/catch.hpp>
 #include <future>

@@ -1,6 +1,6 @@
 // Answers that are kept.
 
-#include "client/reply_cache.h"
+#include "client/call/reply_cache.h"
 
 #include <catch2/catch.hpp>
 

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "server/worker/handles.h"
+#include "server/worker/objects/handles.h"
 
 using namespace fargpu;
 using namespace fargpu::server;

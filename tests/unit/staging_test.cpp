@@ -1,6 +1,6 @@
 // The ring through which bytes pass between connection and GPU.
 
-#include "server/worker/staging.h"
+#include "server/worker/memory/staging.h"
 
 #include <catch2/catch.hpp>
 #include <deque>

@@ -1,6 +1,6 @@
 // Work held back behind something that only the client can do.
 
-#include "server/worker/stream_order.h"
+#include "server/worker/order/stream_order.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -16,7 +16,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
-#include "server/site/pki.h"
+#include "protocol/site/pki.h"
 #include "tests/temporary_folder.h"
 
 using namespace fargpu;

@@ -1,6 +1,6 @@
 // Files of tokens, and whose a token is.
 
-#include "server/site/tokens.h"
+#include "protocol/site/tokens.h"
 
 #include <sys/stat.h>
 

@@ -2,8 +2,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "client/facts.h"
-#include "client/uuid.h"
+#include "client/connect/facts.h"
+#include "client/base/uuid.h"
 
 using namespace fargpu::client;
 

@@ -6,7 +6,7 @@
 #include <future>
 #include <thread>
 
-#include "client/stats.h"
+#include "client/call/stats.h"
 #include "fixture.h"
 
 using namespace fargpu;

@@ -11,7 +11,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "client/log.h"
+#include "client/base/log.h"
 #include "fixture.h"
 #include "protocol/errors.h"
 #include "tests/fake_driver/faults.h"

@@ -8,8 +8,8 @@
 
 #include "cuda_facts.h"
 #include "protocol/handshake.h"
-#include "server/worker/attach.h"
-#include "server/worker/partition.h"
+#include "server/worker/session/attach.h"
+#include "server/worker/session/partition.h"
 #include "wrap.h"
 
 namespace fargpu::test {

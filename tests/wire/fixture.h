@@ -12,14 +12,14 @@
 #include <thread>
 #include <vector>
 
-#include "client/config.h"
-#include "client/dial.h"
-#include "client/process.h"
-#include "client/session.h"
-#include "client/thread.h"
-#include "server/worker/attach.h"
-#include "server/worker/exchange.h"
-#include "server/worker/session.h"
+#include "client/base/config.h"
+#include "client/session/dial.h"
+#include "client/session/process.h"
+#include "client/session/session.h"
+#include "client/objects/thread.h"
+#include "server/worker/session/attach.h"
+#include "server/exchange.h"
+#include "server/worker/session/session.h"
 #include "tests/fake_driver/fake.h"
 
 namespace fargpu::test {

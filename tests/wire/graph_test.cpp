@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "client/stats.h"
+#include "client/call/stats.h"
 #include "fixture.h"
 
 using namespace fargpu;

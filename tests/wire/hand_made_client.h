@@ -16,7 +16,7 @@
 #include "protocol/handle.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
-#include "server/worker/attach.h"
+#include "server/worker/session/attach.h"
 
 namespace fargpu::test {
 

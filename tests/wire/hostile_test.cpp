@@ -15,7 +15,7 @@
 #include "calls_copy.capnp.h"
 #include "calls_graph.capnp.h"
 #include "calls_stream.capnp.h"
-#include "client/dial.h"
+#include "client/session/dial.h"
 #include "fixture.h"
 #include "hand_made_client.h"
 #include "operations.capnp.h"
@@ -607,7 +607,7 @@ class HandMadeWorker {
       if (control.isCallbackDone() && control.getCallbackDone().getCallback() == callback) return;
     }
   }
-  /// Bulk bytes of the answer to a call, of whose reply this is the header.
+  /// ClientLanes bytes of the answer to a call, of whose reply this is the header.
   void data(FrameHeader header, std::span<const std::byte> bytes) {
     header.kind = FrameKind::data;
     header.sequence = ++sequence_;

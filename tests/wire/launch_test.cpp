@@ -5,7 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "client/stats.h"
+#include "client/call/stats.h"
 #include "fixture.h"
 #include "hand_made_client.h"
 

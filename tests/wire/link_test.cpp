@@ -8,7 +8,7 @@
 #include <string>
 
 #include "calls_module.capnp.h"
-#include "client/stats.h"
+#include "client/call/stats.h"
 #include "fixture.h"
 #include "hand_made_client.h"
 #include "protocol/image_hash.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/error_log.h"
+#include "client/call/error_log.h"
 #include "fixture.h"
 
 using namespace fargpu;

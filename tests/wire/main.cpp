@@ -64,7 +64,7 @@ int main(int count, char** arguments) {
   using namespace fargpu::test;
   if (const char* const folder = std::getenv("FARGPU_RECORD_SESSIONS")) {
 #if !defined(__SANITIZE_THREAD__)  // which leaves one place only
-    // Their windows are those of a build with AddressSanitizer (client/windows.cpp) in any build, so that one can begin with another's.
+    // Their windows are those of a build with AddressSanitizer (client/connect/windows.cpp) in any build, so that one can begin with another's.
     ::mmap(reinterpret_cast<void*>(0x1000'0000'0000), 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 #endif
     wrap_channel = [folder](auto channel) -> std::unique_ptr<fargpu::Channel> {

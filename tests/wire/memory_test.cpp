@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "client/stats.h"
+#include "client/call/stats.h"
 #include "fixture.h"
 #include "hand_made_client.h"
 #include "wrap.h"

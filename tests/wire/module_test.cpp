@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-#include "client/stats.h"
+#include "client/call/stats.h"
 #include "fixture.h"
 #include "tests/temporary_folder.h"
 #include "wrap.h"

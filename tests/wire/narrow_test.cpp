@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "client/proc_table.h"
+#include "client/tables/proc_table.h"
 #include "fixture.h"
 
 using namespace fargpu;

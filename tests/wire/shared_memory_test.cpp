@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <future>
 
-#include "client/staging.h"
-#include "client/stats.h"
+#include "client/memory/shared_staging.h"
+#include "client/call/stats.h"
 #include "hand_made_client.h"
 #include "protocol/sealed_memory.h"
 
@@ -200,7 +200,8 @@ TEST_CASE("when the worker cannot pin, there is no memory") {
 TEST_CASE("large copies of ordinary memory go through shared memory, whatever their size and shape") {
   SharingContext remote;
   constexpr std::size_t MiB = 1u << 20;
-  static_assert(client::Staging::gains_bytes == MiB / 2 && client::Staging::slot_bytes * client::Staging::slots == 32 * MiB);
+  static_assert(client::SharedStaging::gains_bytes == MiB / 2 &&
+                client::SharedStaging::slot_bytes * client::SharedStaging::slots == 32 * MiB);
   const std::size_t bytes = GENERATE(MiB / 2, 4 * MiB - 1, 4 * MiB + 1, 32 * MiB, 64 * MiB + 12345);
   const auto contents = noise(bytes + 1, 9);
   std::vector<unsigned char> back(bytes + 2, 0xee);
@@ -356,14 +357,14 @@ TEST_CASE("a worker that shares no memory says so") {
 TEST_CASE("a client takes no memory that could shrink, and no rings that are none") {
   const bool sealed = GENERATE(true, false);
   auto [near, far] = make_sockets();
-  client::Window device, host;
+  Window device, host;
   std::thread worker([&, far = std::move(far)] {
     const auto message = receive_control(*far, limits::lease_timeout);
     MessageReader reader(message);
     const auto attach = reader.root<wire::Control>().getAttach();
     send_control(*far, 1, [&](wire::Control::Builder control) {
       auto answer = control.initAttachAnswer();
-      const auto take = [](wire::Range::Reader offered, wire::Range::Builder taken, client::Window& window) {
+      const auto take = [](wire::Range::Reader offered, wire::Range::Builder taken, Window& window) {
         window = {offered.getBase(), offered.getBytes()};
         taken.setBase(window.base);
         taken.setBytes(window.bytes);

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "client/shared_handle.h"
+#include "client/memory/shared_handle.h"
 #include "fixture.h"
 
 using namespace fargpu;

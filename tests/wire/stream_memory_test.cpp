@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/stats.h"
+#include "client/call/stats.h"
 #include "fixture.h"
 
 using namespace fargpu;

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/stats.h"
+#include "client/call/stats.h"
 #include "fixture.h"
 #include "protocol/limits.h"
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-#include "client/tables/integrity.h"
+#include "protocol/integrity.h"
 #include "common/limits.h"
 #include "common/log.h"
 #include "driver/context.h"
@@ -163,7 +163,7 @@ const Tables& tables() {
 CUresult check_integrity(uint32_t version, uint64_t unix_seconds, uint64_t* result) {
   return entry([&] {
     require(result != nullptr);
-    fargpu::client::IntegrityQuestion question;
+    fargpu::IntegrityQuestion question;
     question.driver_version = driver_version;
     question.version = version;
     question.process_id = static_cast<uint32_t>(getpid());
@@ -174,14 +174,14 @@ CUresult check_integrity(uint32_t version, uint64_t unix_seconds, uint64_t* resu
     question.unix_seconds = unix_seconds;
     for (int i = 0; i < Driver::get().device_count(); ++i) {
       const Device& device = Driver::get().device(i);
-      fargpu::client::IntegrityDevice& known = question.devices.emplace_back();
+      fargpu::IntegrityDevice& known = question.devices.emplace_back();
       CUuuid uuid = device.uuid();
       std::memcpy(known.uuid.data(), &uuid, known.uuid.size());
       known.pci_domain = device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
       known.pci_bus = device.attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
       known.pci_device = device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
     }
-    auto answer = fargpu::client::integrity_answer(question);
+    auto answer = fargpu::integrity_answer(question);
     result[0] = answer[0];
     result[1] = answer[1];
   });

@@ -5,10 +5,10 @@
 #include <cudaProfiler.h>
 
 #include "calls_box.capnp.h"
-#include "client/entry.h"
-#include "client/narrow.h"
-#include "client/remote_call.h"
-#include "client/session.h"
+#include "client/api/entry.h"
+#include "client/api/narrow.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
 #include "client_hand.h"
 #include "struct_codecs.h"
 

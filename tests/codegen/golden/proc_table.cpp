@@ -2,7 +2,7 @@
 // What cuGetProcAddress answers: every exported function by base name, per-thread flag and the CUDA version that introduced it.
 
 #define __CUDA_API_VERSION_INTERNAL 1
-#include "client/proc_table.h"
+#include "client/tables/proc_table.h"
 
 #include <cuda.h>
 #include <cudaProfiler.h>

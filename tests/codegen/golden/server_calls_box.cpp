@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "protocol/extent.h"
-#include "server/worker/session.h"
+#include "server/worker/session/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
 

@@ -1,0 +1,168 @@
+// Stream capture. CUDA Driver API, "Stream Management".
+
+#include "client/stream/capture.h"
+
+#include "calls_graph.capnp.h"
+#include "calls_stream.capnp.h"
+#include "entry.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+#include "operations.capnp.h"
+#include "struct_codecs.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+bool mode_valid(CUstreamCaptureMode mode) {
+  return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                      const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  std::uint64_t known_id = 0;
+  if (const CUresult bad = thread.session().captures().status(*use, *status, known_id); bad != CUDA_SUCCESS) return bad;
+  if (id) *id = known_id;
+  if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE || (!graph && !dependencies && !edges && !count)) return CUDA_SUCCESS;
+  RemoteCall<wire::CaptureInfo> call(thread, Opcode::captureInfo, ContextNeed::none);
+  call.in_context(use->context);
+  call.in().setStream(use.wire());
+  if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
+  const auto out = call.out<wire::CaptureInfoReply>();
+  CaptureAnswer& kept = thread.capture_answer;
+  kept.dependencies.clear();
+  kept.edges.clear();
+  for (const std::uint64_t node : out.getDependencies()) kept.dependencies.push_back(handle_cast<CUgraphNode>(Handle(node)));
+  bool plain_edges = true;
+  for (const auto edge : out.getEdges()) {
+    CUgraphEdgeData data{};
+    data.from_port = edge.getFromPort();
+    data.to_port = edge.getToPort();
+    data.type = edge.getType();
+    plain_edges = plain_edges && data.from_port == 0 && data.to_port == 0 && data.type == 0;
+    kept.edges.push_back(data);
+  }
+  // Callers that do not ask for edge data must be told when there is some.
+  if (!edges && !plain_edges) return CUDA_ERROR_LOSSY_QUERY;
+  if (graph) *graph = handle_cast<CUgraph>(Handle(out.getGraph()));
+  if (dependencies) *dependencies = kept.dependencies.data();
+  if (edges) *edges = kept.edges.empty() ? nullptr : kept.edges.data();
+  if (count) *count = kept.dependencies.size();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuStreamIsCapturing(Thread& thread, CUstream stream, CUstreamCaptureStatus* status) {
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  std::uint64_t id = 0;
+  return thread.session().captures().status(*use, *status, id);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(Thread& thread, CUstreamCaptureMode* mode) {
+  if (!mode || !mode_valid(*mode)) return CUDA_ERROR_INVALID_VALUE;
+  std::swap(thread.capture_mode, *mode);
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+// What the stream was given before is no part of the capture: the worker has made it first, if it could.
+CUresult begin(Thread& thread, Stream& stream, CUstreamCaptureMode mode, CUresult answer) {
+  if (answer == CUDA_SUCCESS) thread.session().captures().begin(thread, stream, mode);
+  if (answer == CUDA_ERROR_NOT_SUPPORTED && thread.session().stream_waits().any_here())
+    return refuse_use("beginning a capture behind work that is behind a wait for a value in memory of the host");
+  return answer;
+}
+
+}  // namespace
+
+CUresult cuStreamBeginCapture_v2(Thread& thread, CUstream stream, CUstreamCaptureMode mode) {
+  if (!mode_valid(mode)) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  Captures& captures = thread.session().captures();
+  if (const CUresult bad = captures.may_begin(thread, *use); bad != CUDA_SUCCESS) return bad;
+  RemoteCall<wire::CuStreamBeginCaptureV2> call(thread, Opcode::cuStreamBeginCapture_v2, ContextNeed::none);
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setHStream(use.wire());
+  in.setMode(mode);
+  return begin(thread, *use, mode, call.wait());
+}
+
+CUresult cuStreamBeginCapture(Thread& thread, CUstream stream) {
+  return cuStreamBeginCapture_v2(thread, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) {
+  if (!mode_valid(mode) || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  Captures& captures = thread.session().captures();
+  if (const CUresult bad = captures.may_begin(thread, *use); bad != CUDA_SUCCESS) return bad;
+  RemoteCall<wire::CuStreamBeginCaptureToGraph> call(thread, Opcode::cuStreamBeginCaptureToGraph, ContextNeed::none);
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setHStream(use.wire());
+  in.setHGraph(handle_of(graph).value());
+  const unsigned n = element_count(count);
+  auto list = in.initDependencies(n);
+  for (unsigned i = 0; i < n; ++i) list.set(i, handle_of(dependencies[i]).value());
+  in.setHasDependencyData(edges != nullptr);
+  if (edges) {
+    auto data = in.initDependencyData(n);
+    for (unsigned i = 0; i < n; ++i) encode(edges[i], data[i]);
+  }
+  in.setNumDependencies(count);
+  in.setMode(mode);
+  return begin(thread, *use, mode, call.wait());
+}
+
+CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
+  if (out) *out = nullptr;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  Captures& captures = thread.session().captures();
+  if (const CUresult bad = captures.may_end(thread, *use); bad != CUDA_SUCCESS) return bad;
+  const bool invalidated = captures.end(*use);
+  RemoteCall<wire::CuStreamEndCapture> call(thread, Opcode::cuStreamEndCapture, ContextNeed::none);
+  call.in_context(use->context);
+  call.in().setHStream(use.wire());
+  const CUresult result = call.wait();
+  const auto graph = [&] { return call.out<wire::CuStreamEndCaptureReply>().getPhGraph(); };
+  // Nobody may have the driver's graph where the capture is invalid for a reason only the client knows, or wants it without a place.
+  if (invalidated || !out) {
+    if (result == CUDA_SUCCESS) {
+      RemoteCall<wire::CuGraphDestroy> discard(thread, Opcode::cuGraphDestroy, ContextNeed::none);
+      discard.in().setHGraph(graph());
+      discard.post();
+    }
+    return invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;
+  }
+  if (result == CUDA_SUCCESS) *out = handle_cast<CUgraph>(Handle(graph()));
+  return result;
+}
+
+CUresult cuStreamGetCaptureInfo(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
+  return capture_info(thread, stream, status, id, nullptr, nullptr, nullptr, nullptr);
+}
+
+CUresult cuStreamGetCaptureInfo_v2(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, std::size_t* count) {
+  return capture_info(thread, stream, status, id, graph, dependencies, nullptr, count);
+}
+
+CUresult cuStreamGetCaptureInfo_v3(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
+  return capture_info(thread, stream, status, id, graph, dependencies, edges, count);
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,293 @@
+// Contexts and the stack of current ones. CUDA Driver API, "Context Management" and "Primary Context Management".
+
+#include "client/objects/context.h"
+
+#include "calls_context.capnp.h"
+#include "entry.h"
+#include "narrow.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+constexpr unsigned known_flags = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_COREDUMP_ENABLE |
+                                 CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
+
+bool flags_valid(unsigned flags) {
+  if (flags & ~known_flags) return false;
+  const unsigned schedule = flags & CU_CTX_SCHED_MASK;
+  return schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD ||
+         schedule == CU_CTX_SCHED_BLOCKING_SYNC;
+}
+
+// The current context or an explicit one; null and the reason if there is none.
+Context* chosen(Thread& thread, CUcontext context, CUresult& error) {
+  if (!context) {
+    error = CUDA_ERROR_INVALID_CONTEXT;
+    return thread.context();
+  }
+  error = CUDA_ERROR_INVALID_CONTEXT;
+  return thread.session().find_context(context);
+}
+
+CUresult create(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev, unsigned api_version = wide_api_version) {
+  if (!out || !flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = thread.session();
+  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(session.context_mutex());
+  Context* const context = session.make_context(dev, flags);
+  if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
+  context->api_version = api_version;
+  if (const CUresult result = session.open_context(thread, *context); result != CUDA_SUCCESS) return result;
+  thread.contexts().push_back(context);
+  *out = context->cuda();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// --- the stack ------------------------------------------------------------------------------------------------------------
+
+CUresult cuCtxGetCurrent(Thread& thread, CUcontext* out) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const context = thread.context();
+  *out = context ? context->cuda() : nullptr;
+  return CUDA_SUCCESS;
+}
+
+// Replaces the top of the stack; null only removes it.
+CUresult cuCtxSetCurrent(Thread& thread, CUcontext context) {
+  auto& stack = thread.contexts();
+  if (!context) {
+    if (!stack.empty()) stack.pop_back();
+    return CUDA_SUCCESS;
+  }
+  Context* const found = thread.session().find_context(context);
+  if (!found) return CUDA_ERROR_INVALID_CONTEXT;
+  if (stack.empty()) stack.push_back(found);
+  else stack.back() = found;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(Thread& thread, CUcontext context) {
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  Context* const found = thread.session().find_context(context);
+  if (!found) return CUDA_ERROR_INVALID_CONTEXT;
+  thread.contexts().push_back(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent(Thread& thread, CUcontext context) { return cuCtxPushCurrent_v2(thread, context); }
+
+CUresult cuCtxPopCurrent_v2(Thread& thread, CUcontext* out) {
+  auto& stack = thread.contexts();
+  if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out) *out = stack.back()->cuda();
+  stack.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(Thread& thread, CUcontext* out) { return cuCtxPopCurrent_v2(thread, out); }
+
+// --- questions ------------------------------------------------------------------------------------------------------------
+
+CUresult cuCtxGetDevice_v2(Thread& thread, CUdevice* device, CUcontext ctx) {
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  const Context* const context = chosen(thread, ctx, error);
+  if (!context) return error;
+  *device = context->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(Thread& thread, CUdevice* device) { return cuCtxGetDevice_v2(thread, device, nullptr); }
+
+CUresult cuCtxGetFlags(Thread& thread, unsigned* flags) {
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  *flags = context->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(Thread& thread, CUcontext ctx, unsigned long long* id) {
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  const Context* const context = chosen(thread, ctx, error);
+  if (!context) return error;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *id = context->number;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(Thread& thread, CUcontext ctx, unsigned* version) {
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  const Context* const context = chosen(thread, ctx, error);
+  if (!context) return error;
+  *version = context->api_version;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(Thread& thread, int* least, int* greatest) {
+  const Context* const context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (least) *least = context->least_priority;
+  if (greatest) *greatest = context->greatest_priority;
+  return CUDA_SUCCESS;
+}
+
+// Bank sizes are configurable on no GPU of today; the driver accepts and ignores them.
+CUresult cuCtxGetSharedMemConfig(Thread& thread, CUsharedconfig* config) {
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
+  *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetSharedMemConfig(Thread& thread, CUsharedconfig config) {
+  if (config < CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE || config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
+    return CUDA_ERROR_INVALID_VALUE;
+  return thread.context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxSetFlags(Thread& thread, unsigned flags) {
+  if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuCtxSetFlags> call(thread, Opcode::cuCtxSetFlags, ContextNeed::current);
+  if (!call) return call.error();
+  call.in().setFlags(flags);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) thread.context()->flags = flags;
+  return result;
+}
+
+CUresult cuCtxSynchronize_v2(Thread& thread, CUcontext ctx) {
+  CUresult error;
+  Context* const context = chosen(thread, ctx, error);
+  if (!context) return error;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return thread.session().synchronize(thread, *context);
+}
+
+CUresult cuCtxSynchronize(Thread& thread) { return cuCtxSynchronize_v2(thread, nullptr); }
+
+// --- created contexts -------------------------------------------------------------------------------------------------------
+
+// Of CUDA 2 and 3.1: the calls with sizes and addresses of 32 bits work in such contexts only (narrow.h).
+CUresult cuCtxCreate(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) {
+  return create(thread, out, flags, dev, narrow_api_version);
+}
+
+CUresult cuCtxCreate_v2(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev) { return create(thread, out, flags, dev); }
+
+CUresult cuCtxCreate_v3(Thread& thread, CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice dev) {
+  if (affinity || count > 0) return refuse_use("a context with execution affinity");
+  return create(thread, out, flags, dev);
+}
+
+CUresult cuCtxCreate_v4(Thread& thread, CUcontext* out, CUctxCreateParams* params, unsigned flags, CUdevice dev) {
+  if (params && (params->execAffinityParams || params->numExecAffinityParams > 0)) return refuse_use("a context with execution affinity");
+  if (params && params->cigParams) return refuse_use("a context shared with a graphics interface");
+  return create(thread, out, flags, dev);
+}
+
+CUresult cuCtxDestroy_v2(Thread& thread, CUcontext ctx) {
+  if (!ctx) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = thread.session();
+  const std::lock_guard lock(session.context_mutex());
+  Context* const context = session.find_context(ctx);
+  if (!context || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUresult result = session.close_context(thread, *context);
+  // If it is current to the calling thread, it is also popped; other threads keep it and meet CONTEXT_IS_DESTROYED.
+  if (thread.context() == context) thread.contexts().pop_back();
+  return result;
+}
+
+CUresult cuCtxDestroy(Thread& thread, CUcontext ctx) { return cuCtxDestroy_v2(thread, ctx); }
+
+CUresult cuCtxAttach(Thread& thread, CUcontext* out, unsigned flags) {
+  if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
+  ++thread.context()->retained;
+  *out = thread.context()->cuda();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(Thread& thread, CUcontext ctx) {
+  Context* const context = thread.session().find_context(ctx);
+  if (!context || context != thread.context() || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->retained > 0) {
+    --context->retained;
+    return CUDA_SUCCESS;
+  }
+  return cuCtxDestroy_v2(thread, ctx);
+}
+
+// --- primary contexts -------------------------------------------------------------------------------------------------------
+
+CUresult cuDevicePrimaryCtxRetain(Thread& thread, CUcontext* out, CUdevice dev) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = thread.session();
+  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(session.context_mutex());
+  Context& context = session.primary(dev);
+  if (!context.active) {
+    if (const CUresult result = session.open_context(thread, context); result != CUDA_SUCCESS) return result;
+  }
+  ++context.retained;
+  *out = context.cuda();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
+  Session& session = thread.session();
+  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(session.context_mutex());
+  Context& context = session.primary(dev);
+  if (context.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--context.retained > 0) return CUDA_SUCCESS;
+  return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(Thread& thread, CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(thread, dev); }
+
+// Destroys the context whoever retained it. The handle stays the same and stays current; the next retain revives it.
+CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
+  Session& session = thread.session();
+  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(session.context_mutex());
+  Context& context = session.primary(dev);
+  context.retained = 0;
+  context.flags = 0;
+  return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset(Thread& thread, CUdevice dev) { return cuDevicePrimaryCtxReset_v2(thread, dev); }
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(Thread& thread, CUdevice dev, unsigned flags) {
+  if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = thread.session();
+  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  // How a waiting thread waits is the client's own affair, so an active context needs no word to the worker.
+  session.primary(dev).flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(Thread& thread, CUdevice dev, unsigned flags) {
+  return cuDevicePrimaryCtxSetFlags_v2(thread, dev, flags);
+}
+
+CUresult cuDevicePrimaryCtxGetState(Thread& thread, CUdevice dev, unsigned* flags, int* active) {
+  Session& session = thread.session();
+  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+  const Context& context = session.primary(dev);
+  *flags = context.flags;
+  *active = context.active ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,85 @@
+// cuMemAlloc and its kin. CUDA Driver API, "Memory Management".
+
+#include "client/memory/device_memory.h"
+
+#include "calls_memory.capnp.h"
+#include "entry.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+// The context to allocate in; null and the reason if there is none.
+Context* allocating_context(Thread& thread, CUresult& error) {
+  Context* const context = thread.context();
+  if (!context) {
+    error = CUDA_ERROR_INVALID_CONTEXT;
+    return nullptr;
+  }
+  if (!context->active) {
+    error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return nullptr;
+  }
+  error = context->failure;
+  return error == CUDA_SUCCESS ? context : nullptr;
+}
+
+}  // namespace
+
+CUresult cuMemAlloc_v2(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize) {
+  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult error;
+  Context* const context = allocating_context(thread, error);
+  if (!context) return error;
+  std::uint64_t address = 0;
+  const CUresult result = thread.session().device_memory().allocate(thread, *context, bytesize, address);
+  if (result == CUDA_SUCCESS) *dptr = address;
+  return result;
+}
+
+// Rows begin at multiples of 512 bytes, which suits every access width and texture alignment there is.
+CUresult cuMemAllocPitch_v2(Thread& thread, CUdeviceptr* dptr, std::size_t* pitch, std::size_t width, std::size_t height,
+                            unsigned element_bytes) {
+  if (!dptr || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) return CUDA_ERROR_INVALID_VALUE;
+  const std::size_t row = (width + 511) / 512 * 512;
+  if (row < width || height > SIZE_MAX / row) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = cuMemAlloc_v2(thread, dptr, row * height);
+  if (result == CUDA_SUCCESS) *pitch = row;
+  return result;
+}
+
+CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
+  if (dptr == 0) return CUDA_SUCCESS;
+  Session& session = thread.session();
+  if (!session.graph_memory().knows(dptr)) return session.device_memory().free(thread, dptr);
+  // Memory that a launch has left allocated: the launch may be under way yet, and programs rely on this call as a wait.
+  if (const auto region = session.map().find(dptr); region && region->context->active) {
+    if (const CUresult result = session.settle(thread, *region->context); result != CUDA_SUCCESS) return result;
+  }
+  return session.graph_memory().free(thread, dptr);
+}
+
+CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) {
+  if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuMemGetInfoV2> call(thread, Opcode::cuMemGetInfo_v2, ContextNeed::current);
+  if (!call) return call.error();
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  const auto out = call.out<wire::CuMemGetInfoV2Reply>();
+  *free = out.getFree() + thread.session().device_memory().kept_bytes(thread.context()->device);
+  *total = out.getTotal();
+  return result;
+}
+
+CUresult cuMemGetAddressRange_v2(Thread& thread, CUdeviceptr* base, std::size_t* size, CUdeviceptr dptr) {
+  const auto region = thread.session().map().find(dptr);
+  if (!region || !(region->on_device() || region->device_address)) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = region->base;
+  if (size) *size = region->bytes;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::client::hand

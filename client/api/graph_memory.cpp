@@ -1,0 +1,114 @@
+// Memory of graphs. CUDA Driver API, "Graph Management", "Stream Ordered Memory Allocator".
+
+#include "client/graph/graph_memory.h"
+
+#include <cstring>
+
+#include "entry.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+std::shared_ptr<MemoryPool> pool_of(Thread& thread, CUdevice device) {
+  int ordinal;
+  if (!thread.session().worker_ordinal(device, ordinal)) return nullptr;
+  return thread.session().device_memory().pools().graph_of(device);
+}
+
+template <class Read>
+CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, Read&& read) {
+  if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::GetNode> call(thread, Opcode::getNode, ContextNeed::optional);
+  if (!call) return call.error();
+  call.in().setNode(handle_of(node).value());
+  call.in().setType(type);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) read(call.out<wire::GetNodeReply>().getParameters());
+  return result;
+}
+
+}  // namespace
+
+CUresult cuGraphAddMemAllocNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphNodeParams node;
+  std::memset(&node, 0, sizeof(node));
+  node.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+  node.alloc.poolProps = params->poolProps;
+  node.alloc.accessDescs = params->accessDescs;
+  node.alloc.accessDescCount = params->accessDescCount;
+  node.alloc.bytesize = params->bytesize;
+  const CUresult result = cuGraphAddNode(thread, out, graph, dependencies, count, &node);
+  if (result == CUDA_SUCCESS) params->dptr = node.alloc.dptr;
+  return result;
+}
+
+CUresult cuGraphAddMemFreeNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                               CUdeviceptr address) {
+  CUgraphNodeParams node;
+  std::memset(&node, 0, sizeof(node));
+  node.type = CU_GRAPH_NODE_TYPE_MEM_FREE;
+  node.free.dptr = address;
+  return cuGraphAddNode(thread, out, graph, dependencies, count, &node);
+}
+
+CUresult cuGraphMemAllocNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](wire::NodeParameters::Reader in) {
+    const auto allocation = in.getAllocation();
+    const auto region = thread.session().map().find(allocation.getAddress());
+    std::memset(params, 0, sizeof(*params));
+    params->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    params->poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = region ? region->device : 0};
+    params->bytesize = allocation.getBytes();
+    params->dptr = allocation.getAddress();
+  });
+}
+
+CUresult cuGraphMemFreeNodeGetParams(Thread& thread, CUgraphNode node, CUdeviceptr* address) {
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](wire::NodeParameters::Reader in) { *address = in.getFree(); });
+}
+
+CUresult cuDeviceGetGraphMemAttribute(Thread& thread, CUdevice device, CUgraphMem_attribute attribute, void* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  const auto pool = pool_of(thread, device);
+  if (!pool) return CUDA_ERROR_INVALID_DEVICE;
+  const PoolUsage usage = thread.session().device_memory().usage(*pool);
+  cuuint64_t number;
+  switch (attribute) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: number = usage.used; break;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: number = usage.used_high; break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: number = usage.reserved; break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: number = usage.reserved_high; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::memcpy(value, &number, sizeof(number));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceSetGraphMemAttribute(Thread& thread, CUdevice device, CUgraphMem_attribute attribute, void* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  const auto pool = pool_of(thread, device);
+  if (!pool) return CUDA_ERROR_INVALID_DEVICE;
+  cuuint64_t number;
+  std::memcpy(&number, value, sizeof(number));
+  const bool reserved = attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+  if (!reserved && attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) return CUDA_ERROR_INVALID_VALUE;
+  if (number != 0) return CUDA_ERROR_INVALID_VALUE;  // it can only be reset
+  thread.session().device_memory().reset_high(*pool, reserved);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGraphMemTrim(Thread& thread, CUdevice device) {
+  const auto pool = pool_of(thread, device);
+  if (!pool) return CUDA_ERROR_INVALID_DEVICE;
+  thread.session().device_memory().trim(thread, *pool, 0);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,365 @@
+// Nodes of graphs: adding them, and their parameters. CUDA Driver API, "Graph Management".
+
+#include "client/graph/graph_node.h"
+
+#include <cstring>
+
+#include "calls_graph.capnp.h"
+#include "entry.h"
+#include "client/code/launch_codec.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+#include "cuda_facts.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+// What the parameters of an allocation node say of it is checked, and its memory made.
+CUresult allocate(Thread& thread, CUDA_MEM_ALLOC_NODE_PARAMS_v2& p) {
+  if (p.bytesize == 0 || p.poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || p.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (p.accessDescCount > 0 && !p.accessDescs) return CUDA_ERROR_INVALID_VALUE;
+  if (p.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return refuse_use("an allocation node in host memory");
+  Session& session = thread.session();
+  int ordinal;
+  if (!session.worker_ordinal(p.poolProps.location.id, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  for (std::size_t i = 0; i < p.accessDescCount; ++i)
+    if (p.accessDescs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || p.accessDescs[i].location.id != p.poolProps.location.id)
+      return refuse_use("an allocation node with access of other devices");
+  Context& context = session.primary(p.poolProps.location.id);
+  Context* const current = thread.context();
+  if (!current && !context.active) return CUDA_ERROR_INVALID_CONTEXT;
+  std::uint64_t address = 0;
+  const CUresult result = session.graph_memory().allocate(
+      thread, current && current->device == p.poolProps.location.id ? *current : context, p.poolProps.location.id, p.bytesize, address);
+  p.dptr = address;
+  return result;
+}
+
+CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                   std::size_t count, CUgraphNodeParams& params);
+
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                  std::size_t count, CUgraphNodeParams& params) {
+  if (params.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return send_node(thread, out, graph, dependencies, edges, count, params);
+  if (const CUresult bad = allocate(thread, params.alloc); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = send_node(thread, out, graph, dependencies, edges, count, params);
+  if (result != CUDA_SUCCESS) thread.session().graph_memory().discard(thread, params.alloc.dptr);
+  return result;
+}
+
+CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                   std::size_t count, CUgraphNodeParams& params) {
+  if (!out || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
+  NewParts parts(thread.session().graph_parts());
+  RemoteCall<wire::AddNode> call(thread, Opcode::addNode, ContextNeed::optional);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setGraph(handle_of(graph).value());
+  const unsigned n = element_count(count);
+  if (n != count) return CUDA_ERROR_INVALID_VALUE;
+  auto list = in.initDependencies(n);
+  for (unsigned i = 0; i < n; ++i) list.set(i, handle_of(dependencies[i]).value());
+  if (edges) {
+    auto data = in.initEdges(n);
+    for (unsigned i = 0; i < n; ++i) {
+      data[i].setFromPort(edges[i].from_port);
+      data[i].setToPort(edges[i].to_port);
+      data[i].setType(edges[i].type);
+    }
+  }
+  if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  thread.session().host_memory().graph_has(thread, parts);
+  parts.keep();
+  const auto reply = call.out<wire::AddNodeReply>();
+  const Handle node(reply.getNode());
+  if (params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+    auto& bodies = thread.session().graphs().given(node).bodies;
+    bodies.clear();
+    for (const std::uint64_t body : reply.getBodies()) bodies.push_back(handle_cast<CUgraph>(Handle(body)));
+    params.conditional.phGraph_out = bodies.data();
+  }
+  *out = handle_cast<CUgraphNode>(node);
+  return result;
+}
+
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                  CUgraphNodeParams params) {
+  return add_node(thread, out, graph, dependencies, nullptr, count, params);
+}
+
+CUresult set_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
+  if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
+  if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE) return CUDA_ERROR_INVALID_VALUE;
+  NewParts parts(thread.session().graph_parts());
+  RemoteCall<wire::SetNode> call(thread, Opcode::setNode, ContextNeed::optional);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setExec(exec.value());
+  in.setNode(handle_of(node).value());
+  if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) {
+    thread.session().host_memory().graph_has(thread, parts);
+    parts.keep();
+  }
+  if (result == CUDA_ERROR_NOT_SUPPORTED && thread.session().stream_waits().any_here())
+    return refuse_use("changing an executable graph of which a launch is behind a wait for a value in memory of the host");
+  if (result == CUDA_ERROR_NOT_SUPPORTED)
+    refuse_use("changing, in an executable graph with conditional nodes, what involves functions or memory of the program");
+  return result;
+}
+
+CUresult set_in_exec(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams& params) {
+  if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
+  return set_node(thread, handle_of(exec), node, params);
+}
+
+// Asks for the parameters of a node that must be of this type; `read` takes them.
+template <class Read>
+CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, const void* out, Read&& read) {
+  if (!out || !handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::GetNode> call(thread, Opcode::getNode, ContextNeed::optional);
+  if (!call) return call.error();
+  call.in().setNode(handle_of(node).value());
+  call.in().setType(type);
+  const CUresult result = call.wait();
+  return result == CUDA_SUCCESS ? read(call.out<wire::GetNodeReply>().getParameters()) : result;
+}
+
+CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttribute& wanted, bool set, CUlaunchAttributeValue* out) {
+  if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
+  if (!launch_attribute_facts(wanted.id)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::NodeAttribute> call(thread, Opcode::nodeAttribute, ContextNeed::optional);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setNode(handle_of(node).value());
+  in.setSet(set);
+  if (const CUresult bad = write_attribute(thread, wanted, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS && out) read_attribute(call.out<wire::NodeAttributeReply>().getAttribute(), *out);
+  return result;
+}
+
+}  // namespace
+
+// --- adding -----------------------------------------------------------------------------------------------------------------------------
+
+CUresult cuGraphAddEmptyNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count) {
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_EMPTY;
+  return add_node(thread, out, graph, dependencies, count, params);
+}
+
+CUresult cuGraphAddKernelNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddKernelNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS* params) {
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddChildGraphNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                  CUgraph child) {
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  params.graph.graph = child;
+  return add_node(thread, out, graph, dependencies, count, params);
+}
+
+CUresult cuGraphAddMemsetNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddMemcpyNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                              const CUDA_MEMCPY3D* params, CUcontext context) {
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddHostNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                            const CUDA_HOST_NODE_PARAMS* params) {
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddEventRecordNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                   CUevent event) {
+  return add_node(thread, out, graph, dependencies, count, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+}
+
+CUresult cuGraphAddEventWaitNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                 CUevent event) {
+  return add_node(thread, out, graph, dependencies, count, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+
+CUresult cuGraphAddBatchMemOpNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                        CUgraphNodeParams* params) {
+  return params ? add_node(thread, out, graph, dependencies, nullptr, count, *params) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                           std::size_t count, CUgraphNodeParams* params) {
+  return params ? add_node(thread, out, graph, dependencies, edges, count, *params) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle* out, CUgraph graph, CUcontext context, unsigned value,
+                                        unsigned flags) {
+  if (!out || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
+  if (!context) {
+    if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
+    context = thread.context()->cuda();
+  }
+  if (!thread.session().find_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  RemoteCall<wire::CuGraphConditionalHandleCreate> call(thread, Opcode::cuGraphConditionalHandleCreate, ContextNeed::none);
+  if (!call) return call.error();
+  auto in = call.in();
+  in.setHGraph(handle_of(graph).value());
+  in.setCtx(handle_of(context).value());
+  in.setDefaultLaunchValue(value);
+  in.setFlags(flags);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) *out = call.out<wire::CuGraphConditionalHandleCreateReply>().getPHandleOut();
+  return result;
+}
+
+// --- parameters -------------------------------------------------------------------------------------------------------------------------
+
+CUresult cuGraphNodeSetParams(Thread& thread, CUgraphNode node, CUgraphNodeParams* params) {
+  return params ? set_node(thread, Handle(), node, *params) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
+  return params ? set_in_exec(thread, exec, node, *params) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphKernelNodeGetParams_v2(Thread& thread, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_KERNEL, params,
+                  [&](auto in) { return read_kernel(thread, node, in.getKernel(), *params); });
+}
+CUresult cuGraphKernelNodeGetParams(Thread& thread, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  CUDA_KERNEL_NODE_PARAMS now;
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = cuGraphKernelNodeGetParams_v2(thread, node, &now);
+  if (result != CUDA_SUCCESS) return result;
+  *params = {now.func ? now.func : reinterpret_cast<CUfunction>(now.kern),
+             now.gridDimX,
+             now.gridDimY,
+             now.gridDimZ,
+             now.blockDimX,
+             now.blockDimY,
+             now.blockDimZ,
+             now.sharedMemBytes,
+             now.kernelParams,
+             now.extra};
+  return result;
+}
+CUresult cuGraphKernelNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphKernelNodeSetParams_v2(Thread& thread, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecKernelNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecKernelNodeSetParams_v2(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphMemcpyNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMCPY3D* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEMCPY, params, [&](auto in) {
+    read_copy(thread, in.getCopy(), *params);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuGraphMemcpyNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_MEMCPY3D* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params, nullptr)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecMemcpyNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* params,
+                                        CUcontext context) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphMemsetNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEMSET, params, [&](auto in) {
+    read_memset(in.getMemset(), *params);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuGraphMemsetNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params, nullptr)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecMemsetNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params,
+                                        CUcontext context) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphHostNodeGetParams(Thread& thread, CUgraphNode node, CUDA_HOST_NODE_PARAMS* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_HOST, params, [&](auto in) {
+    const auto function = thread.session().graph_parts().function(in.getHost());
+    if (!function) return CUDA_ERROR_INVALID_VALUE;
+    *params = {function->call, function->argument};
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuGraphHostNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecHostNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphBatchMemOpNodeGetParams(Thread& thread, CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return get_node(thread, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, params, [&](auto in) {
+    read_memory(thread, node, in.getMemory(), *params);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuGraphBatchMemOpNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGraphExecBatchMemOpNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphEventRecordNodeSetEvent(Thread& thread, CUgraphNode node, CUevent event) {
+  return set_node(thread, Handle(), node, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+}
+CUresult cuGraphEventWaitNodeSetEvent(Thread& thread, CUgraphNode node, CUevent event) {
+  return set_node(thread, Handle(), node, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+CUresult cuGraphExecEventRecordNodeSetEvent(Thread& thread, CUgraphExec exec, CUgraphNode node, CUevent event) {
+  return set_in_exec(thread, exec, node, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+}
+CUresult cuGraphExecEventWaitNodeSetEvent(Thread& thread, CUgraphExec exec, CUgraphNode node, CUevent event) {
+  return set_in_exec(thread, exec, node, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+
+CUresult cuGraphKernelNodeGetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  CUlaunchAttribute wanted;
+  std::memset(&wanted, 0, sizeof(wanted));
+  wanted.id = id;
+  return kernel_attribute(thread, node, wanted, false, value);
+}
+CUresult cuGraphKernelNodeSetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  CUlaunchAttribute wanted;
+  std::memset(&wanted, 0, sizeof(wanted));
+  wanted.id = id;
+  wanted.value = *value;
+  return kernel_attribute(thread, node, wanted, true, nullptr);
+}
+
+}  // namespace fargpu::client::hand

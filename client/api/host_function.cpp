@@ -1,0 +1,57 @@
+// Functions of the program in stream order. CUDA Driver API, "Execution Control", cuLaunchHostFunc; "Stream Management",
+// cuStreamAddCallback.
+
+#include "entry.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+#include "operations.capnp.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Function function) {
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  if (use->capture && always) return thread.session().captures().check_query(thread, *use);
+  Callbacks& callbacks = thread.session().callbacks();
+  const std::uint64_t number = callbacks.add(std::move(function));
+  RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setStream(use.wire());
+  in.setCallback(number);
+  in.setAlways(always);
+  call.host_visible();
+  const CUresult result = call.post(use);
+  if (result != CUDA_SUCCESS) callbacks.remove(number);
+  return result;
+}
+
+// On a stream that is captured the function becomes a node of the graph.
+CUresult capture(Thread& thread, Stream& stream, GraphParts::Function function) {
+  NewParts parts(thread.session().graph_parts());
+  RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
+  call.in_context(stream.context);
+  auto in = call.in();
+  in.setStream(stream.wire());
+  in.setPart(parts.add(function));
+  const CUresult result = call.post(stream);
+  if (result == CUDA_SUCCESS) parts.keep();
+  return result;
+}
+
+}  // namespace
+
+CUresult cuLaunchHostFunc(Thread& thread, CUstream stream, CUhostFn fn, void* user) {
+  if (!fn) return CUDA_ERROR_INVALID_VALUE;
+  if (const StreamUse use(thread, stream); use && use->capture.load()) return capture(thread, *use, {fn, user});
+  return enqueue(thread, stream, false, [fn, user](CUresult) { fn(user); });
+}
+
+CUresult cuStreamAddCallback(Thread& thread, CUstream stream, CUstreamCallback callback, void* user, unsigned flags) {
+  if (!callback || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return enqueue(thread, stream, true, [=](CUresult status) { callback(stream, status, user); });
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,80 @@
+// Pinned and registered host memory. CUDA Driver API, "Memory Management".
+
+#include "client/memory/host_memory.h"
+
+#include "entry.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+constexpr unsigned alloc_flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+constexpr unsigned register_flags =
+    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+
+CUresult usable_context(Thread& thread, Context*& context) {
+  context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return context->failure;
+}
+
+}  // namespace
+
+CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigned flags) {
+  if (!pp || (flags & ~alloc_flags)) return CUDA_ERROR_INVALID_VALUE;
+  Context* context;
+  if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
+  if (bytesize == 0) {
+    *pp = nullptr;
+    return CUDA_SUCCESS;
+  }
+  return thread.session().host_memory().allocate(thread, *context, bytesize, flags, pp);
+}
+
+CUresult cuMemAllocHost_v2(Thread& thread, void** pp, std::size_t bytesize) { return cuMemHostAlloc(thread, pp, bytesize, 0); }
+
+CUresult cuMemFreeHost(Thread& thread, void* p) {
+  if (!p) return CUDA_SUCCESS;
+  return thread.session().host_memory().free(thread, p);
+}
+
+CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, unsigned flags) {
+  if (!p || bytesize == 0 || (flags & ~register_flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) {
+    refuse_use("cuMemHostRegister of I/O memory");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  Context* context;
+  if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
+  return thread.session().host_memory().add(thread, *context, p, bytesize, flags);
+}
+
+CUresult cuMemHostRegister(Thread& thread, void* p, std::size_t bytesize, unsigned flags) {
+  return cuMemHostRegister_v2(thread, p, bytesize, flags);
+}
+
+CUresult cuMemHostUnregister(Thread& thread, void* p) {
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  return thread.session().host_memory().remove(thread, p);
+}
+
+CUresult cuMemHostGetDevicePointer_v2(Thread& thread, CUdeviceptr* pdptr, void* p, unsigned flags) {
+  if (!pdptr || !p || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  std::uint64_t address = 0;
+  const CUresult result = thread.session().host_memory().map(thread, reinterpret_cast<std::uint64_t>(p), address);
+  if (result == CUDA_SUCCESS) *pdptr = address;
+  return result;
+}
+
+CUresult cuMemHostGetFlags(Thread& thread, unsigned* flags, void* p) {
+  if (!flags || !p) return CUDA_ERROR_INVALID_VALUE;
+  const auto region = thread.session().map().find(reinterpret_cast<std::uint64_t>(p));
+  if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
+  // All pinned memory is mapped when it is wanted, as under unified addressing.
+  *flags = region->flags | CU_MEMHOSTALLOC_DEVICEMAP;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,104 @@
+// Launches by the interface of CUDA 1 to 3, which sets block and parameters one by one before it launches. CUDA Driver API,
+// "Execution Control [DEPRECATED]".
+
+#include <cstring>
+
+#include "entry.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+// Changes what the next launch of a function will be.
+template <class Change>
+CUresult set(Thread& thread, CUfunction handle, Change&& change) {
+  Function* const function = thread.session().functions().find(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const std::lock_guard lock(function->mutex);
+  return change(function->legacy);
+}
+
+CUresult set_bytes(Thread& thread, CUfunction function, int offset, const void* bytes, std::size_t count) {
+  if (offset < 0 || !bytes || static_cast<std::size_t>(offset) + count > limits::kernel_parameter_bytes_max)
+    return CUDA_ERROR_INVALID_VALUE;
+  return set(thread, function, [&](Function::Legacy& legacy) {
+    const std::size_t end = static_cast<std::size_t>(offset) + count;
+    if (legacy.parameters.size() < end) legacy.parameters.resize(end);
+    std::memcpy(legacy.parameters.data() + offset, bytes, count);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult launch(Thread& thread, CUfunction function, int width, int height, CUstream stream) {
+  if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
+  Function::Legacy legacy;
+  const auto copy = [&](const Function::Legacy& set) {
+    legacy = set;
+    return CUDA_SUCCESS;
+  };
+  if (const CUresult bad = set(thread, function, copy); bad != CUDA_SUCCESS) return bad;
+  // What nobody set is zero.
+  std::size_t bytes = std::max<std::size_t>(legacy.parameter_bytes, thread.session().functions().find(function)->parameter_bytes);
+  legacy.parameters.resize(std::max<std::size_t>(bytes, 1));
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  return cuLaunchKernel(thread, function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0], legacy.block[1],
+                        legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
+}
+
+}  // namespace
+
+CUresult cuFuncSetBlockShape(Thread& thread, CUfunction function, int x, int y, int z) {
+  if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
+  return set(thread, function, [&](Function::Legacy& legacy) {
+    legacy.block = {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuFuncSetSharedSize(Thread& thread, CUfunction function, unsigned bytes) {
+  return set(thread, function, [&](Function::Legacy& legacy) {
+    legacy.shared_bytes = bytes;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuParamSetSize(Thread& thread, CUfunction function, unsigned bytes) {
+  if (bytes > limits::kernel_parameter_bytes_max) return CUDA_ERROR_INVALID_VALUE;
+  return set(thread, function, [&](Function::Legacy& legacy) {
+    legacy.parameter_bytes = bytes;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuParamSeti(Thread& thread, CUfunction function, int offset, unsigned value) {
+  return set_bytes(thread, function, offset, &value, sizeof(value));
+}
+
+CUresult cuParamSetf(Thread& thread, CUfunction function, int offset, float value) {
+  return set_bytes(thread, function, offset, &value, sizeof(value));
+}
+
+CUresult cuParamSetv(Thread& thread, CUfunction function, int offset, void* bytes, unsigned count) {
+  return set_bytes(thread, function, offset, bytes, count);
+}
+
+// A texture reference belongs to its module, whose kernels find it without being told.
+CUresult cuParamSetTexRef(Thread& thread, CUfunction function, int unit, CUtexref texture) {
+  if (unit != CU_PARAM_TR_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = check_handle<HandleKind::texref>(thread, handle_of(texture)); bad != CUDA_SUCCESS) return bad;
+  return set(thread, function, [](Function::Legacy&) { return CUDA_SUCCESS; });
+}
+
+CUresult cuLaunchGridAsync(Thread& thread, CUfunction function, int width, int height, CUstream stream) {
+  return launch(thread, function, width, height, stream);
+}
+
+CUresult cuLaunchGrid(Thread& thread, CUfunction function, int width, int height) {
+  return launch(thread, function, width, height, CU_STREAM_LEGACY);
+}
+
+CUresult cuLaunch(Thread& thread, CUfunction function) { return launch(thread, function, 1, 1, CU_STREAM_LEGACY); }
+
+}  // namespace fargpu::client::hand

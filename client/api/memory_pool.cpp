@@ -1,0 +1,255 @@
+// Stream-ordered allocation. Pools are the client's own: their memory is device memory like any other. CUDA Driver API, "Stream
+// Ordered Memory Allocator".
+
+#include "client/memory/memory_pool.h"
+
+#include <cstring>
+
+#include "entry.h"
+#include "client/graph/graph_node.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+DeviceMemory& memory_of(Thread& thread) { return thread.session().device_memory(); }
+
+bool known(Thread& thread, CUdevice device) {
+  int ordinal;
+  return thread.session().worker_ordinal(device, ordinal);
+}
+
+// A device on which pools may lie; other places are named.
+CUresult check_location(Thread& thread, const CUmemLocation* location, CUmemAllocationType type) {
+  if (!location) return CUDA_ERROR_INVALID_VALUE;
+  switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: break;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return refuse_use("a memory pool in host memory");
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return refuse_use("a memory pool of managed memory");
+  if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  return known(thread, location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+// On a stream that is captured: nodes of the graph.
+CUresult capture_allocation(Thread& thread, const StreamUse& use, int device, std::size_t bytes, CUdeviceptr* dptr) {
+  Session& session = thread.session();
+  if (const CUresult bad = session.captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  std::uint64_t address = 0;
+  const CUresult made = session.graph_memory().allocate(thread, *use->context, device, bytes, address);
+  if (made != CUDA_SUCCESS) return made;
+  NewParts parts(session.graph_parts());
+  RemoteCall<wire::CaptureMemory> call(thread, Opcode::captureMemory, ContextNeed::none);
+  call.in_context(use->context);
+  call.in().setStream(use.wire());
+  write_allocation(thread, address, bytes, call.in().initParameters().initAllocation(), parts);
+  const CUresult result = call.wait(use);
+  if (result == CUDA_SUCCESS) {
+    parts.keep();
+    *dptr = address;
+  } else {
+    session.graph_memory().discard(thread, address);
+  }
+  return result;
+}
+
+CUresult capture_free(Thread& thread, const StreamUse& use, CUdeviceptr address) {
+  if (!thread.session().graph_memory().knows(address)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CaptureMemory> call(thread, Opcode::captureMemory, ContextNeed::none);
+  call.in_context(use->context);
+  call.in().setStream(use.wire());
+  call.in().initParameters().setFree(address);
+  return call.wait(use);
+}
+
+CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const std::shared_ptr<MemoryPool>& pool, const StreamUse& use) {
+  if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {  // unlike cuMemAlloc, which refuses it
+    *dptr = 0;
+    return CUDA_SUCCESS;
+  }
+  if (use->capture.load()) return capture_allocation(thread, use, pool->device, bytes, dptr);
+  if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  std::uint64_t address = 0;
+  const CUresult result = memory_of(thread).allocate(thread, *use->context, bytes, address, pool, &*use);
+  if (result == CUDA_SUCCESS) *dptr = address;
+  return result;
+}
+
+}  // namespace
+
+CUresult cuMemAllocAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize, CUstream stream) {
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  return allocate(thread, dptr, bytesize, memory_of(thread).pools().current_of(use->context->device), use);
+}
+
+CUresult cuMemAllocFromPoolAsync(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool handle, CUstream stream) {
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  const auto pool = memory_of(thread).pools().find(handle);
+  return pool ? allocate(thread, dptr, bytesize, pool, use) : CUDA_ERROR_INVALID_VALUE;
+}
+
+// The driver takes blocks of cuMemAlloc here too (cuSPARSE relies on it). Such a block is not used again before everything
+// submitted so far is complete, which is more than the stream order asks for.
+CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  if (use->capture.load()) return capture_free(thread, use, dptr);
+  if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  if (dptr == 0) return CUDA_SUCCESS;
+  GraphMemory& graph_memory = thread.session().graph_memory();
+  if (graph_memory.knows(dptr)) return graph_memory.free(thread, dptr);
+  return memory_of(thread).free(thread, dptr, &*use);
+}
+
+CUresult cuMemPoolCreate(Thread& thread, CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  if (!pool || !properties) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = check_location(thread, &properties->location, properties->allocType); bad != CUDA_SUCCESS)
+    return bad == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : bad;
+  if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return refuse_use("a memory pool that other processes open other than by a file descriptor");
+  *pool = memory_of(thread).pools().create(*properties)->cuda();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(Thread& thread, CUmemoryPool handle) {
+  MemoryPools& pools = memory_of(thread).pools();
+  const auto pool = pools.find(handle);
+  if (!pool || !pools.destroy(handle)) return CUDA_ERROR_INVALID_VALUE;
+  thread.session().peers().pool_destroyed(thread, *pool);
+  memory_of(thread).trim(thread, *pool, 0);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(Thread& thread, CUmemoryPool handle, std::size_t keep_bytes) {
+  const auto pool = memory_of(thread).pools().find(handle);
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  memory_of(thread).trim(thread, *pool, keep_bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  const auto pool = memory_of(thread).pools().find(handle);
+  if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
+  const auto number = [&](cuuint64_t of) {
+    std::memcpy(value, &of, sizeof(of));
+    return CUDA_SUCCESS;
+  };
+  const PoolUsage usage = memory_of(thread).usage(*pool);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: {
+      const int allowed = pool->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
+      std::memcpy(value, &allowed, sizeof(allowed));
+      return CUDA_SUCCESS;
+    }
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: return number(pool->release_threshold);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return number(usage.reserved);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return number(usage.reserved_high);
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return number(usage.used);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return number(usage.used_high);
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult cuMemPoolSetAttribute(Thread& thread, CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  const auto pool = memory_of(thread).pools().find(handle);
+  if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
+  const auto number = [&] {
+    cuuint64_t of;
+    std::memcpy(&of, value, sizeof(of));
+    return of;
+  };
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: {
+      int allowed;
+      std::memcpy(&allowed, value, sizeof(allowed));
+      pool->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = allowed;
+      return CUDA_SUCCESS;
+    }
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold = number(); return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      if (number() != 0) return CUDA_ERROR_INVALID_VALUE;  // it can only be reset
+      memory_of(thread).reset_high(*pool, attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
+      return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// A pool's own device always has access.
+CUresult cuMemPoolGetAccess(Thread& thread, CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
+  const auto pool = memory_of(thread).pools().find(handle);
+  if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (!known(thread, location->id)) return CUDA_ERROR_INVALID_DEVICE;
+  const bool accessible = location->id == pool->device || thread.session().peers().has(*pool, location->id);
+  *flags = accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAccessDesc* access, std::size_t count) {
+  const auto pool = memory_of(thread).pools().find(handle);
+  if (!pool || !access || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    const CUmemLocation& location = access[i].location;
+    if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (!known(thread, location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
+    const bool wanted = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (location.id == pool->device && !wanted) return CUDA_ERROR_INVALID_DEVICE;  // the owner's access cannot be taken away
+    if (location.id == pool->device) continue;
+    if (const CUresult bad = thread.session().peers().set(thread, *pool, location.id, wanted); bad != CUDA_SUCCESS) return bad;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetDefaultMemPool(Thread& thread, CUmemoryPool* pool, CUdevice device) {
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  if (!known(thread, device)) return CUDA_ERROR_INVALID_DEVICE;
+  *pool = memory_of(thread).pools().default_of(device)->cuda();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(Thread& thread, CUmemoryPool* pool, CUdevice device) {
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  if (!known(thread, device)) return CUDA_ERROR_INVALID_DEVICE;
+  *pool = memory_of(thread).pools().current_of(device)->cuda();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceSetMemPool(Thread& thread, CUdevice device, CUmemoryPool handle) {
+  if (!known(thread, device)) return CUDA_ERROR_INVALID_DEVICE;
+  const auto pool = memory_of(thread).pools().find(handle);
+  if (!pool || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+  memory_of(thread).pools().set_current(device, pool);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetDefaultMemPool(Thread& thread, CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
+  return cuDeviceGetDefaultMemPool(thread, pool, location->id);
+}
+
+CUresult cuMemGetMemPool(Thread& thread, CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
+  return cuDeviceGetMemPool(thread, pool, location->id);
+}
+
+CUresult cuMemSetMemPool(Thread& thread, CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  if (const CUresult bad = check_location(thread, location, type); bad != CUDA_SUCCESS) return bad;
+  return cuDeviceSetMemPool(thread, location->id, pool);
+}
+
+}  // namespace fargpu::client::hand

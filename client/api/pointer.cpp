@@ -1,0 +1,122 @@
+// Pointer attributes, from the memory map. CUDA Driver API, "Unified Addressing".
+
+#include <cstring>
+
+#include "entry.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+template <class T>
+void store(void* data, T value) {
+  std::memcpy(data, &value, sizeof(value));
+}
+
+// What is known of the region; `address` is the one asked about.
+CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::uint64_t address, void* data) {
+  const std::uint64_t offset = address - region.base;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      if (!region.context) return CUDA_ERROR_INVALID_VALUE;  // mappings belong to no context
+      store(data, region.context->cuda());
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      store<unsigned>(data, region.on_host() || region.kind == Region::Kind::alias ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      if (region.on_host() && region.device_address == 0) return CUDA_ERROR_INVALID_VALUE;
+      store<CUdeviceptr>(data, region.on_host() ? region.device_address + offset : address);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (region.kind == Region::Kind::alias) {
+        store(data, region.owner + offset);
+        return CUDA_SUCCESS;
+      }
+      if (!region.on_host() && !region.managed()) return CUDA_ERROR_INVALID_VALUE;
+      store(data, address);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: store<int>(data, region.sync_memops); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: store<unsigned long long>(data, region.buffer_id); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: store<int>(data, region.managed()); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: store<int>(data, region.device); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      store<int>(data, region.kind == Region::Kind::device && !region.pool);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: store<CUdeviceptr>(data, region.base); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: store<std::size_t>(data, region.bytes); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      store<int>(data, region.kind == Region::Kind::mapped || region.device_address != 0 || region.on_device());
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: store<unsigned long long>(data, CU_MEM_HANDLE_TYPE_NONE); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: store<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: store(data, region.pool); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: store<std::size_t>(data, region.bytes); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: store<void*>(data, reinterpret_cast<void*>(region.base)); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      store<unsigned long long>(data, region.owner ? region.owner : region.buffer_id);
+      return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return thread.session().map().find(address); }
+
+// What the plural form writes for an attribute that memory does not have; `known` is whether CUDA knows the memory (measured on an H200).
+void absent_attribute(CUpointer_attribute attribute, CUdeviceptr address, bool known, void* data) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: store<void*>(data, nullptr); return;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: store<unsigned>(data, 0); return;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: store<CUdeviceptr>(data, 0); return;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      store<CUdeviceptr>(data, known ? 0 : address);  // what it does not know is the program's own
+      return;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: store<int>(data, -2); return;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: store<unsigned long long>(data, 0); return;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: store<void*>(data, nullptr); return;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: store<int>(data, 0); return;
+    default: return;  // ranges and sizes stay as they are
+  }
+}
+
+}  // namespace
+
+CUresult cuPointerGetAttribute(Thread& thread, void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  if (!data) return CUDA_ERROR_INVALID_VALUE;
+  if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto region = region_of(thread, ptr);
+  return region ? attribute_of(*region, attribute, ptr, data) : CUDA_ERROR_INVALID_VALUE;
+}
+
+// Attributes that do not apply are given their "unknown" value; the call succeeds.
+CUresult cuPointerGetAttributes(Thread& thread, unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+  if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+  const auto region = region_of(thread, ptr);
+  for (unsigned i = 0; i < count; ++i) {
+    if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
+    if (!region || attribute_of(*region, attributes[i], ptr, data[i]) != CUDA_SUCCESS)
+      absent_attribute(attributes[i], ptr, region.has_value(), data[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerSetAttribute(Thread& thread, const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+  const auto region = region_of(thread, ptr);
+  if (!region || !region->on_device()) return CUDA_ERROR_INVALID_VALUE;
+  int on;
+  std::memcpy(&on, value, sizeof(on));
+  thread.session().map().update(region->base, [&](Region& r) { r.sync_memops = on != 0; });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::client::hand

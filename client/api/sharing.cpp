@@ -1,0 +1,186 @@
+// Memory and events shared with other processes whose sessions are at the same host. CUDA Driver API, "Memory Management" (cuIpc*) and
+// "Virtual Memory Management" (shareable handles).
+
+#include <cstring>
+
+#include "entry.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+#include "operations.capnp.h"
+
+namespace fargpu::client::hand {
+namespace {
+
+template <class Handle>
+void write(const SharedHandle& shared, Handle& handle) {
+  const SharedHandle::Bytes bytes = shared.encode();
+  static_assert(sizeof(handle) == sizeof(bytes));
+  std::memcpy(&handle, bytes.data(), bytes.size());
+}
+
+template <class Handle>
+std::optional<SharedHandle> read(const Handle& handle, SharedHandle::Kind kind) {
+  SharedHandle::Bytes bytes;
+  static_assert(sizeof(handle) == sizeof(bytes));
+  std::memcpy(bytes.data(), &handle, bytes.size());
+  return SharedHandle::decode(bytes, kind);
+}
+
+ShareKey key_of(wire::Shared::Reader shared) {
+  const auto key = share_key(shared.getKey());
+  if (!key) throw ProtocolError("the worker gave a key of another length than keys have");
+  return *key;
+}
+
+}  // namespace
+
+CUresult cuIpcGetMemHandle(Thread& thread, CUipcMemHandle* handle, CUdeviceptr address) {
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  SharedHandle shared;
+  const CUresult result = thread.session().shared_memory().share(thread, address, /*of_pool=*/false, shared);
+  if (result == CUDA_SUCCESS) write(shared, *handle);
+  return result;
+}
+
+CUresult cuIpcOpenMemHandle_v2(Thread& thread, CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  if (!address || (flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto shared = read(handle, SharedHandle::Kind::memory);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  std::uint64_t opened = 0;
+  const CUresult result = thread.session().shared_memory().open(thread, thread.session().home(*context), *shared, nullptr, opened);
+  if (result == CUDA_SUCCESS) *address = opened;
+  return result;
+}
+
+CUresult cuIpcOpenMemHandle(Thread& thread, CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  return cuIpcOpenMemHandle_v2(thread, address, handle, flags);
+}
+
+CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) {
+  return thread.session().shared_memory().close(thread, address, /*of_pool=*/false);
+}
+
+CUresult cuIpcGetEventHandle(Thread& thread, CUipcEventHandle* handle, CUevent event) {
+  const Event* const found = thread.session().events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  if (!found->shared()) return CUDA_ERROR_INVALID_HANDLE;
+  RemoteCall<wire::ShareEvent> call(thread, Opcode::shareEvent, ContextNeed::none);
+  call.in().setEvent(handle_of(event).value());
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  write({SharedHandle::Kind::event, key_of(call.out<wire::Shared>())}, *handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle handle) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  const auto shared = read(handle, SharedHandle::Kind::event);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::OpenSharedEvent> call(thread, Opcode::openSharedEvent, ContextNeed::current);
+  if (!call) return call.error();
+  Session& session = thread.session();
+  const auto [minted, event] = session.events().create();
+  if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
+  event->handle = minted;
+  event->context = thread.context();
+  event->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  call.in().setKey(wire_of(shared->key));
+  call.in().setEvent(minted.value());
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  session.events().publish(minted);
+  *out = handle_cast<CUevent>(minted);
+  return CUDA_SUCCESS;
+}
+
+// A pool is known by its device to whoever imports it; its allocations are shared one by one.
+CUresult cuMemPoolExportToShareableHandle(Thread& thread, void* out, CUmemoryPool handle, CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+  const auto pool = thread.session().device_memory().pools().find(handle);
+  if (!pool || !out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(pool->properties.handleTypes & type) || pool->imported)
+    return CUDA_ERROR_INVALID_VALUE;
+  SharedHandle shared{SharedHandle::Kind::pool, {}};
+  const auto& uuid = thread.session().facts().device(pool->device)->uuid;
+  static_assert(sizeof(uuid) == sizeof(shared.key));
+  std::memcpy(shared.key.data(), &uuid, sizeof(uuid));
+  const int descriptor = shared.to_file();
+  if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  std::memcpy(out, &descriptor, sizeof(descriptor));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(Thread& thread, CUmemoryPool* out, void* os_handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+  if (!out || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::pool);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  const auto& devices = thread.session().facts().devices;
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    if (std::memcmp(&devices[device].uuid, shared->key.data(), shared->key.size()) != 0) continue;
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = static_cast<int>(device);
+    const auto pool = thread.session().device_memory().pools().create(properties);
+    pool->imported = true;
+    *out = pool->cuda();
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_DEVICE;  // none that this process sees
+}
+
+CUresult cuMemPoolExportPointer(Thread& thread, CUmemPoolPtrExportData* data, CUdeviceptr address) {
+  if (!data) return CUDA_ERROR_INVALID_VALUE;
+  SharedHandle shared;
+  const CUresult result = thread.session().shared_memory().share(thread, address, /*of_pool=*/true, shared);
+  if (result == CUDA_SUCCESS) write(shared, *data);
+  return result;
+}
+
+CUresult cuMemPoolImportPointer(Thread& thread, CUdeviceptr* address, CUmemoryPool handle, CUmemPoolPtrExportData* data) {
+  const auto pool = thread.session().device_memory().pools().find(handle);
+  if (!pool || !pool->imported || !address || !data) return CUDA_ERROR_INVALID_VALUE;
+  Context* const context = thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto shared = read(*data, SharedHandle::Kind::memory);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  std::uint64_t opened = 0;
+  const CUresult result = thread.session().shared_memory().open(thread, thread.session().home(*context), *shared, handle, opened);
+  if (result == CUDA_SUCCESS) *address = opened;
+  return result;
+}
+
+CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAllocationHandle allocation, CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+  if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("export of an allocation other than as a file descriptor");
+  thread.session().shared_memory().note();
+  RemoteCall<wire::ShareAllocation> call(thread, Opcode::shareAllocation, ContextNeed::none);
+  call.in().setAllocation(allocation);
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  const auto shared = call.out<wire::Shared>();
+  const int descriptor = SharedHandle{SharedHandle::Kind::allocation, key_of(shared), shared.getBytes(), 0, shared.getBytes()}.to_file();
+  if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  std::memcpy(out, &descriptor, sizeof(descriptor));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHandle* out, void* os_handle,
+                                        CUmemAllocationHandleType type) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("import of an allocation other than by a file descriptor");
+  const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::allocation);
+  if (!shared) return CUDA_ERROR_UNKNOWN;  // what NVIDIA's driver says
+  thread.session().shared_memory().note();
+  RemoteCall<wire::ImportAllocation> call(thread, Opcode::importAllocation, ContextNeed::optional);
+  if (!call) return call.error();
+  call.in().setKey(wire_of(shared->key));
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) *out = call.out<wire::ImportAllocationReply>().getAllocation();
+  return result;
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,411 @@
+// Streams and events. CUDA Driver API, "Stream Management" and "Event Management".
+
+#include "client/objects/stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "calls_context.capnp.h"
+#include "calls_stream.capnp.h"
+#include "entry.h"
+#include "client/code/launch_codec.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client_hand.h"
+#include "cuda_facts.h"
+
+namespace fargpu::client {
+
+CUresult destroy_stream(Thread& thread, Stream& stream) {
+  Session& session = thread.session();
+  RemoteCall<wire::CuStreamDestroyV2> call(thread, Opcode::cuStreamDestroy_v2, ContextNeed::none);
+  call.in_context(stream.context);
+  call.in().setHStream(stream.handle.value());
+  session.captures().forget(stream);
+  const Handle handle = stream.handle;
+  if (!session.streams().erase(handle)) return CUDA_ERROR_INVALID_HANDLE;  // another thread was quicker
+  const CUresult posted = call.post();
+  if (posted != CUDA_SUCCESS) call.tell();  // it goes, whatever an earlier call met
+  return posted;
+}
+
+}  // namespace fargpu::client
+
+namespace fargpu::client::hand {
+namespace {
+
+CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority, Context* context) {
+  if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  Session& session = thread.session();
+  const auto [handle, stream] = session.streams().create();
+  if (!stream) return CUDA_ERROR_OUT_OF_MEMORY;
+  stream->handle = handle;
+  stream->context = context;
+  stream->flags = flags;
+  // Priorities outside of the range are taken as its nearest end; the greatest priority is the lowest number.
+  stream->priority = std::clamp(priority, context->greatest_priority, context->least_priority);
+  stream->id = context->number << 32 | handle.id();
+  CUresult result;
+  if (with_priority) {
+    RemoteCall<wire::CuStreamCreateWithPriority> call(thread, Opcode::cuStreamCreateWithPriority, ContextNeed::none);
+    call.in_context(context);
+    auto in = call.in();
+    in.setPhStream(handle.value());
+    in.setFlags(flags);
+    in.setPriority(stream->priority);
+    result = call.post();
+  } else {
+    RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
+    call.in_context(context);
+    auto in = call.in();
+    in.setPhStream(handle.value());
+    in.setFlags(flags);
+    result = call.post();
+  }
+  if (result != CUDA_SUCCESS) return result;
+  session.streams().publish(handle);
+  *out = handle_cast<CUstream>(handle);
+  return CUDA_SUCCESS;
+}
+
+CUgreenCtx green_of(const Stream& stream) { return stream.context->green ? reinterpret_cast<CUgreenCtx>(stream.context->cuda()) : nullptr; }
+
+template <class Answer>
+CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&& answer) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  answer(*use);
+  return CUDA_SUCCESS;
+}
+
+CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) {
+  Session& session = thread.session();
+  Event* const recorded = session.events().find(handle_of(event));
+  if (!recorded) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags & ~CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  if (&session.home(*recorded->context) != &session.home(*use->context)) return CUDA_ERROR_INVALID_HANDLE;
+  const bool node = flags & CU_EVENT_RECORD_EXTERNAL;  // becomes a node of the graph that is captured
+  if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
+  if (node) recorded->recorded_by_work = true;
+  RemoteCall<wire::CuEventRecordWithFlags> call(thread, Opcode::cuEventRecordWithFlags, ContextNeed::none);
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setHEvent(handle_of(event).value());
+  in.setHStream(use.wire());
+  in.setFlags(flags);
+  const CUresult result = recorded->shared() ? call.wait(use) : call.post(use);
+  if (result != CUDA_SUCCESS || node) return result;
+  session.captures().record(*recorded, *use);
+  if (recorded->capture == 0) {
+    recorded->stream = &*use;
+    recorded->stream_handle = use->handle.value();
+    recorded->recorded = call.number();
+  }
+  return CUDA_SUCCESS;
+}
+
+// Asks the worker about an event unless its outcome is known; `done(event, record)` when it has happened.
+template <class Request, Opcode opcode, class Done>
+CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
+  Session& session = thread.session();
+  Event* const found = session.events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = session.captures().check_event(*found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
+  if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  RemoteCall<Request> call(thread, opcode, ContextNeed::none);
+  call.in_context(found->context);
+  call.in().setHEvent(handle_of(event).value());
+  if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
+  session.host_memory().before_wait(thread);
+  // Of a record by a launch or a graph nothing follows for the stream that it was recorded on before.
+  const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  raise(found->completed, record);
+  return done(*found, record);
+}
+
+}  // namespace
+
+CUresult cuStreamCreate(Thread& thread, CUstream* out, unsigned flags) {
+  return create_stream(thread, out, flags, 0, false, thread.context());
+}
+
+CUresult cuStreamCreateWithPriority(Thread& thread, CUstream* out, unsigned flags, int priority) {
+  return create_stream(thread, out, flags, priority, true, thread.context());
+}
+
+CUresult cuGreenCtxStreamCreate(Thread& thread, CUstream* out, CUgreenCtx green, unsigned flags, int priority) {
+  Context* const context = thread.session().find_context(reinterpret_cast<CUcontext>(green));
+  if (!context || !context->green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!(flags & CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+  return create_stream(thread, out, flags, priority, true, context);
+}
+
+CUresult cuStreamDestroy_v2(Thread& thread, CUstream stream) {
+  Stream* const found = thread.session().streams().find(handle_of(stream));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;  // the default streams cannot be destroyed
+  return destroy_stream(thread, *found);
+}
+
+CUresult cuStreamDestroy(Thread& thread, CUstream stream) { return cuStreamDestroy_v2(thread, stream); }
+
+CUresult cuStreamSynchronize(Thread& thread, CUstream stream) {
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  return thread.session().synchronize(thread, *use);
+}
+
+CUresult cuStreamQuery(Thread& thread, CUstream stream) {
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  Session& session = thread.session();
+  if (const CUresult bad = session.captures().check_query(thread, *use); bad != CUDA_SUCCESS) return bad;
+  if (use->idle() && use->context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  RemoteCall<wire::CuStreamQuery> call(thread, Opcode::cuStreamQuery, ContextNeed::none);
+  call.in_context(use->context);
+  call.in().setHStream(use.wire());
+  session.host_memory().before_wait(thread);
+  const std::uint64_t items = use->items.load();
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  use->complete(call.number(), items);
+  session.after_wait(thread);
+  return result;
+}
+
+CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsigned flags) {
+  Session& session = thread.session();
+  const Event* const waited = session.events().find(handle_of(event));
+  if (!waited) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags & ~CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  const bool node = flags & CU_EVENT_WAIT_EXTERNAL;  // becomes a node of the graph that is captured
+  if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
+  // Waiting for what is known to be done, or was never begun, is no wait.
+  if (!session.captures().any() && waited->complete() && waited->capture == 0) return CUDA_SUCCESS;
+  const bool captured = use->capture.load();
+  if (!node) {
+    if (const CUresult bad = session.captures().wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
+  }
+  const bool joins = !captured && use->capture.load();
+  RemoteCall<wire::CuStreamWaitEvent> call(thread, Opcode::cuStreamWaitEvent, ContextNeed::none);
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setHStream(use.wire());
+  in.setHEvent(handle_of(event).value());
+  in.setFlags(flags);
+  if (!joins) return waited->shared() ? call.wait(use) : call.post(use);
+  // What the stream was given before is no part of the capture: the worker has made it first, if it could.
+  const CUresult joined = call.wait(use);
+  if (joined != CUDA_SUCCESS) session.captures().invalidate(*use);
+  if (joined == CUDA_ERROR_NOT_SUPPORTED && session.stream_waits().any_here())
+    return refuse_use("joining a capture behind a wait for a value in memory of the host");
+  return joined;
+}
+
+namespace {
+
+// An attribute of a stream: read into `value`, or set to what is there.
+CUresult stream_attribute(Thread& thread, CUstream stream, CUstreamAttrID id, bool set, CUstreamAttrValue& value) {
+  const LaunchAttributeFacts* const facts = launch_attribute_facts(id);
+  if (!facts || facts->holds_event) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  RemoteCall<wire::StreamAttribute> call(thread, Opcode::streamAttribute, ContextNeed::none);
+  if (!call) return call.error();
+  call.in_context(use->context);
+  auto in = call.in();
+  in.setStream(use.wire());
+  in.setSet(set);
+  CUlaunchAttribute attribute;
+  std::memset(&attribute, 0, sizeof(attribute));
+  attribute.id = id;
+  if (set) attribute.value = value;
+  if (const CUresult bad = write_attribute(thread, attribute, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) return result;
+  if (!set) read_attribute(call.out<wire::StreamAttributeReply>().getAttribute(), value);
+  if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+    use->priority = std::clamp(value.priority, use->context->greatest_priority, use->context->least_priority);
+  return result;
+}
+
+}  // namespace
+
+CUresult cuStreamGetAttribute(Thread& thread, CUstream stream, CUstreamAttrID id, CUstreamAttrValue* value) {
+  return value ? stream_attribute(thread, stream, id, false, *value) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamSetAttribute(Thread& thread, CUstream stream, CUstreamAttrID id, const CUstreamAttrValue* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  CUstreamAttrValue wanted = *value;
+  return stream_attribute(thread, stream, id, true, wanted);
+}
+
+CUresult cuStreamCopyAttributes(Thread& thread, CUstream to, CUstream from) {
+  const StreamUse target(thread, to), source(thread, from);
+  if (!target) return target.error();
+  if (!source) return source.error();
+  if (target->context != source->context) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuStreamCopyAttributes> call(thread, Opcode::cuStreamCopyAttributes, ContextNeed::none);
+  if (!call) return call.error();
+  call.in_context(target->context);
+  call.in().setDstStream(target.wire());
+  call.in().setSrcStream(source.wire());
+  if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
+  CUstreamAttrValue priority;  // learnt anew
+  return stream_attribute(thread, to, CU_LAUNCH_ATTRIBUTE_PRIORITY, false, priority);
+}
+
+CUresult cuStreamGetFlags(Thread& thread, CUstream stream, unsigned* flags) {
+  return about_stream(thread, stream, flags, [&](const Stream& s) { *flags = s.flags; });
+}
+CUresult cuStreamGetPriority(Thread& thread, CUstream stream, int* priority) {
+  return about_stream(thread, stream, priority, [&](const Stream& s) { *priority = s.priority; });
+}
+CUresult cuStreamGetCtx(Thread& thread, CUstream stream, CUcontext* out) {
+  return about_stream(thread, stream, out, [&](const Stream& s) { *out = s.context->cuda(); });
+}
+CUresult cuStreamGetCtx_v2(Thread& thread, CUstream stream, CUcontext* out, CUgreenCtx* green) {
+  return about_stream(thread, stream, out, [&](const Stream& s) {
+    *out = thread.session().home(*s.context).cuda();
+    if (green) *green = green_of(s);
+  });
+}
+CUresult cuStreamGetId(Thread& thread, CUstream stream, unsigned long long* id) {
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  const StreamUse use(thread, stream);
+  if (!use) return use.error();
+  // The driver refuses this one question about a stream that is captured.
+  if (use->capture.load()) return thread.session().captures().check_query(thread, *use);
+  *id = use->id;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetDevice(Thread& thread, CUstream stream, CUdevice* device) {
+  return about_stream(thread, stream, device, [&](const Stream& s) { *device = s.context->device; });
+}
+CUresult cuStreamGetGreenCtx(Thread& thread, CUstream stream, CUgreenCtx* green) {
+  return about_stream(thread, stream, green, [&](const Stream& s) { *green = green_of(s); });
+}
+
+// --- events ---------------------------------------------------------------------------------------------------------------
+
+CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+  RemoteCall<wire::CuEventCreate> call(thread, Opcode::cuEventCreate, ContextNeed::current);
+  if (!call) return call.error();
+  Session& session = thread.session();
+  const auto [handle, event] = session.events().create();
+  if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
+  event->handle = handle;
+  event->context = thread.context();
+  event->flags = flags;
+  auto in = call.in();
+  in.setPhEvent(handle.value());
+  in.setFlags(flags);
+  if (const CUresult result = event->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
+  session.events().publish(handle);
+  *out = handle_cast<CUevent>(handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(Thread& thread, CUevent event) {
+  Session& session = thread.session();
+  Event* const found = session.events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  RemoteCall<wire::CuEventDestroyV2> call(thread, Opcode::cuEventDestroy_v2, ContextNeed::none);
+  call.in_context(found->context);
+  call.in().setHEvent(handle_of(event).value());
+  if (!session.events().erase(handle_of(event))) return CUDA_ERROR_INVALID_HANDLE;
+  return call.post();
+}
+
+CUresult cuEventDestroy(Thread& thread, CUevent event) { return cuEventDestroy_v2(thread, event); }
+
+CUresult cuEventRecord(Thread& thread, CUevent event, CUstream stream) { return record(thread, event, stream, 0); }
+
+CUresult cuEventRecordWithFlags(Thread& thread, CUevent event, CUstream stream, unsigned flags) {
+  return record(thread, event, stream, flags);
+}
+
+namespace {
+
+// An event and the whole of a context: both must be there and belong together, and no stream of the context may be captured.
+CUresult check_context_event(Thread& thread, CUcontext handle, CUevent event, Context*& context, Event*& found) {
+  Session& session = thread.session();
+  context = handle ? session.find_context(handle) : thread.context();
+  if (!context || !context->active) return CUDA_ERROR_INVALID_CONTEXT;
+  found = session.events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  return session.captures().check_context(*context);
+}
+
+}  // namespace
+
+CUresult cuCtxRecordEvent(Thread& thread, CUcontext handle, CUevent event) {
+  Context* context = nullptr;
+  Event* recorded = nullptr;
+  if (const CUresult bad = check_context_event(thread, handle, event, context, recorded); bad != CUDA_SUCCESS) return bad;
+  if (&thread.session().home(*recorded->context) != &thread.session().home(*context)) return CUDA_ERROR_INVALID_HANDLE;
+  RemoteCall<wire::CuCtxRecordEvent> call(thread, Opcode::cuCtxRecordEvent, ContextNeed::none);
+  call.in_context(context);
+  call.in().setHCtx(context->handle.value());
+  call.in().setHEvent(recorded->handle.value());
+  if (const CUresult result = recorded->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
+  recorded->capture = 0;
+  recorded->stream = nullptr;  // no single stream tells when it has happened
+  recorded->recorded = call.number();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
+  Context* context = nullptr;
+  Event* waited = nullptr;
+  if (const CUresult bad = check_context_event(thread, handle, event, context, waited); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = thread.session().captures().check_event(*waited); bad != CUDA_SUCCESS) return bad;
+  RemoteCall<wire::CuCtxWaitEvent> call(thread, Opcode::cuCtxWaitEvent, ContextNeed::none);
+  call.in_context(context);
+  call.in().setHCtx(context->handle.value());
+  call.in().setHEvent(waited->handle.value());
+  if (const CUresult result = waited->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
+  // Waiting for any stream of the context is waiting for the event, from now on.
+  const auto note = [&](Context& one) {
+    raise(one.submitted, call.number());
+    raise(one.blocking_submitted, call.number());
+    thread.session().streams().for_each([&](Handle, Stream& stream) {
+      if (stream.context == &one) raise(stream.submitted, call.number());
+    });
+  };
+  const std::vector<Context*> greens = thread.session().greens(*context);
+  thread.session().commands().in_order([&] {
+    note(*context);
+    for (Context* const green : greens) note(*green);
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventQuery(Thread& thread, CUevent event) {
+  return ask_event<wire::CuEventQuery, Opcode::cuEventQuery>(thread, event, [&](Event&, std::uint64_t) {
+    thread.session().after_wait(thread);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuEventSynchronize(Thread& thread, CUevent event) {
+  return ask_event<wire::CuEventSynchronize, Opcode::cuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
+    if (Stream* const stream = found.recorded_on()) raise(stream->completed, record);  // what came before it is done too
+    thread.session().after_wait(thread);
+    return thread.take_late_error();
+  });
+}
+
+}  // namespace fargpu::client::hand

@@ -1,0 +1,177 @@
+#include "remote_call.h"
+
+#include "cuda_facts.h"
+#include "client/api/entry.h"
+#include "client/base/log.h"
+#include "client/session/session.h"
+#include "stats.h"
+
+namespace fargpu::client {
+
+RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need)
+    : thread_(thread), session_(thread.session()), opcode_(opcode) {
+  if (need != ContextNeed::none) context_ = thread.context();
+  if (!context_ && need == ContextNeed::current) {
+    error_ = CUDA_ERROR_INVALID_CONTEXT;
+  } else if (context_ && !context_->active.load(std::memory_order_relaxed)) {
+    error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  } else if (!session_.worker_serves(opcode)) {
+    refuse_use(std::string(opcode_name(static_cast<std::uint16_t>(opcode))).c_str());
+    error_ = CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+FrameHeader RemoteCallBase::header(std::uint32_t flags) const {
+  FrameHeader h;
+  h.kind = FrameKind::call;
+  h.opcode = static_cast<std::uint16_t>(opcode_);
+  h.thread = thread_.id();
+  h.subject = context_ ? context_->id() : 0;
+  h.detail = flags;
+  return h;
+}
+
+// What must hold before the call may leave: no failure to be told first, a capture that is whole, credit on the stream.
+CUresult RemoteCallBase::prepare(Stream* stream) {
+  if (error_ != CUDA_SUCCESS) return error_;
+  if (const CUresult late = thread_.take_late_error(); late != CUDA_SUCCESS) return late;
+  if (context_) {
+    if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS) return failure;
+  }
+  if (!stream) return CUDA_SUCCESS;
+  if (const CUresult bad = session_.captures().check_submission(*stream); bad != CUDA_SUCCESS) return bad;
+  session_.take_credit(thread_, *stream);
+  return CUDA_SUCCESS;
+}
+
+// Under the command stream's lock, so that nobody sees the call's effects out of order, and numbers only grow.
+void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
+  const auto reached = [number](std::atomic<std::uint64_t>& call) { call.store(number, std::memory_order_release); };
+  for (Stream* const further : std::exchange(further_streams_, {})) note(further, number);
+  if (!stream || stream->capture.load(std::memory_order_relaxed)) return;  // captured work is not submitted
+  Context& context = *stream->context;
+  stream->items.store(stream->items.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  reached(stream->submitted);
+  reached(context.submitted);
+  if (stream->blocking()) reached(context.blocking_submitted);
+  if (host_visible_) reached(context.host_visible);
+  if (!taken_ || host_visible_) {
+    reached(stream->awaited);
+    if (stream->blocking()) reached(context.blocking_awaited);
+  }
+  session_.note_submission(number);
+}
+
+CUresult RemoteCallBase::post(Stream* stream) {
+  if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
+  const auto message = message_.finish();
+  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  number_ = session_.commands().append(header(0), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
+    note(stream, number);
+    stats::of(opcode_).leaves(bytes);
+  });
+  trace::sent(thread_, stream, bytes);
+  return CUDA_SUCCESS;
+}
+
+void RemoteCallBase::tell() {
+  if (error_ != CUDA_SUCCESS) return;
+  const auto message = message_.finish();
+  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  number_ = session_.commands().append(header(0), message, bulk_, CommandStream::Urgency::later,
+                                       [&](std::uint64_t) { stats::of(opcode_).leaves(bytes); });
+}
+
+CUresult RemoteCallBase::wait(Stream* stream) {
+  if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
+  const auto message = message_.finish();
+  const auto begin = std::chrono::steady_clock::now();
+  // The value may be this thread's to write, after the call.
+  const std::uint32_t flags = call_wants_reply | (session_.stream_waits().any_here() ? call_never_held : 0u);
+  const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
+  std::uint64_t expected = 0;
+  try {
+    number_ = session_.commands().append(header(flags), message, bulk_, CommandStream::Urgency::now, [&](std::uint64_t number) {
+      note(stream, number);
+      stats::of(opcode_).leaves(bytes);
+      session_.receiver().expect(number, pending_);
+      expected = number;
+    });
+  } catch (...) {
+    if (expected) session_.receiver().forget(expected);
+    throw;
+  }
+  session_.receiver().wait(number_, pending_, context_ && context_->sleeps() ? Receiver::Manner::sleep : manner_);
+  auto& counts = stats::of(opcode_);
+  counts.waited.fetch_add(1, std::memory_order_relaxed);
+  trace::sent(thread_, stream, bytes);
+  trace::answered(thread_, opcode_, pending_.result, pending_.message.size() + pending_.arrived_bytes, begin);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  counts.nanoseconds.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
+  session_.note_wait(took);
+  if (pending_.result == CUDA_SUCCESS)
+    for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale, subject_);
+  else log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
+  if (context_ && ends_context(pending_.result)) session_.fail_contexts(context_->device, pending_.result);
+  return pending_.result;
+}
+
+CUresult RemoteCallBase::wait_with_room() {
+  if (!context_) return wait();
+  return session_.device_memory().with_room(thread_, context_, context_->device, [&] {
+    pending_.done.store(false, std::memory_order_relaxed);
+    return wait();
+  });
+}
+
+CUresult RemoteCallBase::recall() {
+  if (const CUresult bad = prepare(nullptr); bad != CUDA_SUCCESS) return bad;
+  const auto message = message_.finish();
+  const ReplyCache::Key key = ReplyCache::key(opcode_, context_ ? context_->id() : 0, message, subject_);
+  if (session_.replies().find(key, pending_.message)) {
+    stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
+    return CUDA_SUCCESS;
+  }
+  const std::uint64_t changes = session_.replies().changes();
+  const CUresult result = wait(nullptr);
+  if (result == CUDA_SUCCESS) session_.replies().keep(key, pending_.message, changes);
+  return result;
+}
+
+bool RemoteCallBase::take_ahead() {
+  const bool found =
+      session_.replies_ahead().take(ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
+  if (found) stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
+  return found;
+}
+
+void RemoteCallBase::keep_ahead(std::span<const std::byte> request, std::span<const std::byte> reply) {
+  if (request.size() <= limits::ahead_request_bytes_max)
+    session_.replies_ahead().keep(ReplyCache::key(opcode_, context_ ? context_->id() : 0, request), reply);
+}
+
+CUresult check_event_handle(Thread& thread, Handle handle) {
+  return thread.session().events().find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+bool ends_context(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+    case CUDA_ERROR_EXTERNAL_DEVICE: return true;
+    default: return false;
+  }
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,162 @@
+#pragma once
+// One call or operation on its way to the worker and back.
+
+#include <cuda.h>
+
+#include <span>
+#include <vector>
+
+#include "client/objects/context.h"
+#include "opcodes.h"
+#include "protocol/handle_results.h"
+#include "protocol/message.h"
+#include "receiver.h"
+#include "client/objects/stream.h"
+#include "client/objects/thread.h"
+
+namespace fargpu::client {
+
+/// What a call needs of the calling thread's current context.
+enum class ContextNeed {
+  current,   ///< INVALID_CONTEXT without one
+  none,      ///< none is named
+  optional,  ///< the current one if there is one
+};
+
+/// The part that does not depend on the message's type. Used by one thread, for one call.
+class RemoteCallBase {
+ public:
+  RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need);
+  RemoteCallBase(const RemoteCallBase&) = delete;
+  RemoteCallBase& operator=(const RemoteCallBase&) = delete;
+
+  /// False if the call cannot be made at all; error() says why.
+  explicit operator bool() const { return error_ == CUDA_SUCCESS; }
+  CUresult error() const { return error_; }
+
+  /// Names another context than the current one; null for none.
+  void in_context(Context* context) { context_ = context; }
+  /// Bytes that travel behind the message; read before the call returns.
+  void bulk(std::span<const std::byte> bytes) { bulk_ = bytes; }
+  /// Where data frames of the answer go.
+  void target(std::span<std::byte> bytes) { pending_.target = bytes; }
+
+  /// It is work on this stream too, besides the one that post and wait name.
+  void also_on(Stream& stream) { further_streams_.push_back(&stream); }
+
+  /// The host may see the results of this work without copying them back.
+  void host_visible() { host_visible_ = true; }
+  bool seen_by_host() const { return host_visible_; }
+
+  /// The program wants its threads to sleep while they wait.
+  void sleeps() { manner_ = Receiver::Manner::sleep; }
+
+  /// What the answer tells of, or what the call changes: the only object of which kept answers are forgotten after it.
+  void about(Handle subject) { subject_ = subject.value(); }
+
+  /// All that the work needs of this process went with the call, and nobody but later work can tell when it is done.
+  void taken() { taken_ = true; }
+
+  /// What it would be answered instead of being sent. For calls that are answered from what is known.
+  CUresult refusal() { return prepare(nullptr); }
+
+  /// Sends it without waiting. A failure that the worker meets comes back later. Work on a stream names it.
+  CUresult post() { return post(nullptr); }
+  CUresult post(const StreamUse& stream) { return post(&*stream); }
+  CUresult post(Stream& stream) { return post(&stream); }
+  /// Sends it without looking at earlier failures: for housekeeping that no program asked for.
+  void tell();
+
+  /// Sends it and waits for the answer.
+  CUresult wait() { return wait(nullptr); }
+  CUresult wait(const StreamUse& stream) { return wait(&*stream); }
+  CUresult wait(Stream& stream) { return wait(&stream); }
+  /// As wait, for calls without data that take memory of the context's device. Where there is no room, what is kept for reuse there is
+  /// given back, and the call made again.
+  CUresult wait_with_room();
+  /// As wait, but an equal request that was answered before is not sent again.
+  CUresult recall();
+  /// Whether the answer to it came ahead, with another one: then out() has it, nothing is sent, and an equal request will be. After
+  /// refusal().
+  bool take_ahead();
+  /// An answer to a request of the same opcode and context that the program may come to make.
+  void keep_ahead(std::span<const std::byte> request, std::span<const std::byte> reply);
+
+  /// Number of the call in the session's order, once it is sent.
+  std::uint64_t number() const { return number_; }
+  std::size_t arrived_bytes() const { return pending_.arrived_bytes; }
+
+ protected:
+  template <class Request>
+  typename Request::Builder request() {
+    return message_.root<Request>();
+  }
+  template <class Reply>
+  typename Reply::Reader reply() {
+    if (!reader_) reader_.emplace(std::span<const std::byte>(pending_.message));
+    return reader_->root<Reply>();
+  }
+
+ private:
+  CUresult post(Stream* stream);
+  CUresult wait(Stream* stream);
+  CUresult prepare(Stream* stream);
+  FrameHeader header(std::uint32_t flags) const;
+  void note(Stream* stream, std::uint64_t number);
+
+  Thread& thread_;
+  Session& session_;
+  const Opcode opcode_;
+  Context* context_ = nullptr;
+  CUresult error_ = CUDA_SUCCESS;
+  MessageWriter message_;
+  std::span<const std::byte> bulk_;
+  PendingReply pending_;
+  std::optional<MessageReader> reader_;
+  std::uint64_t number_ = 0;
+  bool host_visible_ = false;
+  bool taken_ = false;
+  std::uint64_t subject_ = 0;
+  Receiver::Manner manner_ = Receiver::Manner::spin;
+  std::vector<Stream*> further_streams_;
+};
+
+template <class Request>
+class RemoteCall : public RemoteCallBase {
+ public:
+  using RemoteCallBase::RemoteCallBase;
+  typename Request::Builder in() { return request<Request>(); }
+  template <class Reply>
+  typename Reply::Reader out() {
+    return reply<Reply>();
+  }
+};
+
+/// CUDA_SUCCESS if the handle may be sent: of the right kind and, where the client keeps the objects, alive.
+template <HandleKind kind>
+CUresult check_handle(Thread& thread, Handle handle);
+CUresult check_event_handle(Thread& thread, Handle handle);
+
+template <HandleKind kind>
+CUresult check_handle([[maybe_unused]] Thread& thread, Handle handle) {
+  if constexpr (kind == HandleKind::event) {
+    return check_event_handle(thread, handle);
+  } else {
+    // Of the driver's own values only the worker knows which ones are the session's.
+    const bool right =
+        device_visible(kind) || handle.well_formed(kind) || (kind == HandleKind::function && handle.well_formed(HandleKind::kernel));
+    return right ? CUDA_SUCCESS : invalid_handle_result(kind);
+  }
+}
+
+/// Number of list elements that an argument asks for; larger ones than the protocol carries are cut, and fail at the worker.
+template <class Number>
+unsigned element_count(Number number) {
+  if (static_cast<std::make_signed_t<Number>>(number) < 0) return 0;
+  return static_cast<unsigned>(std::min<std::uint64_t>(number, limits::array_elements_max));
+}
+
+/// A failure that ends the contexts of its device: every later call there returns it too.
+bool ends_context(CUresult result);
+
+}  // namespace fargpu::client

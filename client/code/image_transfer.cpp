@@ -1,0 +1,25 @@
+#include "image_transfer.h"
+
+#include <algorithm>
+
+#include "client/base/log.h"
+#include "operations.capnp.h"
+
+namespace fargpu::client {
+
+void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte> bytes) {
+  log::debug("sending an image of {} bytes", bytes.size());
+  for (std::size_t offset = 0; offset < bytes.size();) {
+    const std::size_t part = std::min(bytes.size() - offset, limits::bulk_bytes_max);
+    RemoteCall<wire::SendImage> call(thread, Opcode::sendImage, ContextNeed::none);
+    auto in = call.in();
+    in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
+    in.setBytes(bytes.size());
+    in.setOffset(offset);
+    call.bulk(bytes.subspan(offset, part));
+    call.tell();
+    offset += part;
+  }
+}
+
+}  // namespace fargpu::client

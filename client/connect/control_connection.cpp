@@ -1,0 +1,417 @@
+#include "control_connection.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <asio.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "client/base/config.h"
+#include "credentials.h"
+#include "client/base/log.h"
+#include "opcodes.h"
+#include "protocol/channel_tls.h"
+#include "protocol/errors.h"
+#include "protocol/handshake.h"
+#include "protocol/message.h"
+#include "protocol/printable.h"
+
+namespace fargpu::client {
+namespace {
+
+std::string program_name() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return "?";
+  const std::string text(path, static_cast<std::size_t>(length));
+  return text.substr(text.rfind('/') + 1);
+}
+
+CUresult result_of(wire::Failure::Reason reason) {
+  switch (reason) {
+    case wire::Failure::Reason::VERSION_MISMATCH: return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    case wire::Failure::Reason::NO_CAPACITY:
+    case wire::Failure::Reason::DRAINING:
+    case wire::Failure::Reason::HOST_ERROR: return CUDA_ERROR_SYSTEM_NOT_READY;
+    default: return CUDA_ERROR_NOT_PERMITTED;
+  }
+}
+
+}  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+// A broker that is reached by its own socket keeps the name that the user gave it.
+std::string address_text(const PoolHost& host) {
+  if (host.host.empty()) return "unix:" + host.socket;
+  const bool v6 = host.host.find(':') != std::string::npos;
+  return (v6 ? "[" + host.host + "]" : host.host) + ":" + std::to_string(host.port);
+}
+
+void require_pool(const Config& config) {
+  if (!config.pool_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.pool_error);
+  if (config.hosts.empty()) {
+    throw DialError(CUDA_ERROR_NO_DEVICE, config.pool == "none" ? "FARGPU_POOL=none: this program is to use no GPU"
+                                                                : "FARGPU_POOL is not set; name the GPU host, for example "
+                                                                  "FARGPU_POOL=gpuhost:8470");
+  }
+}
+
+void check_failure(wire::Failure::Reader failure, const std::string& host) {
+  if (failure.getReason() != wire::Failure::Reason::NONE)
+    throw DialError(result_of(failure.getReason()), host + ": " + printable(failure.getText().cStr(), 512), failure.getReason());
+}
+
+DialError none_usable(const std::vector<DialError>& errors) {
+  if (errors.size() == 1) return errors.front();
+  std::string text = "none of the " + std::to_string(errors.size()) + " hosts in FARGPU_POOL can be used";
+  bool hint = false;
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    std::string_view one = errors[i].what();
+    if (one.ends_with(doctor_hint)) {
+      one.remove_suffix(doctor_hint.size());
+      hint = true;
+    }
+    text += (i == 0 ? ": (" : "; (") + std::to_string(i + 1) + ") ";
+    text += one;
+  }
+  if (hint) text += doctor_hint;
+  return DialError(errors.front().result, text, errors.front().reason);
+}
+
+std::string pool_text(const PoolHost& host) {
+  const char* const scheme = host.transport == PoolHost::Transport::tls   ? "tls://"
+                             : host.transport == PoolHost::Transport::tcp ? "tcp://"
+                                                                          : "";
+  return scheme + address_text(host);
+}
+
+namespace {
+
+struct Socket {
+  int descriptor;
+  bool local;
+};
+
+Socket connect_by_path(const PoolHost& host) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, host.socket.data(), std::min(host.socket.size(), sizeof(address.sun_path)));
+  auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + host.socket.size());
+  if (host.socket.front() == '@') address.sun_path[0] = '\0';
+  else ++length;
+  const int descriptor = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool connected = descriptor >= 0 && ::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), length) == 0;
+  if (!connected) {
+    const int error = errno;
+    if (descriptor >= 0) ::close(descriptor);
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address_text(host) + " (" + std::strerror(error) +
+                                                     "); is fargpud running on this machine and FARGPU_POOL right?" +
+                                                     std::string(doctor_hint));
+  }
+  return {descriptor, true};
+}
+
+Socket connect_socket(const PoolHost& host) {
+  if (!host.socket.empty()) return connect_by_path(host);
+  const std::string address = address_text(host);
+  asio::io_context io;
+  asio::ip::tcp::socket socket(io);
+  asio::error_code outcome = asio::error::timed_out;
+  asio::ip::tcp::resolver resolver(io);
+  asio::error_code resolved;
+  const auto endpoints = resolver.resolve(host.host, std::to_string(host.port), resolved);
+  if (resolved)
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL");
+  const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
+  bool local = false;
+  for (const auto& endpoint : endpoints) {
+    // Close-on-exec from the start: the program may start others meanwhile.
+    const asio::ip::tcp::endpoint to = endpoint;
+    const int descriptor = ::socket(to.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (descriptor < 0) {
+      outcome = asio::error_code(errno, asio::system_category());
+      continue;
+    }
+    socket = asio::ip::tcp::socket(io, to.protocol(), descriptor);
+    outcome = asio::error::timed_out;
+    socket.async_connect(to, [&](const asio::error_code& error) { outcome = error; });
+    io.restart();
+    io.run_until(deadline);
+    local = to.address().is_loopback();
+    if (!outcome || outcome == asio::error::timed_out) break;
+  }
+  if (outcome) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
+                                                     "); is fargpud running there and FARGPU_POOL right?" + std::string(doctor_hint));
+  }
+  return {socket.release(), local};
+}
+
+DialError untrusted(const PoolHost& host, const std::string& why, const TlsTrust& trust) {
+  std::string repair;
+  if (!trust.fingerprint.empty()) repair = "; is FARGPU_FINGERPRINT that host's?";
+  else if (!trust.ca_file.empty()) repair = "; FARGPU_CA names '" + trust.ca_file + "'";
+  else repair = "; FARGPU_PSK_FILE is no key of that host's, and neither FARGPU_CA nor FARGPU_FINGERPRINT is set";
+  return DialError::of_tls(address_text(host) + ": no TLS: " + why + repair);
+}
+
+// What would help when a handshake of TLS failed and nobody said why.
+DialError tls_failure(const PoolHost& host, const std::string& why) {
+  const std::string address = address_text(host);
+  return DialError::of_tls(address + ": no TLS: " + why +
+                           "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, FARGPU_PSK_FILE right, and does its fargpud listen " +
+                           "with TLS? If it serves without, write tcp://" + address +
+                           ". A host that has shut out this address, for a minute after many "
+                           "connections that came to nothing, says no more than that either");
+}
+
+}  // namespace
+
+Line connect_to(const PoolHost& host) {
+  const Socket socket = connect_socket(host);
+  const std::string address = address_text(host);
+  Line line{nullptr, false, socket.local};
+  line.encrypted = host.transport == PoolHost::Transport::tls || (host.transport == PoolHost::Transport::usual && !socket.local);
+  if (!line.encrypted) {
+    line.channel = make_socket_channel(socket.descriptor, address);
+    return line;
+  }
+  Credentials credentials;
+  TlsContext context;
+  try {
+    credentials = read_credentials();
+    if (!credentials.can_tell_hosts()) {
+      throw DialError::of_setting(
+          address +
+          " is to be spoken to by TLS, but nothing says how to know it; set FARGPU_CA to its authority's certificate, "
+          "FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write tcp://" +
+          address + " if it serves without TLS");
+    }
+    context = make_client_context(credentials.trust);
+  } catch (const TlsError& error) {
+    ::close(socket.descriptor);
+    throw DialError::of_setting(error.what());
+  } catch (...) {
+    ::close(socket.descriptor);
+    throw;
+  }
+  try {
+    const bool named = credentials.trust.fingerprint.empty() && !credentials.trust.ca_file.empty();
+    line.channel = connect_tls(socket.descriptor, address, context, named ? host.host : "", limits::connect_timeout);
+  } catch (const TlsKnownError& error) {
+    throw untrusted(host, error.what(), credentials.trust);
+  } catch (const TlsError& error) {
+    throw tls_failure(host, error.what());
+  } catch (const ChannelClosed& error) {
+    throw tls_failure(host, error.what());
+  }
+  return line;
+}
+
+namespace {
+
+capnp::Data::Reader data_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()}; }
+
+// Who is at the other end of a session's connections: when they end, that process has ended, and not its host.
+std::string worker_text(const PoolHost& host) { return "the worker at " + address_text(host); }
+
+// A connection that begins with one message in the clear, which names the key that both ends have, and goes on with TLS by that key.
+std::unique_ptr<Channel> connect_by_key(const PoolHost& host, std::span<const std::byte> name, std::span<const std::byte> secret,
+                                        const std::function<void(wire::Control::Builder)>& first) {
+  const TlsContext context =
+      make_client_context({.key = TlsKey{{reinterpret_cast<const char*>(name.data()), name.size()}, {secret.begin(), secret.end()}}});
+  const Socket socket = connect_socket(host);
+  const std::string address = worker_text(host);
+  const int twin = ::fcntl(socket.descriptor, F_DUPFD_CLOEXEC, 0);
+  if (twin < 0) {
+    ::close(socket.descriptor);
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string("no descriptor is free: ") + std::strerror(errno));
+  }
+  send_control(*make_socket_channel(twin, address), 1, first);
+  return connect_tls(socket.descriptor, address, context, "", limits::connect_timeout);
+}
+
+}  // namespace
+
+std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket) {
+  if (ticket.name.empty()) return make_socket_channel(connect_socket(host).descriptor, worker_text(host));
+  return connect_by_key(host, ticket.name, ticket.secret,
+                        [&](wire::Control::Builder control) { control.initRoute().setTicketName(data_of(ticket.name)); });
+}
+
+void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::byte> key) {
+  send_control(channel, 1, [&](wire::Control::Builder control) {
+    auto lane = control.initLane();
+    lane.setSessionId(session);
+    lane.setKey(data_of(key));
+  });
+}
+
+std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session, std::span<const std::byte> key) {
+  if (!encrypted) {
+    auto channel = connect_session(host, {});
+    ask_for_lane(*channel, session, key);
+    return channel;
+  }
+  if (key.size() < limits::lane_name_bytes + tls_key_bytes_min || key.size() > limits::lane_name_bytes + tls_key_bytes_max)
+    throw ProtocolError(address_text(host) + " gave a key for bulk lanes of " + std::to_string(key.size()) + " bytes");
+  const auto name = key.first(limits::lane_name_bytes);
+  return connect_by_key(host, name, key.subspan(name.size()), [&](wire::Control::Builder control) {
+    auto lane = control.initLane();
+    lane.setSessionId(session);
+    lane.setKey(data_of(name));
+  });
+}
+
+ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(address_text(host)), address_(host), whom_(whom) {
+  Line line = connect_to(host);
+  channel_ = std::move(line.channel);
+  token_ = read_credentials().token;
+  if (!token_.empty() && !line.encrypted && !line.local) {
+    throw DialError::of_setting("a token would be readable on the way to " + name_ + "; write tls://" + name_ +
+                                ", or unset FARGPU_TOKEN_FILE");
+  }
+  const Local local = hello({});
+  if (!local.socket.empty() && host.socket.empty() && config().transport != Transport::tcp) come_closer(local);
+}
+
+ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key) {
+  const auto bytes_of = [](capnp::Data::Reader data) {
+    const auto* const begin = reinterpret_cast<const std::byte*>(data.begin());
+    return std::vector<std::byte>(begin, begin + data.size());
+  };
+  Local local;
+  ask(
+      [&](wire::Control::Builder control) {
+        auto hello = control.initHello();
+        hello.setProtocolVersion(wire::PROTOCOL_VERSION);
+        hello.setSpecHash(spec_hash);
+        hello.setDriverVersion(static_cast<std::uint32_t>(config().driver_version));
+        hello.setProgram(program_name());
+        hello.setHostName(host_name());
+        hello.setProcessId(static_cast<std::uint32_t>(::getpid()));
+        hello.setToken(token_);
+        const auto& job = config().lease.job;
+        if (job && whom_ == For::job) hello.setJob({reinterpret_cast<const kj::byte*>(job->data()), job->size()});
+        hello.setLocalKey(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(key.data()), key.size()));
+      },
+      wire::Control::HELLO_ANSWER,
+      [&](wire::Control::Reader control) {
+        const auto answer = control.getHelloAnswer();
+        check_failure(answer.getFailure(), name_);
+        broker_version_ = printable(answer.getVersion().cStr());
+        local = {answer.getLocalSocket().cStr(), bytes_of(answer.getLocalKey()), bytes_of(answer.getLocalProof())};
+      });
+  return local;
+}
+
+// Asks on the broker's Unix socket from now on, if it is its own. If not, TCP does as well.
+void ControlConnection::come_closer(const Local& local) {
+  // A broker far away, behind a tunnel, shall not have us talk to whatever service listens here.
+  const bool plausible =
+      local.socket.starts_with("fargpud-") && local.socket.size() < 100 && !local.key.empty() && local.proof.size() >= 16;
+  if (!plausible) return;
+  PoolHost near = address_;
+  near.socket = "@" + local.socket;
+  std::unique_ptr<Channel> far;
+  const std::uint32_t far_sequence = sequence_;
+  try {
+    auto channel = connect_to(near).channel;
+    far = std::exchange(channel_, std::move(channel));  // stays open until there is an answer: the key is good so long
+    sequence_ = 0;
+    if (hello(local.key).proof == local.proof) {
+      address_ = near;
+      return;
+    }
+    log::debug("{}: what listens on {} is another", name_, near.socket);
+  } catch (const DialError& error) {
+    log::debug("{}: {}", name_, error.what());
+  }
+  if (far) {
+    channel_ = std::move(far);
+    sequence_ = far_sequence;
+  }
+}
+
+void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
+                            const std::function<void(wire::Control::Reader)>& use) {
+  // A lease may have to wait for a driver to be initialised; everything else is answered at once.
+  const auto timeout = expected == wire::Control::LEASE_ANSWER ? limits::lease_timeout + config().lease.wait
+                                                               : std::chrono::milliseconds(limits::connect_timeout);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  try {
+    try {
+      send_control(*channel_, ++sequence_, request);
+    } catch (const ChannelClosed&) {
+      // A host that lets nobody in closes at once, and why may be there to be read.
+      if (expected != wire::Control::HELLO_ANSWER) throw;
+    }
+    const auto message = receive_control(*channel_, timeout);
+    MessageReader reader(message);
+    const auto answer = reader.root<wire::Control>();
+    if (answer.which() != expected) throw ProtocolError(name_ + " gave an answer that was not asked for");
+    use(answer);
+  } catch (const DialError&) {
+    throw;
+  } catch (const CertificateRefused& error) {
+    throw DialError(CUDA_ERROR_NOT_PERMITTED,
+                    name_ + " does not accept the certificate of FARGPU_CERT '" + read_credentials().trust.certificate_file + "' (" +
+                        error.what() +
+                        "); it has to be valid now, and issued by the authority that the host knows (its tls_client_ca): "
+                        "`fargpu pki issue --tenant` in that authority's folder makes one",
+                    wire::Failure::Reason::DENIED);
+  } catch (const ChannelClosed& error) {
+    // Once it has said hello it is a fargpud, which closes when it ends.
+    if (expected != wire::Control::HELLO_ANSWER && std::chrono::steady_clock::now() < deadline) {
+      throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                      std::string(error.what()) + " before it had answered: its fargpud has been shut down, or has ended; try again later",
+                      wire::Failure::Reason::DRAINING);
+    }
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?");
+  } catch (const kj::Exception& error) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.getDescription().cStr() + "); is the port right?");
+  } catch (const std::exception& error) {  // another version would have said so
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.what() + "); is the port right?");
+  }
+}
+
+void ControlConnection::ask_for_lease(bool hold, const std::function<void(wire::LeaseAnswer::Reader)>& use) {
+  ask(
+      [&](wire::Control::Builder control) {
+        auto request = control.initLeaseRequest();
+        write_lease_options(config().lease, request);
+        request.setHold(hold);
+        const auto& variables = config().cuda_environment;
+        auto environment = request.initEnvironment(static_cast<unsigned>(variables.size()));
+        for (unsigned i = 0; i < environment.size(); ++i) {
+          environment[i].setName(variables[i].first);
+          environment[i].setValue(variables[i].second);
+        }
+      },
+      wire::Control::LEASE_ANSWER,
+      [&](wire::Control::Reader control) {
+        check_failure(control.getLeaseAnswer().getFailure(), name_);
+        use(control.getLeaseAnswer());
+      });
+}
+
+// Under a number that shells and programs do not count on for themselves.
+void ControlConnection::bequeath() {
+  constexpr int least = 200;
+  if (::fcntl(channel_->descriptor(), F_DUPFD, least) < 0)
+    throw SystemError(std::string("cannot keep the lease open for the program: ") + std::strerror(errno));
+}
+
+}  // namespace fargpu::client

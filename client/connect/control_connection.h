@@ -1,0 +1,127 @@
+#pragma once
+// Talking to a broker: connections, and requests with their answers. What is said is described in protocol/control.capnp.
+
+#include <cuda.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/base/config.h"
+#include "control.capnp.h"
+#include "protocol/channel.h"
+
+namespace fargpu::client {
+
+/// Why no session could be had, as a CUresult and one line for the person at the terminal.
+struct DialError : std::runtime_error {
+  DialError(CUresult result, const std::string& text, wire::Failure::Reason reason = wire::Failure::Reason::NONE)
+      : std::runtime_error(text), result(result), reason(reason) {}
+  /// What this process was told is wrong, whatever the host thinks: the text names the variable.
+  static DialError of_setting(const std::string& text) {
+    DialError error(CUDA_ERROR_NOT_PERMITTED, text);
+    error.setting = true;
+    return error;
+  }
+  /// There is no TLS with the host: one of the two does not know the other.
+  static DialError of_tls(const std::string& text) {
+    DialError error(CUDA_ERROR_NOT_PERMITTED, text, wire::Failure::Reason::DENIED);
+    error.tls = true;
+    return error;
+  }
+  CUresult result;
+  wire::Failure::Reason reason;  ///< the broker's, if it gave one
+  bool setting = false;
+  bool tls = false;
+};
+
+/// What ends a message that `fargpu doctor` can say more about.
+constexpr std::string_view doctor_hint = " `fargpu doctor` tells more";
+
+/// Why none of the pool's hosts can be used: of each what was wrong, in the order in which they were asked. The first decides the result.
+DialError none_usable(const std::vector<DialError>& errors);
+
+/// A connection to a host.
+struct Line {
+  std::unique_ptr<Channel> channel;
+  bool encrypted = false;
+  bool local = false;  ///< it does not leave this machine
+};
+
+/// Opens one for control messages. Throws DialError, after limits::connect_timeout at the latest.
+Line connect_to(const PoolHost& host);
+
+/// What a broker gave for one session: its connection is the bearer's.
+struct Ticket {
+  std::vector<std::byte> secret;
+  std::vector<std::byte> name;  ///< of a ticket for a connection that speaks TLS; empty otherwise
+};
+
+/// Opens a session's connection, up to where `attach` is sent. Throws the same.
+std::unique_ptr<Channel> connect_session(const PoolHost& host, const Ticket& ticket);
+
+/// Opens a connection that is to be a bulk lane of a session, up to where the worker answers. Throws the same.
+std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std::uint64_t session, std::span<const std::byte> key);
+/// Asks for that on a connection.
+void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::byte> key);
+
+/// One control connection: requests and answers in turn. Throws DialError on refusals, lost connections and silence.
+class ControlConnection {
+ public:
+  /// Whose connection it is: of a process that may belong to a job, which then sees its lease, or of whoever looks after the host.
+  enum class For { job, host };
+  /// Connects and says hello.
+  explicit ControlConnection(const PoolHost& host, For whom = For::job);
+
+  /// Sends a request and calls `use` with the answer, whose kind must be `expected`.
+  void ask(const std::function<void(wire::Control::Builder)>& request, wire::Control::Which expected,
+           const std::function<void(wire::Control::Reader)>& use);
+
+  /// Asks for a lease of the configuration's: for a session, or to be held by this connection.
+  void ask_for_lease(bool hold, const std::function<void(wire::LeaseAnswer::Reader)>& use);
+  /// Leaves the connection open to the programs that this process becomes or starts, for as long as any of them lives.
+  void bequeath();
+
+  const std::string& broker_version() const { return broker_version_; }
+  const std::string& name() const { return name_; }
+  /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may be shared.
+  const PoolHost& address() const { return address_; }
+
+ private:
+  /// How the broker is reached on this machine.
+  struct Local {
+    std::string socket;
+    std::vector<std::byte> key, proof;
+  };
+  Local hello(std::span<const std::byte> key);
+  void come_closer(const Local& local);
+
+  std::string name_;
+  PoolHost address_;
+  For whom_;
+  std::string token_;
+  std::unique_ptr<Channel> channel_;
+  std::uint32_t sequence_ = 0;
+  std::string broker_version_;
+};
+
+/// Throws DialError unless FARGPU_POOL names at least one host.
+void require_pool(const Config& config);
+
+/// This machine, as brokers are told.
+std::string host_name();
+
+/// The host's address, for messages.
+std::string address_text(const PoolHost& host);
+
+/// The host as FARGPU_POOL names it.
+std::string pool_text(const PoolHost& host);
+
+/// Throws DialError, with the host's name in front, unless the failure's reason is `none`.
+void check_failure(wire::Failure::Reader failure, const std::string& host);
+
+}  // namespace fargpu::client

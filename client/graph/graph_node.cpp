@@ -1,0 +1,381 @@
+#include "graph_node.h"
+
+#include <cstring>
+
+#include "client/api/entry.h"
+#include "client/code/launch_codec.h"
+#include "client/stream/memory_operation.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+
+namespace fargpu::client {
+
+// --- one form for all -----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+CUgraphNodeParams of_type(CUgraphNodeType type) {
+  CUgraphNodeParams params;
+  std::memset(&params, 0, sizeof(params));
+  params.type = type;
+  return params;
+}
+
+// The versions differ in how they name function and context only.
+template <class Params>
+CUgraphNodeParams kernel_params(const Params& p) {
+  CUgraphNodeParams params = of_type(CU_GRAPH_NODE_TYPE_KERNEL);
+  auto& kernel = params.kernel;
+  kernel.func = p.func;
+  kernel.gridDimX = p.gridDimX;
+  kernel.gridDimY = p.gridDimY;
+  kernel.gridDimZ = p.gridDimZ;
+  kernel.blockDimX = p.blockDimX;
+  kernel.blockDimY = p.blockDimY;
+  kernel.blockDimZ = p.blockDimZ;
+  kernel.sharedMemBytes = p.sharedMemBytes;
+  kernel.kernelParams = p.kernelParams;
+  kernel.extra = p.extra;
+  return params;
+}
+
+}  // namespace
+
+CUgraphNodeParams node_params(const CUDA_KERNEL_NODE_PARAMS_v1& p) { return kernel_params(p); }
+
+CUgraphNodeParams node_params(const CUDA_KERNEL_NODE_PARAMS_v2& p) {
+  CUgraphNodeParams params = kernel_params(p);
+  params.kernel.kern = p.kern;
+  params.kernel.ctx = p.ctx;
+  return params;
+}
+
+CUgraphNodeParams node_params(const CUDA_MEMSET_NODE_PARAMS_v1& p, CUcontext context) {
+  CUgraphNodeParams params = of_type(CU_GRAPH_NODE_TYPE_MEMSET);
+  params.memset = {p.dst, p.pitch, p.value, p.elementSize, p.width, p.height, context};
+  return params;
+}
+
+CUgraphNodeParams node_params(const CUDA_MEMCPY3D& p, CUcontext context) {
+  CUgraphNodeParams params = of_type(CU_GRAPH_NODE_TYPE_MEMCPY);
+  params.memcpy.copyParams = p;
+  params.memcpy.copyCtx = context;
+  return params;
+}
+
+CUgraphNodeParams node_params(const CUDA_HOST_NODE_PARAMS_v1& p) {
+  CUgraphNodeParams params = of_type(CU_GRAPH_NODE_TYPE_HOST);
+  params.host.fn = p.fn;
+  params.host.userData = p.userData;
+  return params;
+}
+
+CUgraphNodeParams node_params(const CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& p) {
+  CUgraphNodeParams params = of_type(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  params.memOp.ctx = p.ctx;
+  params.memOp.count = p.count;
+  params.memOp.paramArray = p.paramArray;
+  params.memOp.flags = p.flags;
+  return params;
+}
+
+CUgraphNodeParams node_params(CUgraphNodeType record_or_wait, CUevent event) {
+  CUgraphNodeParams params = of_type(record_or_wait);
+  if (record_or_wait == CU_GRAPH_NODE_TYPE_EVENT_RECORD) params.eventRecord.event = event;
+  else params.eventWait.event = event;
+  return params;
+}
+
+// --- to the wire ------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+CUresult check_context(Thread& thread, CUcontext context) {
+  return !context || thread.session().find_context(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire::KernelNode::Builder node) {
+  const Function* const function = p.func ? thread.session().functions().find(p.func) : thread.session().functions().find_kernel(p.kern);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
+  std::span<const std::byte> arguments;
+  if (const CUresult bad = gather_arguments(*function, p.kernelParams, p.extra, arguments); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = map_argument_blocks(thread, arguments); bad != CUDA_SUCCESS) return bad;
+  node.setFunction(function->handle.value());
+  node.setAsKernel(!p.func);
+  node.setGridX(p.gridDimX);
+  node.setGridY(p.gridDimY);
+  node.setGridZ(p.gridDimZ);
+  node.setBlockX(p.blockDimX);
+  node.setBlockY(p.blockDimY);
+  node.setBlockZ(p.blockDimZ);
+  node.setSharedBytes(p.sharedMemBytes);
+  node.setParameters(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
+  node.setContext(handle_of(p.ctx).value());
+  return CUDA_SUCCESS;
+}
+
+CUresult write_memset(Thread& thread, const CUDA_MEMSET_NODE_PARAMS_v2& p, wire::MemsetNode::Builder node) {
+  if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
+  const std::uint64_t extent = p.height == 0 ? 0 : (p.height - 1) * p.pitch + p.width * p.elementSize;
+  if (!thread.session().map().covered(p.dst, extent)) return CUDA_ERROR_INVALID_VALUE;
+  auto target = node.initTarget();
+  target.setAddress(p.dst);
+  target.setPitch(p.pitch);
+  node.setValue(p.value);
+  node.setElementBytes(p.elementSize);
+  node.setWidth(p.width);
+  node.setHeight(p.height);
+  node.setContext(handle_of(p.ctx).value());
+  return CUDA_SUCCESS;
+}
+
+// One side of a copy: memory that the GPU reaches is named as it is, other memory of the program becomes a part of the graph.
+CUresult write_side(Thread& thread, GraphParts::Memory memory, CUarray array, std::size_t level, wire::CopySide::Builder out,
+                    NewParts& parts) {
+  Session& session = thread.session();
+  const auto name = [&](auto&& place) {
+    place(out.getPlace());
+    out.setX(memory.x);
+    out.setY(memory.y);
+    out.setZ(memory.z);
+    out.setPitch(memory.pitch);
+    out.setHeight(memory.height);
+    out.setLevel(level);
+    return CUDA_SUCCESS;
+  };
+  switch (memory.type) {
+    case CU_MEMORYTYPE_ARRAY:
+      if (!handle_of(array).well_formed(HandleKind::array)) return CUDA_ERROR_INVALID_HANDLE;
+      return name([&](auto place) { place.setArray(handle_of(array).value()); });
+    case CU_MEMORYTYPE_HOST:
+    case CU_MEMORYTYPE_DEVICE:
+    case CU_MEMORYTYPE_UNIFIED: break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (memory.pitch == 0) memory.pitch = memory.x + memory.width;  // not specified: without gaps
+  if (memory.height == 0) memory.height = memory.y + memory.rows;
+  if (memory.pitch < memory.x + memory.width) return CUDA_ERROR_INVALID_VALUE;
+  if (memory.slices > 1 && memory.height < memory.y + memory.rows) return CUDA_ERROR_INVALID_VALUE;
+  const auto region = session.map().find(memory.begin());
+  if (region && region->on_device()) return name([&](auto place) { place.setDevice(memory.base); });
+  if (region && !region->contains(memory.begin(), memory.end() - memory.begin())) return CUDA_ERROR_INVALID_VALUE;
+  if (region && session.host_memory().mapped(memory.begin()))  // kernels see it, and the worker keeps its contents
+    return name([&](auto place) { place.setDevice(memory.base - region->base + region->device_address); });
+  const Terms& terms = session.terms();
+  if (!region && (memory.type == CU_MEMORYTYPE_DEVICE || memory.base == 0 || terms.device_window.contains(memory.begin()) ||
+                  terms.driver_band.contains(memory.begin())))
+    return CUDA_ERROR_INVALID_VALUE;
+  out.getPlace().setPart(parts.add(memory));
+  return CUDA_SUCCESS;
+}
+
+CUresult write_memory(Thread& thread, const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p, wire::MemoryOperations::Builder node) {
+  if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
+  if (p.count > 0 && !p.paramArray) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const context = p.ctx ? thread.session().find_context(p.ctx) : thread.context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  node.setFlags(p.flags);
+  node.setContext(handle_of(p.ctx).value());
+  auto list = node.initOperations(element_count(p.count));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    MemoryOperation operation;
+    if (const CUresult bad = read_operation(thread, *context, p.paramArray[i], operation); bad != CUDA_SUCCESS) return bad;
+    if (operation.on_host) {
+      // The GPU would wait for this process.
+      if (operation.waits()) return refuse_use("a graph that waits for a value in memory of the host");
+      if (const CUresult bad = thread.session().host_memory().map(thread, operation.address, operation.address); bad != CUDA_SUCCESS)
+        return bad;
+    }
+    write_operation(operation, list[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult check_event(Thread& thread, CUevent event) {
+  Event* const found = thread.session().events().find(handle_of(event));
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  found->recorded_by_work = true;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& p, CUcontext context, wire::CopyNode::Builder out, NewParts& parts) {
+  if (const CUresult bad = check_context(thread, context); bad != CUDA_SUCCESS) return bad;
+  if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_ERROR_INVALID_VALUE;
+  out.setWidth(p.WidthInBytes);
+  out.setHeight(p.Height);
+  out.setDepth(p.Depth);
+  out.setContext(handle_of(context).value());
+  const auto base = [](CUmemorytype type, const void* host, CUdeviceptr device) {
+    return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uint64_t>(host) : device;
+  };
+  const GraphParts::Memory source{p.srcMemoryType,
+                                  base(p.srcMemoryType, p.srcHost, p.srcDevice),
+                                  p.srcXInBytes,
+                                  p.srcY,
+                                  p.srcZ,
+                                  p.srcPitch,
+                                  p.srcHeight,
+                                  p.WidthInBytes,
+                                  p.Height,
+                                  p.Depth,
+                                  true};
+  const GraphParts::Memory target{p.dstMemoryType, base(p.dstMemoryType, p.dstHost, p.dstDevice),
+                                  p.dstXInBytes,   p.dstY,
+                                  p.dstZ,          p.dstPitch,
+                                  p.dstHeight,     p.WidthInBytes,
+                                  p.Height,        p.Depth};
+  if (const CUresult bad = write_side(thread, source, p.srcArray, p.srcLOD, out.initSource(), parts); bad != CUDA_SUCCESS) return bad;
+  return write_side(thread, target, p.dstArray, p.dstLOD, out.initTarget(), parts);
+}
+
+void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out, NewParts& parts) {
+  const std::uint64_t part = parts.add(GraphParts::Allocation{address});
+  thread.session().graph_memory().set_part(address, part);
+  out.setAddress(address);
+  out.setBytes(bytes);
+  out.setPart(part);
+}
+
+CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParameters::Builder out, NewParts& parts) {
+  switch (p.type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return write_kernel(thread, p.kernel, out.initKernel());
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      if (!handle_of(p.graph.graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
+      out.setChild(handle_of(p.graph.graph).value());
+      out.setMoved(p.graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE);
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_EMPTY: out.setEmpty(); return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEMSET: return write_memset(thread, p.memset, out.initMemset());
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return write_copy(thread, p.memcpy.copyParams, p.memcpy.copyCtx, out.initCopy(), parts);
+    case CU_GRAPH_NODE_TYPE_HOST:
+      if (!p.host.fn) return CUDA_ERROR_INVALID_VALUE;
+      out.setHost(parts.add(GraphParts::Function{p.host.fn, p.host.userData}));
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      out.setEventRecord(handle_of(p.eventRecord.event).value());
+      return check_event(thread, p.eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      out.setEventWait(handle_of(p.eventWait.event).value());
+      return check_event_handle(thread, handle_of(p.eventWait.event));
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return write_memory(thread, p.memOp, out.initMemory());
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+      write_allocation(thread, p.alloc.dptr, p.alloc.bytesize, out.initAllocation(), parts);
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      out.setFree(p.free.dptr);
+      return thread.session().graph_memory().knows(p.free.dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
+      if (const CUresult bad = check_context(thread, p.conditional.ctx); bad != CUDA_SUCCESS) return bad;
+      auto conditional = out.initConditional();
+      conditional.setHandle(p.conditional.handle);
+      conditional.setType(p.conditional.type);
+      conditional.setSize(p.conditional.size);
+      conditional.setContext(handle_of(p.conditional.ctx).value());
+      return CUDA_SUCCESS;
+    }
+    default: refuse_use(("a graph node of type " + std::to_string(p.type)).c_str()); return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+// --- from the wire ------------------------------------------------------------------------------------------------------------------------
+
+CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader in, CUDA_KERNEL_NODE_PARAMS_v2& p) {
+  Functions& functions = thread.session().functions();
+  const Function* function = functions.find(handle_cast<CUfunction>(Handle(in.getFunction())));
+  if (!function) {  // one that only the library knows which captured the launch
+    RemoteCall<wire::DescribeFunction> describe(thread, Opcode::describeFunction, ContextNeed::optional);
+    describe.in().setFunction(in.getFunction());
+    if (const CUresult bad = describe.wait(); bad != CUDA_SUCCESS) return bad;
+    function = functions.learn(describe.out<wire::FunctionReply>(), nullptr);
+    if (!function) throw ProtocolError("the worker named a function by a handle of another kind");
+  }
+  Graphs::Given& given = thread.session().graphs().given(handle_of(node));
+  const auto block = in.getParameters();
+  if (block.size() < function->parameter_bytes) throw ProtocolError("a kernel node with too few bytes of arguments");
+  given.arguments.resize(block.size());
+  if (block.size() > 0) std::memcpy(given.arguments.data(), block.begin(), block.size());
+  given.argument_pointers.clear();
+  for (const Parameter& parameter : function->parameters) given.argument_pointers.push_back(given.arguments.data() + parameter.offset);
+  std::memset(&p, 0, sizeof(p));
+  if (in.getAsKernel()) p.kern = handle_cast<CUkernel>(function->handle);
+  else p.func = handle_cast<CUfunction>(function->handle);
+  p.gridDimX = in.getGridX();
+  p.gridDimY = in.getGridY();
+  p.gridDimZ = in.getGridZ();
+  p.blockDimX = in.getBlockX();
+  p.blockDimY = in.getBlockY();
+  p.blockDimZ = in.getBlockZ();
+  p.sharedMemBytes = in.getSharedBytes();
+  p.kernelParams = given.argument_pointers.empty() ? nullptr : given.argument_pointers.data();
+  p.ctx = handle_cast<CUcontext>(Handle(in.getContext()));
+  return CUDA_SUCCESS;
+}
+
+void read_copy(Thread& thread, wire::CopyNode::Reader in, CUDA_MEMCPY3D& p) {
+  Session& session = thread.session();
+  std::memset(&p, 0, sizeof(p));
+  p.WidthInBytes = in.getWidth();
+  p.Height = in.getHeight();
+  p.Depth = in.getDepth();
+  const auto side = [&](wire::CopySide::Reader from, CUmemorytype& type, auto*& host, CUdeviceptr& device, CUarray& array, std::size_t& x,
+                        std::size_t& y, std::size_t& z, std::size_t& pitch, std::size_t& height, std::size_t& level) {
+    GraphParts::Memory memory{CU_MEMORYTYPE_DEVICE, 0, from.getX(), from.getY(), from.getZ(), from.getPitch(), from.getHeight()};
+    const auto place = from.getPlace();
+    if (place.isPart()) {
+      memory = session.graph_parts().memory(place.getPart()).value_or(memory);
+    } else if (place.isArray()) {
+      memory.type = CU_MEMORYTYPE_ARRAY;
+      array = handle_cast<CUarray>(Handle(place.getArray()));
+    } else {
+      // Host memory that kernels see goes by the address that they know.
+      memory.base = place.getDevice();
+      const auto region = session.map().find(memory.base);
+      if (region && (region->on_host() || region->kind == Region::Kind::alias)) {
+        memory.type = CU_MEMORYTYPE_HOST;
+        if (region->kind == Region::Kind::alias) memory.base += region->owner - region->base;
+      }
+    }
+    type = memory.type;
+    if (type == CU_MEMORYTYPE_HOST) host = reinterpret_cast<std::remove_reference_t<decltype(host)>>(memory.base);
+    else device = memory.base;
+    x = memory.x;
+    y = memory.y;
+    z = memory.z;
+    pitch = memory.pitch;
+    height = memory.height;
+    level = from.getLevel();
+  };
+  side(in.getSource(), p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight,
+       p.srcLOD);
+  side(in.getTarget(), p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight,
+       p.dstLOD);
+}
+
+void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& p) {
+  p = {in.getTarget().getAddress(), in.getTarget().getPitch(), in.getValue(), in.getElementBytes(), in.getWidth(), in.getHeight()};
+}
+
+void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in, CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& p) {
+  Graphs::Given& given = thread.session().graphs().given(handle_of(node));
+  given.operations.clear();
+  for (const auto from : in.getOperations()) {
+    CUstreamBatchMemOpParams& to = given.operations.emplace_back();
+    std::memset(&to, 0, sizeof(to));
+    to.operation = static_cast<CUstreamBatchMemOpType>(from.getOperation());
+    switch (to.operation) {
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: to.flushRemoteWrites.flags = from.getFlags(); break;
+      case CU_STREAM_MEM_OP_BARRIER: to.memoryBarrier.flags = from.getFlags(); break;
+      default:  // waits and writes are laid out alike
+        to.waitValue.address = from.getAddress();
+        to.waitValue.flags = from.getFlags();
+        to.waitValue.value64 = from.getValue();
+    }
+  }
+  p = {handle_cast<CUcontext>(Handle(in.getContext())), static_cast<unsigned>(given.operations.size()), given.operations.data(),
+       in.getFlags()};
+}
+
+}  // namespace fargpu::client

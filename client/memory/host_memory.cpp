@@ -1,0 +1,454 @@
+#include "host_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "client/api/entry.h"
+#include "operations.capnp.h"
+#include "protocol/changed_runs.h"
+#include "protocol/errors.h"
+#include "protocol/sealed_memory.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client/base/store_words.h"
+
+namespace fargpu::client {
+namespace {
+
+constexpr std::uint64_t page_bytes = 4096;
+// Up to here comparing is cheap, and sees at once what running kernels and the program write.
+constexpr std::uint64_t compared_bytes_max = 1u << 20;
+
+std::uint64_t round_up(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+
+}  // namespace
+
+HostMemory::HostMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
+    : session_(session), window_(window_base, window_bytes), pages_(session, {window_base, window_bytes}) {}
+
+CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer) {
+  if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::uint64_t base;
+  if (session_.shares_memory()) {
+    if (const CUresult bad = share(thread, context, round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
+  } else {
+    if (const CUresult bad = take_window(round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
+    void* const mapped = ::mmap(at(base), round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (mapped == MAP_FAILED) {
+      give_window(base, round_up(bytes));
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  const CUresult result = hold(thread,
+                               {.kind = Region::Kind::host,
+                                .base = base,
+                                .bytes = bytes,
+                                .device = context.device,
+                                .context = &context,
+                                .flags = flags,
+                                .device_address = base},
+                               flags & CU_MEMHOSTALLOC_DEVICEMAP);
+  if (result == CUDA_SUCCESS) *pointer = at(base);
+  return result;
+}
+
+CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
+  const std::lock_guard lock(mutex_);
+  const auto taken = window_.take(bytes, page_bytes);
+  if (taken) base = *taken;
+  return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// The addresses stay reserved, so that nothing else of the program comes to lie there. A worker in this process has its own copy of the
+// block in these very pages, and may not have heard yet that it is gone.
+void HostMemory::give_window(std::uint64_t base, std::uint64_t bytes) {
+  if (!session_.terms().one_process) ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  const std::lock_guard lock(mutex_);
+  window_.give(base, bytes);
+}
+
+CUresult HostMemory::share(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base) {
+  if (const CUresult bad = take_window(bytes, base); bad != CUDA_SUCCESS) return bad;
+  // Descriptors come in the order of the answers: one at a time is asked for.
+  const std::lock_guard order(order_);
+  RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::none);
+  call.in_context(&context);
+  auto in = call.in();
+  in.setAddress(base);
+  in.setBytes(bytes);
+  in.setShared(true);
+  const CUresult result = call.wait();
+  if (result != CUDA_SUCCESS) {
+    give_window(base, bytes);
+    return result;
+  }
+  const int descriptor = session_.receive_descriptor();
+  if (descriptor < 0) throw ProtocolError("pinned memory is to be shared, and was not sent");
+  const bool sealed = is_sealed_memory(descriptor, bytes);
+  const bool mapped = sealed && ::mmap(at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) != MAP_FAILED;
+  ::close(descriptor);
+  if (!sealed) throw ProtocolError("pinned memory is to be shared that could shrink");
+  if (mapped) return CUDA_SUCCESS;
+  close(thread, base);
+  give_window(base, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
+  const bool shared = region.kind == Region::Kind::host && session_.shares_memory();
+  {
+    const std::lock_guard lock(mutex_);
+    auto block = std::make_unique<Block>();
+    block->base = region.base;
+    block->bytes = region.bytes;
+    block->owned = region.kind == Region::Kind::host;
+    block->shared = shared;
+    if (shared) block->device_address = region.base;
+    block->opened = shared;
+    blocks_.emplace(region.base, std::move(block));
+  }
+  if (shared) mapped_.fetch_add(1);
+  region.buffer_id = session_.map().next_buffer_id();
+  session_.map().add(region);
+  if (shared) return CUDA_SUCCESS;
+  // Large ones wait for more than a flag to say so, for copies from and to blocks that kernels use are slower.
+  if (!for_kernels || region.bytes > compared_bytes_max) return CUDA_SUCCESS;
+  std::uint64_t device_address;
+  const CUresult result = map(thread, region.base, device_address);
+  if (result != CUDA_SUCCESS) {
+    session_.map().remove(region.base);
+    drop(thread, region.base);
+  }
+  return result;
+}
+
+CUresult HostMemory::free(Thread& thread, void* pointer) {
+  const auto base = reinterpret_cast<std::uint64_t>(pointer);
+  const auto region = session_.map().find(base);
+  if (!region || region->kind != Region::Kind::host || region->base != base) return CUDA_ERROR_INVALID_VALUE;
+  // The driver waits here, and copies under way need the memory.
+  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
+  session_.map().remove(base);
+  drop(thread, base);
+  return result;
+}
+
+CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
+  const auto base = reinterpret_cast<std::uint64_t>(pointer);
+  if (session_.map().overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  return hold(
+      thread,
+      {.kind = Region::Kind::registered, .base = base, .bytes = bytes, .device = context.device, .context = &context, .flags = flags},
+      flags & CU_MEMHOSTREGISTER_DEVICEMAP);
+}
+
+CUresult HostMemory::remove(Thread& thread, void* pointer) {
+  const auto base = reinterpret_cast<std::uint64_t>(pointer);
+  const auto region = session_.map().find(base);
+  if (region && region->kind == Region::Kind::host) return CUDA_ERROR_INVALID_VALUE;
+  if (!region || region->kind != Region::Kind::registered || region->base != base) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
+  session_.map().remove(base);
+  drop(thread, base);
+  return result;
+}
+
+CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& device_address) {
+  const auto region = session_.map().find(address);
+  if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
+  if (!mapped(address)) {
+    if (const CUresult bad = settle_deliveries(thread, *region); bad != CUDA_SUCCESS) return bad;
+  }
+  const std::lock_guard order(order_);
+  std::unique_lock lock(mutex_);
+  Block* const block = find(address, 1);
+  if (!block) return CUDA_ERROR_INVALID_VALUE;
+  const bool now_mapped = block->device_address == 0;
+  if (now_mapped) {
+    for (const auto& [number, memory] : session_.graph_parts().within(block->base, block->bytes))
+      if (memory.begin() < block->base || memory.end() > block->base + block->bytes)
+        return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");
+    std::uint64_t seen_at = block->base;
+    if (!block->owned) {
+      const auto taken = window_.take(round_up(block->bytes), page_bytes);
+      if (!taken) return CUDA_ERROR_OUT_OF_MEMORY;
+      seen_at = *taken;
+      block->window_bytes = round_up(block->bytes);
+    }
+    RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::optional);
+    auto in = call.in();
+    in.setAddress(block->base);
+    const bool paged = block->owned && block->bytes > compared_bytes_max;
+    in.setBytes(paged ? round_up(block->bytes) : block->bytes);
+    in.setMapped(true);
+    in.setDevice(seen_at);
+    in.setPaged(paged);
+    std::vector<std::byte> shadow;
+    if (!paged) shadow.resize(block->bytes);  // zero, as the worker's memory begins
+    lock.unlock();
+    CUresult result = call.wait();
+    if (result == CUDA_SUCCESS && paged && !pages_.adopt(session_.home(*region->context), block->base, round_up(block->bytes))) {
+      close(thread, block->base);
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    lock.lock();
+    if (result != CUDA_SUCCESS) {
+      if (block->window_bytes) window_.give(seen_at, block->window_bytes);
+      block->window_bytes = 0;
+      return result;
+    }
+    block->opened = true;
+    block->device_address = seen_at;
+    block->paged = paged;
+    block->shadow = std::move(shadow);
+    mapped_.fetch_add(1);
+    if (!paged) compared_.fetch_add(1);
+    session_.map().update(block->base, [&](Region& r) { r.device_address = seen_at; });
+    if (!block->owned) {
+      session_.map().add({.kind = Region::Kind::alias,
+                          .base = seen_at,
+                          .bytes = block->bytes,
+                          .device = region->device,
+                          .context = region->context,
+                          .buffer_id = region->buffer_id,
+                          .owner = block->base});
+    }
+  }
+  device_address = block->device_address + (address - block->base);
+  lock.unlock();
+  if (now_mapped) name_parts(thread, *block);
+  return CUDA_SUCCESS;
+}
+
+// A graph's copies from and to the program's memory are told as they were made. Once kernels use that memory they have to go where these
+// see it: what one of them writes, another reads.
+void HostMemory::name_parts(Thread& thread, const Block& block) {
+  for (const auto& [number, memory] : session_.graph_parts().within(block.base, block.bytes)) {
+    RemoteCall<wire::MapGraphPart> call(thread, Opcode::mapGraphPart, ContextNeed::none);
+    auto in = call.in();
+    in.setPart(number);
+    auto side = in.initPlace();
+    side.getPlace().setDevice(block.device_address != 0 ? memory.base - block.base + block.device_address : 0);
+    side.setX(memory.x);
+    side.setY(memory.y);
+    side.setZ(memory.z);
+    side.setPitch(memory.pitch);
+    side.setHeight(memory.height);
+    call.tell();
+  }
+}
+
+void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
+  const std::lock_guard order(order_);
+  std::set<const Block*> blocks;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::uint64_t number : parts.numbers()) {
+      const auto memory = session_.graph_parts().memory(number);
+      const Block* const block = memory ? find(memory->begin(), 1) : nullptr;
+      if (block && block->device_address != 0) blocks.insert(block);
+    }
+  }
+  for (const Block* const block : blocks) name_parts(thread, *block);
+}
+
+// What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see.
+CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
+  {
+    const std::lock_guard lock(mutex_);
+    const bool expected = std::any_of(expected_.begin(), expected_.end(), [&](const auto& range) {
+      return range.first < region.base + region.bytes && region.base < range.second;
+    });
+    const bool copied = session_.graphs().any_launched() && !session_.graph_parts().within(region.base, region.bytes).empty();
+    if (!expected && !copied) return CUDA_SUCCESS;
+  }
+  return session_.settle(thread, *region.context);
+}
+
+CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call) {
+  const auto region = session_.map().find(address);
+  if (region && region->managed()) session_.managed().before_work(thread);
+  if (!region || !(region->on_host() || region->kind == Region::Kind::alias)) return CUDA_SUCCESS;
+  call.host_visible();
+  if (region->on_host()) {
+    if (const CUresult result = map(thread, address, address); result != CUDA_SUCCESS) return result;
+  }
+  before_work(thread);
+  return CUDA_SUCCESS;
+}
+
+bool HostMemory::mapped(std::uint64_t address) const {
+  if (!any_mapped()) return false;
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(address, 1);
+  return block && block->device_address != 0;
+}
+
+bool HostMemory::at_worker(std::uint64_t address) const {
+  if (!any_mapped()) return false;
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(address, 1);
+  return block && (block->paged || block->shared);
+}
+
+void HostMemory::send_changes(Thread& thread) {
+  if (compared_.load(std::memory_order_relaxed) == 0) return;
+  const std::lock_guard order(order_);
+  for (std::uint64_t after = 0;;) {
+    std::vector<Change> changes;
+    {
+      const std::lock_guard lock(mutex_);
+      Block* const block = next_compared(after);
+      if (!block) return;
+      after = block->base;
+      changes = take_changes(*block);
+    }
+    for (const Change& change : changes) {
+      for (std::size_t offset = 0; offset < change.bytes.size(); offset += limits::bulk_bytes_max) {
+        RemoteCall<wire::WriteHostBlock> call(thread, Opcode::writeHostBlock, ContextNeed::none);
+        call.in().setAddress(change.address + offset);
+        call.bulk(std::span(change.bytes).subspan(offset, std::min(limits::bulk_bytes_max, change.bytes.size() - offset)));
+        call.tell();
+      }
+    }
+  }
+}
+
+HostMemory::Block* HostMemory::next_compared(std::uint64_t after) const {
+  for (auto it = blocks_.upper_bound(after); it != blocks_.end(); ++it)
+    if (it->second->compared()) return it->second.get();
+  return nullptr;
+}
+
+// What is sent is a copy, and the shadow the same, so that it holds exactly what the worker gets while the program goes on writing.
+std::vector<HostMemory::Change> HostMemory::take_changes(Block& block) {
+  std::vector<Change> changes;
+  const std::span<const std::byte> now(at(block.base), block.bytes);
+  for_changed_runs(now, block.shadow, [&](std::size_t offset, std::size_t bytes) {
+    Change& change = changes.emplace_back();
+    change.address = block.base + offset;
+    change.bytes.assign(now.begin() + static_cast<std::ptrdiff_t>(offset), now.begin() + static_cast<std::ptrdiff_t>(offset + bytes));
+    std::memcpy(block.shadow.data() + offset, change.bytes.data(), bytes);
+  });
+  return changes;
+}
+
+void HostMemory::expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard order(order_);
+  Block* opened = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (Block* const block = find(address, bytes); block && !block->opened) {
+      block->opened = true;
+      opened = block;
+    }
+    expected_.emplace_back(address, address + bytes);
+  }
+  if (opened) open(thread, *opened);
+}
+
+void HostMemory::cancel_delivery(std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  std::erase(expected_, std::pair{address, address + bytes});
+}
+
+HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  Part part{bytes, false};
+  const std::uint64_t end = address + bytes;
+  for (const auto& [begin, stop] : expected_) {
+    if (begin <= address && address < stop) return {std::min(stop, end) - address, true};
+    if (begin > address && begin < end) part.bytes = std::min(part.bytes, begin - address);
+  }
+  return part;
+}
+
+bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(address, bytes);
+  return block && block->opened && !block->paged && !block->shared;
+}
+
+// The bytes came somewhere else: a worker that sends them slowly must not write to memory that is another's by then.
+void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared) {
+    store_words(at(address), bytes);
+    if (block->device_address != 0) std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
+  }
+  // Deliveries of one copy come in order, so each takes the beginning off an expected range.
+  const std::uint64_t end = address + bytes.size();
+  for (auto& [begin, stop] : expected_) {
+    if (begin == address && stop >= end) {
+      begin = end;
+      break;
+    }
+  }
+  std::erase_if(expected_, [](const auto& range) { return range.first >= range.second; });
+}
+
+void HostMemory::context_closed(Thread& thread, Context& context) {
+  for (const Region& region : session_.map().extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
+    drop(thread, region.base, true);
+  session_.staging().context_closed(context);
+}
+
+HostMemory::Block* HostMemory::find(std::uint64_t address, std::uint64_t bytes) const {
+  auto it = blocks_.upper_bound(address);
+  if (it == blocks_.begin()) return nullptr;
+  Block* const block = std::prev(it)->second.get();
+  const std::uint64_t offset = address - block->base;
+  return offset <= block->bytes && block->bytes - offset >= bytes ? block : nullptr;
+}
+
+void HostMemory::open(Thread& thread, const Block& block) {
+  RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::optional);
+  auto in = call.in();
+  in.setAddress(block.base);
+  in.setBytes(block.bytes);
+  call.tell();
+}
+
+void HostMemory::close(Thread& thread, std::uint64_t base, bool awaited) {
+  RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
+  call.in().setAddress(base);
+  const Thread::AnswersOnly answers_only(thread);
+  if (awaited) call.wait();
+  else call.tell();
+}
+
+void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
+  std::unique_lock order(order_);
+  std::unique_ptr<Block> block;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(base);
+    if (found == blocks_.end()) return;
+    block = std::move(found->second);
+    blocks_.erase(found);
+    std::erase_if(expected_, [&](const auto& range) { return range.first >= block->base && range.first < block->base + block->bytes; });
+    if (block->device_address != 0) mapped_.fetch_sub(1);
+    if (block->compared()) compared_.fetch_sub(1);
+  }
+  session_.stream_waits().forget(block->base, block->bytes);
+  if (block->paged) pages_.forsake(block->base);
+  if (const std::uint64_t seen_at = std::exchange(block->device_address, 0); seen_at != 0) {
+    name_parts(thread, *block);
+    block->device_address = seen_at;
+  }
+  order.unlock();
+  // The worker closes it behind all work that is held back, of other contexts too. Until then its place is not free.
+  if (block->opened && !gone_at_worker) close(thread, block->base, !session_.idle());
+  if (block->window_bytes != 0) session_.map().remove(block->device_address);
+  if (block->owned) give_window(base, round_up(block->bytes));
+  const std::lock_guard lock(mutex_);
+  if (block->window_bytes != 0) window_.give(block->device_address, block->window_bytes);
+}
+
+}  // namespace fargpu::client

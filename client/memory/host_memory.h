@@ -1,0 +1,144 @@
+#pragma once
+// Pinned and registered host memory. The program's bytes stay in this process; the worker keeps a copy of a block only while it
+// must remember what a copy out wrote there (semantics: a copy from pinned memory reads what the memory holds when the stream
+// gets there), or when kernels use the block ("mapped"). Of small mapped blocks, and of all that the program registered, both sides
+// compare what they have with what the other is known to have, at launches and synchronisations, and exchange what changed; large
+// blocks of the host window are paged (HostPages). Where the worker shares memory with this process all of that is only for what the
+// program registered: blocks of the host window are the same pages on both sides.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "client/base/address_ranges.h"
+#include "client/graph/graph_parts.h"
+#include "host_pages.h"
+#include "memory_map.h"
+
+namespace fargpu::client {
+
+class RemoteCallBase;
+class Session;
+class Thread;
+struct Context;
+
+/// Threads: any. Deliveries arrive on the receiving thread.
+class HostMemory {
+ public:
+  HostMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
+
+  /// cuMemHostAlloc: page-aligned memory in the host window.
+  CUresult allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer);
+  CUresult free(Thread& thread, void* pointer);
+  /// Memory of the window that the worker has too, and that the program does not know; whole pages. It goes with the context.
+  CUresult share(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& base);
+  /// The worker has given it up.
+  void unshare(std::uint64_t base, std::uint64_t bytes) { give_window(base, bytes); }
+  CUresult add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags);
+  CUresult remove(Thread& thread, void* pointer);
+
+  /// Makes the block that holds this address usable by kernels; gives the address they know it by.
+  CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address);
+
+  /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address becomes the
+  /// one the GPU knows, and the call is marked as one whose outcome the host sees.
+  CUresult reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call);
+
+  /// The worker has new graph parts: copies from and to those in mapped blocks go where kernels see these.
+  void graph_has(Thread& thread, const NewParts& parts);
+
+  /// Before work that may use mapped blocks: sends what the program changed.
+  void before_work(Thread& thread) {
+    send_changes(thread);
+    pages_.before_work(thread);
+  }
+  /// Before waits for work that may be waiting for what the program writes.
+  void before_wait(Thread& thread) {
+    send_changes(thread);
+    pages_.after_wait(thread);
+  }
+  void after_wait(Thread& thread) { pages_.after_wait(thread); }
+  /// The same of blocks that are compared.
+  void send_changes(Thread& thread);
+  /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
+  bool mapped(std::uint64_t address) const;
+  bool any_mapped() const { return mapped_.load(std::memory_order_relaxed) > 0; }
+  /// Whether the worker has the memory of the block that holds this address, because it is paged or shared: work names it by its address
+  /// like memory of the device.
+  bool at_worker(std::uint64_t address) const;
+  HostPages& pages() { return pages_; }
+
+  /// A copy out to [address, address + bytes) is about to be asked for: from now on the worker's copy is newer.
+  void expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes);
+  /// Takes the expectation back: the copy could not be asked for.
+  void cancel_delivery(std::uint64_t address, std::uint64_t bytes);
+  /// The first part of [address, address + bytes) for which one answer holds: how long it is, and whether the worker's copy is
+  /// newer there.
+  struct Part {
+    std::uint64_t bytes;
+    bool worker_newer;
+  };
+  Part newest(std::uint64_t address, std::uint64_t bytes) const;
+
+  /// Whether a delivery may come for this place.
+  bool awaits(std::uint64_t address, std::size_t bytes) const;
+  /// They have arrived.
+  void delivered(std::uint64_t address, std::span<const std::byte> bytes);
+
+  /// The context is gone, and with it the blocks made in it.
+  void context_closed(Thread& thread, Context& context);
+
+ private:
+  struct Block {
+    std::uint64_t base = 0;
+    std::uint64_t bytes = 0;
+    bool owned = false;                // memory of the host window, ours to unmap
+    bool opened = false;               // the worker has a copy
+    std::uint64_t device_address = 0;  // mapped: where kernels see it
+    std::uint64_t window_bytes = 0;    // taken from the window for it
+    bool paged = false;
+    bool shared = false;            // the same pages here and at the worker
+    std::vector<std::byte> shadow;  // compared: what the worker is known to hold
+
+    bool compared() const { return device_address != 0 && !paged && !shared; }
+  };
+
+  CUresult hold(Thread& thread, Region region, bool for_kernels);
+  CUresult take_window(std::uint64_t bytes, std::uint64_t& base);
+  void give_window(std::uint64_t base, std::uint64_t bytes);
+  CUresult settle_deliveries(Thread& thread, const Region& region);
+  struct Change {
+    std::uint64_t address = 0;
+    std::vector<std::byte> bytes;
+  };
+
+  Block* find(std::uint64_t address, std::uint64_t bytes) const;  // under mutex_
+  Block* next_compared(std::uint64_t after) const;                // under mutex_
+  std::vector<Change> take_changes(Block& block);                 // under mutex_
+  void open(Thread& thread, const Block& block);                  // under order_
+  void close(Thread& thread, std::uint64_t base, bool awaited = false);
+  void name_parts(Thread& thread, const Block& block);  // under order_
+  void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false);
+
+  Session& session_;
+  // What is told of a block leaves in the order in which it became so: held while sending, which may have to wait until the worker
+  // reads. The receiving thread never takes it. Blocks go only under it; of one that has gone nobody else tells, so that its close may be
+  // awaited without. Before mutex_.
+  std::mutex order_;
+  // Everything below; never held while sending, for deliveries need it.
+  mutable std::mutex mutex_;
+  AddressRanges window_;
+  std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> expected_;  // [begin, end) still to be delivered
+  std::atomic<unsigned> mapped_{0};
+  std::atomic<unsigned> compared_{0};  // of these, those that are compared
+  HostPages pages_;
+};
+
+}  // namespace fargpu::client

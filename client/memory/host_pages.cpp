@@ -1,0 +1,145 @@
+#include "host_pages.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "cuda_facts.h"
+#include "client/base/log.h"
+#include "operations.capnp.h"
+#include "client/session/process.h"
+#include "protocol/errors.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+#include "client/base/threads.h"
+
+namespace fargpu::client {
+namespace {
+
+constexpr std::uint64_t page_bytes = 4096;
+
+std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+
+// Calls visit(offset, bytes) for the pages of anonymous memory that are there at all: the others have never been touched. All of them
+// where the system does not say.
+template <class Visit>
+void for_present_pages(std::uint64_t base, std::uint64_t bytes, Visit&& visit) {
+  constexpr std::uint64_t present = std::uint64_t{1} << 63, swapped = std::uint64_t{1} << 62;
+  const int pages = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  std::array<std::uint64_t, 512> entries;
+  for (std::uint64_t offset = 0; offset < bytes;) {
+    const std::size_t wanted = std::min<std::size_t>(entries.size(), (bytes - offset) / page_bytes);
+    const auto place = static_cast<off_t>((base + offset) / page_bytes * sizeof(entries[0]));
+    const bool told = pages >= 0 && ::pread(pages, entries.data(), wanted * sizeof(entries[0]), place) ==
+                                        static_cast<ssize_t>(wanted * sizeof(entries[0]));
+    for (std::size_t i = 0; i < wanted; ++i, offset += page_bytes)
+      if (!told || (entries[i] & (present | swapped))) visit(offset, page_bytes);
+  }
+  if (pages >= 0) ::close(pages);
+}
+
+}  // namespace
+
+HostPages::HostPages(Session& session, const Window& window)
+    : PagedMemory(session, "fargpu-host-pages", {window, Window{}}, Use::at_once) {}
+
+bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes) {
+  // So few granules a block that their protection never takes more mappings than a process may have.
+  constexpr std::uint64_t granules_max = 8192;
+  const std::lock_guard lock(mutex_);  // until it is one of ours: threads that write there meanwhile fault, and wait here
+  prepare();
+  auto block = std::make_unique<Block>();
+  block->base = base;
+  block->bytes = bytes;
+  block->context = &context;
+  block->granule = std::max(granule_bytes, std::bit_ceil((bytes + granules_max - 1) / granules_max));
+  if (!make_alias(*block, State::fresh)) return false;
+  if (::mprotect(at(base), bytes, PROT_READ) != 0) {
+    drop_alias(*block);
+    return false;
+  }
+  for_present_pages(base, bytes,
+                    [&](std::uint64_t offset, std::uint64_t length) { std::memcpy(block->alias + offset, at(base + offset), length); });
+  if (!make_visible(*block, PROT_READ | PROT_WRITE)) {
+    ::mprotect(at(base), bytes, PROT_READ | PROT_WRITE);
+    drop_alias(*block);
+    return false;
+  }
+  blocks_.emplace(base, std::move(block));
+  touched_ = true;
+  if (!renewing_) start_thread("fargpu-pages", [this] { keep_renewing(); });
+  renewing_ = true;
+  return true;
+}
+
+void HostPages::forsake(std::uint64_t base) {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(base);
+  if (found != blocks_.end()) drop(*found->second);
+}
+
+void HostPages::become_private() {
+  for (const auto& [base, block] : blocks_) make_private(*block);
+  blocks_.clear();
+}
+
+void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  for (const std::uint64_t end = offset + bytes; offset < end;) {
+    const std::uint64_t part = std::min<std::uint64_t>(end - offset, limits::bulk_bytes_max);
+    RemoteCall<wire::WriteHostBlock> call(thread, Opcode::writeHostBlock, ContextNeed::none);
+    call.in().setAddress(block.base + offset);
+    call.bulk({block.alias + offset, part});
+    call.tell();
+    offset += part;
+  }
+}
+
+void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is not.
+  if (process().life() != Life::ready) return;
+  RemoteCall<wire::ReadHostBlock> call(thread, Opcode::readHostBlock, ContextNeed::none);
+  auto in = call.in();
+  in.setAddress(block.base + offset);
+  in.setBytes(bytes);
+  call.target({block.alias + offset, bytes});
+  CUresult result = CUDA_SUCCESS;
+  try {
+    result = call.wait();
+  } catch (const ChannelClosed& error) {
+    process().lose_session(session_, error.what());
+    return;
+  }
+  if (result != CUDA_SUCCESS || call.arrived_bytes() != bytes)
+    throw SystemError("pinned memory could not be fetched from the GPU's host: " + std::string(result_name(result)));
+}
+
+// A program may look at memory that a running kernel writes, and a kernel at memory that the program writes, for as long as they like and
+// without another call. It is slow to find out, and slower the longer nothing else happens.
+void HostPages::keep_renewing() {
+  using namespace std::chrono_literals;
+  constexpr std::chrono::milliseconds first = 1ms, last = 32ms;
+  auto pause = first;
+  while (process().life() == Life::ready) {
+    {
+      std::unique_lock lock(mutex_);
+      if (!touched_while_busy_) pause = first;
+      renew_.wait(lock, [&] { return touched_while_busy_.load(); });
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, last);
+    try {
+      after_wait(Thread::current());
+    } catch (const std::exception& error) {
+      process().lose_session(session_, error.what());
+    }
+  }
+}
+
+}  // namespace fargpu::client

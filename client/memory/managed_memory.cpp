@@ -1,0 +1,242 @@
+#include "managed_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "calls_stream.capnp.h"
+#include "cuda_facts.h"
+#include "operations.capnp.h"
+#include "protocol/errors.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+
+namespace fargpu::client {
+namespace {
+
+constexpr std::uint64_t page_bytes = 4096;
+std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
+
+}  // namespace
+
+ManagedMemory::ManagedMemory(Session& session, const Window& window, const Window& driver_band)
+    : PagedMemory(session, "fargpu-managed", {window, driver_band}, Use::in_turns), window_(window), driver_band_(driver_band) {}
+
+// Null if there is no room for the pages.
+std::unique_ptr<ManagedMemory::Block> ManagedMemory::make_block(Context& context, std::uint64_t base, std::uint64_t bytes, State state,
+                                                                int access) {
+  auto block = std::make_unique<Block>();
+  block->base = base;
+  block->bytes = bytes;
+  block->context = &context;
+  block->advice.emplace(0, ManagedAdvice());
+  if (!make_alias(*block, state)) return nullptr;
+  if (make_visible(*block, access)) return block;
+  drop_alias(*block);
+  return nullptr;
+}
+
+CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address) {
+  if (bytes > window_.bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  {
+    const std::lock_guard lock(mutex_);
+    prepare();
+  }
+  DeviceMemory& memory = session_.device_memory();
+  const CUresult result = memory.allocate(thread, context, bytes, address, memory.pools().managed_of(context.device));
+  if (result != CUDA_SUCCESS) return result;
+  const std::uint64_t whole = round_up(bytes, page_bytes);
+  auto block = make_block(context, address, whole, State::fresh, PROT_READ | PROT_WRITE);
+  if (!block) {
+    memory.free(thread, address);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  block->parts.emplace(0, whole);
+  {
+    const std::lock_guard lock(mutex_);
+    blocks_.emplace(address, std::move(block));
+    touched_ = true;
+  }
+  open_to_devices(thread, context.device);
+  return CUDA_SUCCESS;
+}
+
+// Where devices cannot reach each other's memory, kernels of the others find nothing there.
+void ManagedMemory::open_to_devices(Thread& thread, int owner) {
+  for (const int device : session_.devices_in_use())
+    if (device != owner && session_.peers().possible(device, owner))
+      session_.peers().set(thread, *session_.device_memory().pools().managed_of(owner), device, true);
+}
+
+void ManagedMemory::context_opened(Thread& thread) {
+  std::set<int> owners;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [base, block] : blocks_)
+      if (window_.contains(base)) owners.insert(block->context->device);
+  }
+  for (const int owner : owners) open_to_devices(thread, owner);
+}
+
+void ManagedMemory::dropped(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(address);
+  if (found != blocks_.end()) drop(*found->second);
+}
+
+// --- variables --------------------------------------------------------------------------------------------------------------------
+
+bool ManagedMemory::adopt(Thread& thread, Context& context, std::uint64_t address, std::uint64_t bytes) {
+  if (bytes == 0 || !driver_band_.contains(address) || bytes > driver_band_.bytes - (address - driver_band_.base)) return false;
+  const std::lock_guard lock(mutex_);
+  prepare();
+  const std::uint64_t end = address + bytes;
+  for (std::uint64_t granule = address / granule_bytes * granule_bytes; granule < end;) {
+    Block* block = find(granule);
+    if (!block) {
+      // As far as the variable goes, or to what is here already.
+      const auto next = blocks_.lower_bound(granule);
+      const std::uint64_t stop = std::min(round_up(end, granule_bytes), next == blocks_.end() ? ~std::uint64_t{0} : next->first);
+      auto made = make_block(context, granule, stop - granule, State::theirs, PROT_NONE);
+      if (!made) return false;
+      block = made.get();
+      blocks_.emplace(granule, std::move(made));
+    }
+    const std::uint64_t first = std::max(address, block->base), last = std::min(end, block->base + block->bytes);
+    if (block->parts.emplace(first - block->base, last - first).second) {
+      // Where the program may look already, its first contents are due now.
+      for (std::uint64_t offset = first - block->base; offset < last - block->base;) {
+        const std::size_t index = offset / granule_bytes;
+        const std::uint64_t stop = std::min(offset_of(index + 1, *block), last - block->base);
+        if (block->states[index] != State::theirs) fetch_range(thread, *block, offset, stop - offset);
+        offset = stop;
+      }
+    }
+    granule = block->base + block->bytes;
+  }
+  return true;
+}
+
+void ManagedMemory::forsake(std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t end = address + bytes; address < end;) {
+    Block* const block = find(address);
+    if (!block) return;
+    block->parts.erase(address - block->base);
+    address = block->base + block->bytes;
+    if (block->parts.empty()) drop(*block);
+  }
+}
+
+// --- contents ---------------------------------------------------------------------------------------------------------------------
+
+// Copies of ours run on a stream of their own, which waits for nothing: the program may touch managed memory in a host function, when
+// the stream that runs it does not go on.
+Stream& ManagedMemory::stream_of(Thread& thread, Context& context) {
+  if (Stream* const known = session_.streams().find(context.managed_stream)) return *known;
+  Stream* const made = session_.make_hidden_stream(thread, context, CU_STREAM_NON_BLOCKING);
+  if (!made) throw SystemError("no stream for the contents of managed memory");
+  context.managed_stream = made->handle;
+  return *made;
+}
+
+// Calls act(offset, bytes) for what the GPU has of a range.
+template <class Act>
+void for_parts(const std::map<std::uint64_t, std::uint64_t>& parts, std::uint64_t offset, std::uint64_t bytes, Act&& act) {
+  const std::uint64_t end = offset + bytes;
+  auto part = parts.upper_bound(offset);
+  if (part != parts.begin()) --part;
+  for (; part != parts.end() && part->first < end; ++part) {
+    const std::uint64_t first = std::max(offset, part->first), last = std::min(end, part->first + part->second);
+    if (first < last) act(first, last - first);
+  }
+}
+
+// Work in a block's own context comes behind what was sent there; that of other devices does not by itself.
+void ManagedMemory::handed_over(Thread& thread) {
+  const std::set<Context*> sent_to = std::exchange(sent_to_, {});
+  if (sent_to.empty() || session_.devices_in_use().size() < 2) return;
+  for (Context* const context : sent_to) {
+    RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
+    call.in_context(context);
+    call.in().setHStream(stream_of(thread, *context).wire());
+    call.wait();  // should it fail, the context's next call says so
+  }
+}
+
+void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  const Stream& stream = stream_of(thread, *block.context);
+  sent_to_.insert(block.context);
+  for_parts(static_cast<const Block&>(block).parts, offset, bytes, [&](std::uint64_t at, std::uint64_t rest) {
+    while (rest > 0) {
+      const std::uint64_t part = std::min<std::uint64_t>(rest, limits::bulk_bytes_max);
+      RemoteCall<wire::CopyIn> call(thread, Opcode::copyIn, ContextNeed::none);
+      call.in_context(block.context);
+      auto in = call.in();
+      in.setStream(stream.wire());
+      auto shape = in.initShape();
+      shape.setWidth(part);
+      shape.setHeight(1);
+      shape.setDepth(1);
+      in.initTarget().setAddress(block.base + at);
+      in.setComplete(true);  // whatever comes later, on any stream, finds it
+      in.getSource().setBulk();
+      call.bulk({block.alias + at, part});
+      call.tell();
+      at += part;
+      rest -= part;
+    }
+  });
+}
+
+void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  for_parts(static_cast<const Block&>(block).parts, offset, bytes, [&](std::uint64_t at, std::uint64_t length) {
+    RemoteCall<wire::CopyOut> call(thread, Opcode::copyOut, ContextNeed::none);
+    call.in_context(block.context);
+    auto in = call.in();
+    in.setStream(stream_of(thread, *block.context).wire());
+    auto shape = in.initShape();
+    shape.setWidth(length);
+    shape.setHeight(1);
+    shape.setDepth(1);
+    in.initSource().setAddress(block.base + at);
+    in.getTarget().setReply();
+    call.target({block.alias + at, length});
+    const CUresult result = call.wait();
+    if (result != CUDA_SUCCESS || call.arrived_bytes() != length)
+      throw SystemError("managed memory could not be fetched from the GPU: " + std::string(result_name(result)));
+  });
+}
+
+// --- advice -----------------------------------------------------------------------------------------------------------------------
+
+std::map<std::uint64_t, ManagedAdvice>::iterator ManagedMemory::split(Block& block, std::uint64_t offset) {
+  const auto behind = block.advice.upper_bound(offset);
+  const auto holds = std::prev(behind);
+  return holds->first == offset ? holds : block.advice.emplace_hint(behind, offset, holds->second);
+}
+
+bool ManagedMemory::advise(std::uint64_t address, std::uint64_t bytes, const std::function<void(ManagedAdvice&)>& change) {
+  const std::lock_guard lock(mutex_);
+  Block* const block = find(address);
+  if (!block || bytes == 0 || bytes > block->bytes - (address - block->base)) return false;
+  const std::uint64_t begin = address - block->base;
+  const auto first = split(*block, begin);
+  const auto end = begin + bytes < block->bytes ? split(*block, begin + bytes) : block->advice.end();
+  for (auto it = first; it != end; ++it) change(it->second);
+  return true;
+}
+
+bool ManagedMemory::visit(std::uint64_t address, std::uint64_t bytes, const std::function<void(const ManagedAdvice&)>& visit) const {
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(address);
+  if (!block || bytes == 0 || bytes > block->bytes - (address - block->base)) return false;
+  const std::uint64_t begin = address - block->base;
+  for (auto it = std::prev(block->advice.upper_bound(begin)); it != block->advice.end() && it->first < begin + bytes; ++it)
+    visit(it->second);
+  return true;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,221 @@
+#include "paged_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "client/objects/context.h"
+#include "fault_handler.h"
+#include "protocol/changed_runs.h"
+#include "protocol/errors.h"
+#include "protocol/limits.h"
+#include "client/session/session.h"
+#include "system_calls.h"
+#include "vector_calls.h"
+#include "client/objects/thread.h"
+
+namespace fargpu::client {
+namespace {
+
+constexpr std::uint64_t fetch_bytes_max = limits::bulk_bytes_max;
+
+std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+
+/// The first granule from here on that is not theirs, of which most blocks have few.
+template <class State>
+std::size_t next_here(const std::vector<State>& states, std::size_t from) {
+  static_assert(sizeof(State) == 1 && static_cast<int>(State::theirs) == 0);
+  std::uint64_t eight = 0;
+  while (from < states.size() && states[from] == State::theirs) {
+    while (from + 8 <= states.size() && (std::memcpy(&eight, &states[from], 8), eight == 0)) from += 8;
+    if (from < states.size() && states[from] == State::theirs) ++from;
+  }
+  return from;
+}
+
+[[noreturn]] void fail(const std::string& what) { throw SystemError(what + ": " + std::strerror(errno)); }
+
+}  // namespace
+
+PagedMemory::PagedMemory(Session& session, const char* name, const std::array<Window, 2>& windows, Use use)
+    : session_(session), name_(name), windows_(windows), use_(use) {}
+
+void PagedMemory::prepare() {
+  if (file_ < 0) {
+    const int file = ::memfd_create(name_, MFD_CLOEXEC);
+    if (file < 0) fail("memfd_create");
+    if (::ftruncate(file, static_cast<off_t>(windows_[0].bytes + windows_[1].bytes)) != 0) {
+      ::close(file);
+      fail(std::string("a memory file, ") + name_);
+    }
+    file_ = file;
+  }
+  const auto kind = static_cast<std::size_t>(use_);
+  watch_faults(*this, kind);
+  watch_system_calls(*this, kind, windows_);
+  watch_vector_calls();
+}
+
+off_t PagedMemory::place_in_file(std::uint64_t address) const {
+  return static_cast<off_t>(windows_[0].contains(address) ? address - windows_[0].base : windows_[0].bytes + (address - windows_[1].base));
+}
+
+bool PagedMemory::make_alias(Block& block, State state) {
+  block.states.assign((block.bytes + block.granule - 1) / block.granule, state);
+  void* const alias = ::mmap(nullptr, block.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, place_in_file(block.base));
+  if (alias == MAP_FAILED) return false;
+  block.alias = static_cast<std::byte*>(alias);
+  return true;
+}
+
+bool PagedMemory::make_visible(const Block& block, int access) {
+  return ::mmap(at(block.base), block.bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_, place_in_file(block.base)) !=
+         MAP_FAILED;
+}
+
+void PagedMemory::drop_alias(const Block& block) {
+  ::munmap(block.alias, block.bytes);
+  ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place_in_file(block.base), static_cast<off_t>(block.bytes));
+}
+
+void PagedMemory::drop(const Block& block) {
+  // Nothing else of the program may come to lie there.
+  ::mmap(at(block.base), block.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  drop_alias(block);
+  blocks_.erase(block.base);
+}
+
+std::uint64_t PagedMemory::offset_of(std::size_t granule, const Block& block) const {
+  return std::min(granule * block.granule, block.bytes);
+}
+
+void PagedMemory::protect(const Block& block, std::size_t first, std::size_t end, int access) const {
+  const std::uint64_t begin = offset_of(first, block);
+  if (::mprotect(at(block.base + begin), offset_of(end, block) - begin, access) != 0) fail(std::string("mprotect, ") + name_);
+}
+
+PagedMemory::Block* PagedMemory::find(std::uint64_t address) const {
+  auto it = blocks_.upper_bound(address);
+  if (it == blocks_.begin()) return nullptr;
+  Block* const block = std::prev(it)->second.get();
+  return address - block->base < block->bytes ? block : nullptr;
+}
+
+void PagedMemory::make_private(const Block& block) const {
+  ::mmap(at(block.base), block.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, file_, place_in_file(block.base));
+}
+
+// Whether work was submitted by one thread while another touched pages, between the hand-over and the submission.
+bool PagedMemory::overtaken() const {
+  return use_ == Use::at_once && touched_.load(std::memory_order_relaxed) &&
+         touched_at_.load(std::memory_order_relaxed) < session_.submitted();
+}
+
+void PagedMemory::hand_over(Thread& thread) {
+  watch_vector_calls();  // of libraries that were loaded since: only from here on pages may be without access
+  const std::lock_guard lock(mutex_);
+  for (auto& [base, block] : blocks_) {
+    if (!block->context->active) continue;
+    send(thread, *block);
+  }
+  handed_over(thread);
+  // Last: who finds nothing to hand over must not find old pages either.
+  touched_ = false;
+  touched_while_busy_ = false;
+}
+
+void PagedMemory::send(Thread& thread, Block& block) {
+  auto& states = block.states;
+  for (std::size_t first = next_here(states, 0); first < states.size(); first = next_here(states, first)) {
+    const State state = states[first];
+    const bool twinned = block.twins.contains(first);
+    std::size_t end = first + 1;
+    while (!twinned && end < states.size() && states[end] == state && !block.twins.contains(end)) ++end;
+    const std::uint64_t begin = offset_of(first, block), stop = offset_of(end, block);
+    protect(block, first, end, PROT_NONE);  // first, so that nothing is written behind our back
+    if (twinned) {
+      const auto& twin = block.twins[first];
+      for_changed_runs(std::span<const std::byte>(block.alias + begin, stop - begin), twin,
+                       [&](std::size_t offset, std::size_t bytes) { send_range(thread, block, begin + offset, bytes); });
+    } else if (state == State::ours) {
+      send_range(thread, block, begin, stop - begin);
+    } else if (state == State::fresh) {
+      // Only what the program has touched so far is there at all.
+      const off_t file_begin = place_in_file(block.base + begin);
+      const off_t file_end = file_begin + static_cast<off_t>(stop - begin);
+      for (off_t data = ::lseek(file_, file_begin, SEEK_DATA); data >= 0 && data < file_end;) {
+        const off_t hole = std::min(::lseek(file_, data, SEEK_HOLE), file_end);
+        send_range(thread, block, begin + static_cast<std::uint64_t>(data - file_begin), static_cast<std::uint64_t>(hole - data));
+        data = hole < file_end ? ::lseek(file_, hole, SEEK_DATA) : -1;
+      }
+    }
+    std::fill(states.begin() + static_cast<std::ptrdiff_t>(first), states.begin() + static_cast<std::ptrdiff_t>(end), State::theirs);
+    first = end;
+  }
+  block.twins.clear();
+}
+
+void PagedMemory::fetch(Thread& thread, Block& block, std::size_t granule) {
+  block.fetch_ahead = granule == block.next_fetch && granule != 0 ? 2 * block.fetch_ahead : 1;
+  block.fetch_ahead = std::clamp<std::size_t>(block.fetch_ahead, 1, std::max<std::uint64_t>(1, fetch_bytes_max / block.granule));
+  std::size_t end = granule + 1;
+  while (end < block.states.size() && end - granule < block.fetch_ahead && block.states[end] == State::theirs) ++end;
+  block.next_fetch = end;
+  const std::uint64_t begin = offset_of(granule, block);
+  fetch_range(thread, block, begin, offset_of(end, block) - begin);
+  std::fill(block.states.begin() + static_cast<std::ptrdiff_t>(granule), block.states.begin() + static_cast<std::ptrdiff_t>(end),
+            State::shared);
+  protect(block, granule, end, PROT_READ);
+}
+
+bool PagedMemory::fault(std::uint64_t address, bool writing) {
+  const std::lock_guard lock(mutex_);
+  Block* const block = find(address);
+  if (!block) return false;
+  open(*block, (address - block->base) / block->granule, writing);
+  return true;
+}
+
+void PagedMemory::touch(std::uint64_t address, std::uint64_t bytes, bool writing) {
+  const std::uint64_t end = address + std::min(bytes, ~address);
+  // Without the lock: whoever holds it may be in a system call on other memory.
+  const bool within = std::any_of(windows_.begin(), windows_.end(),
+                                  [&](const Window& window) { return address < window.base + window.bytes && window.base < end; });
+  if (!within) return;
+  const std::lock_guard lock(mutex_);
+  while (address < end) {
+    Block* const block = find(address);
+    if (!block) return;
+    const std::size_t granule = (address - block->base) / block->granule;
+    open(*block, granule, writing);
+    address = block->base + offset_of(granule + 1, *block);
+  }
+}
+
+// Nothing is left to do where another thread met the same fault before.
+void PagedMemory::open(Block& block, std::size_t granule, bool writing) {
+  State& state = block.states[granule];
+  if (state == State::fresh || state == State::ours) return;
+  if (state == State::shared && !writing) return;
+  // Before anything is fetched: another thread that waits for work meanwhile must know that what comes may be old.
+  if (!touched_) touched_at_ = session_.submitted();
+  touched_ = true;
+  const bool busy = !session_.idle();
+  if (busy && !touched_while_busy_.exchange(true)) touched_early();
+  if (state == State::theirs) fetch(Thread::current(), block, granule);
+  if (!writing) return;
+  if (busy || use_ == Use::at_once) {
+    const std::uint64_t begin = offset_of(granule, block);
+    block.twins[granule].assign(block.alias + begin, block.alias + offset_of(granule + 1, block));
+  }
+  state = State::ours;
+  protect(block, granule, granule + 1, PROT_READ | PROT_WRITE);
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,118 @@
+#pragma once
+// Memory of which this process and the GPU's host each have pages, at the same addresses: who has the newest bytes, and fetching them
+// when the program touches a page.
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client/connect/windows.h"
+
+namespace fargpu::client {
+
+class Session;
+class Thread;
+struct Context;
+
+/// Contents move in granules. One is *shared* while both sides hold the same bytes (the program may read it), *ours* while the
+/// program may have written it, *theirs* while the GPU may have. Before work that may use the memory everything of ours is sent
+/// and becomes theirs; a page of theirs is fetched when the program touches it, which a fault tells.
+/// The pages are those of one memory file, mapped twice: where the program sees them, with changing protection, and where bytes
+/// come and go without another thread seeing half of them.
+/// Threads: any, also within a fault.
+class PagedMemory {
+ public:
+  static constexpr std::uint64_t granule_bytes = 64u << 10;  ///< of all but very large blocks
+
+  /// Whether the program and the GPU use the memory in turns, as CUDA demands of managed memory where it cannot be shared, or at the
+  /// same time.
+  enum class Use { in_turns, at_once };
+
+  /// Everything lies within these windows.
+  PagedMemory(Session& session, const char* name, const std::array<Window, 2>& windows, Use use);
+  PagedMemory(const PagedMemory&) = delete;
+  PagedMemory& operator=(const PagedMemory&) = delete;
+  virtual ~PagedMemory() = default;
+
+  /// Work that may use this memory is about to be submitted.
+  void before_work(Thread& thread) {
+    if (touched_.load(std::memory_order_relaxed)) hand_over(thread);
+  }
+  /// The program has waited for work, or waits for it: what it saw while that was running may be old, and what it wrote is waited for.
+  void after_wait(Thread& thread) {
+    if (touched_while_busy_.load(std::memory_order_relaxed) || overtaken()) hand_over(thread);
+  }
+
+  /// The program touched an address that it may not use at present. False if that is none of ours.
+  bool fault(std::uint64_t address, bool writing);
+  /// Makes what is ours of [address, address + bytes) usable, as if the program had touched every page.
+  void touch(std::uint64_t address, std::uint64_t bytes, bool writing);
+
+ protected:
+  enum class State : std::uint8_t { theirs, fresh, shared, ours };
+  struct Block {
+    virtual ~Block() = default;
+    std::uint64_t base = 0;
+    std::uint64_t bytes = 0;  // whole pages
+    std::uint64_t granule = granule_bytes;
+    Context* context = nullptr;
+    std::byte* alias = nullptr;
+    std::vector<State> states;
+    std::map<std::size_t, std::vector<std::byte>> twins;  // contents from before the program wrote while the GPU was busy
+    std::size_t next_fetch = 0;                           // the granule behind the last fetch
+    std::size_t fetch_ahead = 1;                          // granules to fetch at once; grows while the program goes on in order
+  };
+
+  /// Nothing of this exists in programs that use no such memory: before the first block.
+  void prepare();
+  /// Gives `block` its states and its second mapping. False if there is no room.
+  bool make_alias(Block& block, State state);
+  /// Puts its pages where the program sees them. False if there is no room.
+  bool make_visible(const Block& block, int access);
+  /// The second mapping of a block that became nothing goes.
+  void drop_alias(const Block& block);
+  /// The block goes, and its contents; the addresses stay reserved.
+  void drop(const Block& block);
+  /// Its contents stay, for this process alone: nobody else's pages change with them.
+  void make_private(const Block& block) const;
+  Block* find(std::uint64_t address) const;
+  std::uint64_t offset_of(std::size_t granule, const Block& block) const;
+
+  /// The worker gets, or gives, a part of the block's newest contents, by way of its alias.
+  virtual void send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
+  virtual void fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) = 0;
+  /// The program touched pages while the GPU was at work.
+  virtual void touched_early() {}
+  /// What had to be sent is on its way; under the lock.
+  virtual void handed_over(Thread&) {}
+
+  Session& session_;
+  mutable std::mutex mutex_;  // everything below, and what derived classes have
+  std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
+  std::atomic<bool> touched_{false};  // something is not theirs
+  std::atomic<bool> touched_while_busy_{false};
+
+ private:
+  void hand_over(Thread& thread);
+  bool overtaken() const;
+  void send(Thread& thread, Block& block);
+  void fetch(Thread& thread, Block& block, std::size_t granule);
+  void open(Block& block, std::size_t granule, bool writing);
+  void protect(const Block& block, std::size_t first, std::size_t end, int access) const;
+  off_t place_in_file(std::uint64_t address) const;
+
+  const char* const name_;
+  const std::array<Window, 2> windows_;
+  const Use use_;
+  std::atomic<std::uint64_t> touched_at_{0};  // submissions when the first of what is not theirs was touched
+  int file_ = -1;                             // as long as the windows, one behind the other; only what is touched takes memory
+};
+
+}  // namespace fargpu::client

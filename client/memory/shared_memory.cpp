@@ -1,0 +1,118 @@
+#include "shared_memory.h"
+
+#include "operations.capnp.h"
+#include "client/call/remote_call.h"
+#include "client/session/session.h"
+
+namespace fargpu::client {
+
+CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle) {
+  const auto region = session_.map().find(address);
+  // As the driver: pools' memory in its own way, and no mappings of the program's own.
+  if (!region || region->kind != Region::Kind::device || of_pool != (region->pool != nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (of_pool) {
+    const auto pool = session_.device_memory().pools().find(region->pool);
+    if (!pool || !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (session_.graph_memory().knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
+  note();
+  const auto [base, bytes] = session_.device_memory().share_piece(region->base);
+  RemoteCall<wire::ShareMemory> call(thread, Opcode::shareMemory, ContextNeed::none);
+  call.in().setAddress(base);
+  if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
+  const auto shared = call.out<wire::Shared>();
+  const auto key = share_key(shared.getKey());
+  if (!key || shared.getBytes() != bytes) throw ProtocolError("the worker shared other memory than it was asked to");
+  handle = {SharedHandle::Kind::memory, *key, bytes, region->base - base, region->bytes};
+  const std::lock_guard lock(mutex_);
+  ours_.insert(*key);
+  return CUDA_SUCCESS;
+}
+
+CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address) {
+  const std::lock_guard lock(mutex_);
+  note();
+  if (ours_.contains(handle.key)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (handle.bytes == 0 || handle.bytes % DeviceMemory::granularity != 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::pair key(handle.key, static_cast<const Context*>(&context));
+  auto found = opened_.find(key);
+  if (found == opened_.end()) {
+    const auto base = session_.device_memory().reserve(handle.bytes, 0, 0);
+    if (!base) return CUDA_ERROR_OUT_OF_MEMORY;
+    RemoteCall<wire::OpenSharedMemory> call(thread, Opcode::openSharedMemory, ContextNeed::none);
+    call.in_context(&context);
+    auto in = call.in();
+    in.setKey(wire_of(handle.key));
+    in.setAddress(*base);
+    in.setBytes(handle.bytes);
+    if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) {
+      session_.device_memory().unreserve(*base, handle.bytes);
+      return bad;
+    }
+    const int device = session_.client_ordinal(static_cast<int>(call.out<wire::OpenSharedMemoryReply>().getDevice()));
+    found = opened_.emplace(key, Opened{*base, handle.bytes, device, {}}).first;
+  }
+  Opened& opened = found->second;
+  const std::uint64_t begin = opened.base + handle.offset;
+  unsigned& times = opened.allocations[begin];
+  // A handle that was tampered with may name what overlaps.
+  if (times == 0 && (handle.bytes != opened.bytes || !session_.map().add({.kind = Region::Kind::opened,
+                                                                          .base = begin,
+                                                                          .bytes = handle.length,
+                                                                          .device = opened.device,
+                                                                          .context = &context,
+                                                                          .buffer_id = session_.map().next_buffer_id(),
+                                                                          .pool = pool}))) {
+    opened.allocations.erase(begin);
+    release_unused(thread, found);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  ++times;
+  address = begin;
+  return CUDA_SUCCESS;
+}
+
+CUresult SharedMemory::close(Thread& thread, std::uint64_t address, bool of_pool) {
+  const std::lock_guard lock(mutex_);
+  const auto there = session_.map().find(address);
+  if (!there || there->kind != Region::Kind::opened || of_pool != (there->pool != nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  for (auto it = opened_.begin(); it != opened_.end(); ++it) {
+    Opened& opened = it->second;
+    const auto allocation = opened.allocations.find(address);
+    if (allocation == opened.allocations.end()) continue;
+    if (--allocation->second > 0) return CUDA_SUCCESS;
+    const auto region = session_.map().remove(address);
+    opened.allocations.erase(allocation);
+    // Work that uses it may be under way, whatever an earlier call has to say.
+    const CUresult late = thread.take_late_error();
+    const Thread::AnswersOnly answers_only(thread);
+    const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
+    release_unused(thread, it);
+    return late != CUDA_SUCCESS ? late : result;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+void SharedMemory::context_closed(Thread& thread, Context& context) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(opened_, [&](const auto& entry) {
+    const Opened& opened = entry.second;
+    if (entry.first.second != &context) return false;
+    for (const auto& [address, times] : opened.allocations) session_.map().remove(address);
+    release(thread, opened);
+    return true;
+  });
+}
+
+void SharedMemory::release_unused(Thread& thread, Pieces::iterator opened) {
+  if (!opened->second.allocations.empty()) return;
+  release(thread, opened->second);
+  opened_.erase(opened);
+}
+
+void SharedMemory::release(Thread& thread, const Opened& opened) {
+  DeviceMemory::unmap(thread, opened.base, opened.bytes);
+  session_.device_memory().unreserve(opened.base, opened.bytes);
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,63 @@
+#include "shared_staging.h"
+
+#include <algorithm>
+#include <array>
+
+#include "client/session/session.h"
+
+namespace fargpu::client {
+
+/// Of one context.
+struct SharedStaging::Memory {
+  Memory(Session& owner, const Context& of) : session(owner), context(&of) {}
+  ~Memory() {
+    if (base != 0) session.host_memory().unshare(base, slots * slot_bytes);
+  }
+
+  Session& session;
+  const Context* const context;
+  std::uint64_t base = 0;  // 0: there is no room for it
+  std::array<std::atomic<bool>, slots> taken{};
+};
+
+SharedStaging::Slot::Slot(std::shared_ptr<Memory> memory, std::size_t number) : memory_(std::move(memory)), number_(number) {}
+SharedStaging::Slot::~Slot() { memory_->taken[number_].store(false, std::memory_order_release); }
+std::uint64_t SharedStaging::Slot::address() const { return memory_->base + number_ * slot_bytes; }
+
+std::uint64_t SharedStaging::part_bytes(std::uint64_t bytes) {
+  constexpr std::uint64_t page = 4096;
+  return std::clamp((bytes / slots + page - 1) / page * page, gains_bytes / 2, slot_bytes);
+}
+
+std::shared_ptr<SharedStaging::Memory> SharedStaging::memory_of(Thread& thread, Context& context) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(memories_.begin(), memories_.end(), [&](const auto& memory) { return memory->context == &context; });
+  if (found != memories_.end()) return *found;
+  auto memory = std::make_shared<Memory>(session_, context);
+  std::uint64_t base;
+  if (session_.host_memory().share(thread, context, slots * slot_bytes, base) == CUDA_SUCCESS) memory->base = base;
+  memories_.push_back(memory);
+  return memory;
+}
+
+std::shared_ptr<SharedStaging::Slot> SharedStaging::take(Thread& thread, Context& context, bool wait) {
+  const std::shared_ptr<Memory> memory = memory_of(thread, context);
+  if (memory->base == 0) return nullptr;
+  std::shared_ptr<Slot> slot;
+  const auto found = [&] {
+    for (std::size_t i = 0; !slot && i < slots; ++i)
+      if (!memory->taken[i].exchange(true, std::memory_order_acquire)) slot = std::make_shared<Slot>(memory, i);
+    return slot != nullptr;
+  };
+  if (found() || !wait) return slot;
+  session_.commands().flush();
+  session_.receiver().wait_until(found);
+  return slot;
+}
+
+void SharedStaging::context_closed(const Context& context) {
+  const std::lock_guard lock(mutex_);
+  memories_.remove_if([&](const auto& memory) { return memory->context == &context; });
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,64 @@
+#include "thread.h"
+
+#include <pthread.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "client/session/process.h"
+
+namespace fargpu::client {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<std::uint32_t, Thread*> threads;
+  std::uint32_t next_id = 1;
+};
+
+Registry& registry() {
+  static Registry* const instance = new Registry;  // outlives every thread
+  return *instance;
+}
+
+}  // namespace
+
+constinit thread_local Thread* Thread::current_ = nullptr;
+
+Thread& Thread::make_current() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made;
+    pthread_key_create(&made, &Thread::end);
+    return made;
+  }();
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  auto* thread = new Thread(all.next_id++);
+  all.threads.emplace(thread->id_, thread);
+  pthread_setspecific(key, thread);
+  current_ = thread;
+  return *thread;
+}
+
+// Destructors of other thread-local values may still make calls; they get a new Thread, which ends in the next round.
+void Thread::end(void* thread) {
+  auto* const ended = static_cast<Thread*>(thread);
+  current_ = nullptr;
+  if (process().life() == Life::forked) return;  // a thread that is not there may hold the lock
+  release_default_streams(*ended);
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  all.threads.erase(ended->id_);
+  delete ended;
+}
+
+void Thread::deliver_error(std::uint32_t id, CUresult error) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.threads.find(id);
+  if (found == all.threads.end()) return;  // nobody left to tell
+  CUresult none = CUDA_SUCCESS;            // the first error stays
+  found->second->late_error_.compare_exchange_strong(none, error);
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,92 @@
+#pragma once
+// What belongs to one thread of the program.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "client/session/process.h"
+#include "client/call/trace.h"
+
+#include "protocol/handle.h"
+
+namespace fargpu::client {
+
+class Session;
+struct Context;
+
+/// What cuStreamGetCaptureInfo gave pointers to; stands until the thread asks again.
+struct CaptureAnswer {
+  std::vector<CUgraphNode> dependencies;
+  std::vector<CUgraphEdgeData> edges;
+};
+
+class Thread {
+ public:
+  /// The calling thread's own; made at its first call. Cheap.
+  static Thread& current() {
+    if (Thread* const known = current_) [[likely]]
+      return *known;
+    return make_current();
+  }
+  /// The thread of this number, or null if it has ended. The caller must hold no Thread for longer than the process is asked.
+  static void deliver_error(std::uint32_t id, CUresult error);
+
+  std::uint32_t id() const { return id_; }
+  Session& session() const { return *process().session(); }
+
+  /// The current context, or null.
+  Context* context() const { return contexts_.empty() ? nullptr : contexts_.back(); }
+  std::vector<Context*>& contexts() { return contexts_; }
+
+  /// A failure of a call this thread made and did not wait for; taken by its next call that may report.
+  CUresult take_late_error() {
+    if (late_error_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]]
+      return CUDA_SUCCESS;
+    return answers_only_ ? CUDA_SUCCESS : late_error_.exchange(CUDA_SUCCESS);
+  }
+  /// While it lives, what the thread's calls return is the worker's answer to them: failures of earlier calls are left for the next one.
+  class AnswersOnly {
+   public:
+    explicit AnswersOnly(Thread& thread) : thread_(thread), before_(std::exchange(thread.answers_only_, true)) {}
+    AnswersOnly(const AnswersOnly&) = delete;
+    AnswersOnly& operator=(const AnswersOnly&) = delete;
+    ~AnswersOnly() { thread_.answers_only_ = before_; }
+
+   private:
+    Thread& thread_;
+    const bool before_;
+  };
+
+  /// cuThreadExchangeStreamCaptureMode.
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  /// It is running a host function of the program, where CUDA calls are not permitted.
+  bool in_callback = false;
+  /// This thread's default stream in each context (CU_STREAM_PER_THREAD), made when first used.
+  std::map<Context*, Handle> default_streams;
+  /// Where the arguments of a launch are gathered; has its size from the first one on.
+  std::vector<std::byte> launch_arguments;
+  CaptureAnswer capture_answer;
+  /// FARGPU_TRACE: of the call that it makes.
+  trace::Costs traced;
+
+ private:
+  explicit Thread(std::uint32_t id) : id_(id) {}
+  static Thread& make_current();
+  static void end(void* thread);
+
+  // Initial-exec: one pointer of static TLS, read without a call.
+  static constinit thread_local Thread* current_ __attribute__((tls_model("initial-exec")));
+
+  const std::uint32_t id_;
+  std::vector<Context*> contexts_;
+  std::atomic<CUresult> late_error_{CUDA_SUCCESS};
+  bool answers_only_ = false;
+};
+
+}  // namespace fargpu::client

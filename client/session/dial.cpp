@@ -1,0 +1,211 @@
+#include "dial.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "client/base/log.h"
+#include "protocol/handshake.h"
+#include "protocol/message.h"
+#include "protocol/so_many.h"
+
+namespace fargpu::client {
+namespace {
+
+void write_windows(const std::vector<Window>& windows, capnp::List<wire::Range>::Builder list) {
+  for (unsigned i = 0; i < windows.size(); ++i) {
+    list[i].setBase(windows[i].base);
+    list[i].setBytes(windows[i].bytes);
+  }
+}
+
+// The one that the worker took.
+Window window_taken(const std::vector<Window>& offered, wire::Range::Reader taken, const std::string& host) {
+  for (const Window& window : offered)
+    if (window.base == taken.getBase() && window.bytes == taken.getBytes()) return window;
+  throw ProtocolError(host + " took an address window that was not offered");
+}
+
+// The worker has said that it shares memory, and sends it: from now on frames go through that.
+std::unique_ptr<Channel> share_memory(std::unique_ptr<Channel> socket, std::uint64_t ring_bytes) {
+  const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
+  std::array<std::byte, 1> word;
+  int memory;
+  while ((memory = socket->receive_descriptor()) < 0) {
+    if (socket->receive_some(word) > 0) continue;
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= left.zero()) throw ChannelClosed(socket->peer() + " does not share the memory that it promised");
+    socket->wait({.readable = true}, left);
+  }
+  const auto closed = [](const int* descriptor) { ::close(*descriptor); };
+  const std::unique_ptr<int, decltype(closed)> owner(&memory, closed);
+  return make_shared_channel(std::move(socket), memory, ring_bytes, true);
+}
+
+// A connection that the session's worker has taken as a bulk lane.
+std::unique_ptr<Channel> open_lane(const Connect& connect, std::uint64_t session, const std::vector<std::byte>& key,
+                                   const std::string& host) {
+  auto channel = connect(session, key);
+  const auto message = receive_control(*channel, limits::connect_timeout);
+  MessageReader reader(message);
+  const auto control = reader.root<wire::Control>();
+  if (!control.isLaneAnswer()) throw ProtocolError(host + " did not answer to a bulk lane");
+  check_failure(control.getLaneAnswer(), host);
+  return channel;
+}
+
+// What is reserved for a session that may not come to be: another host's session needs the same addresses.
+class OfferedWindows {
+ public:
+  OfferedWindows() = default;
+  OfferedWindows(const OfferedWindows&) = delete;
+  OfferedWindows& operator=(const OfferedWindows&) = delete;
+  ~OfferedWindows() {
+    for (const auto* const list : std::initializer_list<const std::vector<Window>*>{&device, &host, &band})
+      for (const Window& window : *list)
+        if (!kept_.contains(window.base)) release_window(window);
+  }
+  void keep(const Terms& terms) { kept_ = {terms.device_window.base, terms.host_window.base, terms.driver_band.base}; }
+
+  const std::vector<Window> device = reserve_device_windows();
+  const std::vector<Window> host = reserve_host_windows();
+  std::vector<Window> band;
+
+ private:
+  std::set<std::uint64_t> kept_;
+};
+
+void require_transport(const Config& config, const ControlConnection& broker) {
+  const bool local = !broker.address().socket.empty();
+  if (config.transport == Transport::shm && !local) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=shm, but " + broker.name() +
+                                                     " is on another machine, in another container, or shares no memory; unset it");
+  }
+  if (config.transport == Transport::tcp && local)
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "FARGPU_TRANSPORT=tcp, but " + broker.name() + " is no TCP address; unset one of them");
+}
+
+}  // namespace
+
+std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<const std::byte> ticket, const Config& config,
+                                const std::string& host_name, Connect connect) {
+  OfferedWindows offered;
+  if (offered.device.empty() || offered.host.empty()) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    "no address range for device memory is free in this process (is the address space limited, "
+                    "`ulimit -v`?)");
+  }
+  send_control(*channel, 1, [&](wire::Control::Builder control) {
+    auto attach = control.initAttach();
+    attach.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
+    attach.setProtocolVersion(wire::PROTOCOL_VERSION);
+    attach.setSpecHash(spec_hash);
+    attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
+    attach.setCompression(static_cast<wire::Compression>(config.compression));
+    attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
+    write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
+    write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
+    auto opcodes = attach.initOpcodes(opcode_max / 8 + 1);
+    std::memset(opcodes.begin(), 0xFF, opcodes.size());
+  });
+  const auto message = receive_control(*channel, limits::lease_timeout);
+  MessageReader reader(message);
+  const auto control = reader.root<wire::Control>();
+  if (!control.isAttachAnswer()) throw ProtocolError(host_name + " did not answer to attach");
+  const auto answer = control.getAttachAnswer();
+  check_failure(answer.getFailure(), host_name);
+
+  Terms terms;
+  terms.host = host_name;
+  terms.session_id = answer.getSessionId();
+  const bool shares_memory = answer.getRingBytes() > 0;
+  terms.lanes = shares_memory ? 0 : config.lanes;  // large copies go through memory then
+  if (answer.getCompression() && !shares_memory) terms.compression = config.compression;
+  terms.one_process = config.one_process;
+  if (connect && answer.hasLaneKey() && !shares_memory) {
+    const auto bytes = answer.getLaneKey();
+    const auto* const begin = reinterpret_cast<const std::byte*>(bytes.begin());
+    terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<std::byte>(begin, begin + bytes.size()),
+                       host_name] { return open_lane(connect, session, key, host_name); };
+  }
+  if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
+  terms.device_window = window_taken(offered.device, answer.getDeviceWindow(), host_name);
+  terms.host_window = window_taken(offered.host, answer.getHostWindow(), host_name);
+  terms.driver_band = {answer.getDriverBand().getBase(), answer.getDriverBand().getBytes()};
+  // Pages of ours are put over parts of it later, so it must be of a shape that cannot reach beyond what is reserved here.
+  constexpr std::uint64_t unit = 1u << 30, most = 1ull << 40;
+  if (terms.driver_band.base % unit != 0 || terms.driver_band.bytes % unit != 0 || terms.driver_band.bytes > most)
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, host_name + " names addresses for its driver's variables that no host of ours has");
+  if (terms.driver_band.bytes > 0 && !reserve_window(terms.driver_band)) {
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY,
+                    fmt::format("the addresses {:#x} to {:#x}, where the GPU host's driver places its variables, are in use "
+                                "in this process; start it again, or without what maps memory there",
+                                terms.driver_band.base, terms.driver_band.base + terms.driver_band.bytes));
+  }
+  if (terms.driver_band.bytes > 0) offered.band.push_back(terms.driver_band);
+  terms.facts = read_facts(answer.getFacts());
+  if (config.visible_set) select_devices(terms.facts, config.visible_devices);
+  const auto opcodes = answer.getOpcodes();
+  for (unsigned i = 0; i <= opcode_max && i / 8 < opcodes.size(); ++i) terms.worker_opcodes.set(i, opcodes[i / 8] >> i % 8 & 1);
+  if (terms.facts.driver_version < config.driver_version) {
+    throw DialError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                    fmt::format("the driver at {} is of CUDA level {}, but programs here see {}; set FARGPU_DRIVER_VERSION={} "
+                                "or update the driver there",
+                                host_name, terms.facts.driver_version, config.driver_version, terms.facts.driver_version));
+  }
+  if (shares_memory) {
+    channel = share_memory(std::move(channel), answer.getRingBytes());
+    if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
+  }
+  auto session = std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
+  offered.keep(session->terms());
+  try {
+    session->start();
+  } catch (...) {
+    session.release()->lose("its threads cannot be started");  // one of them may run
+    throw;
+  }
+  return session;
+}
+
+std::unique_ptr<Session> dial(const Config& config) {
+  if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
+  require_pool(config);
+  std::vector<DialError> errors;
+  for (const PoolHost& host : config.hosts) {
+    try {
+      ControlConnection broker(host);
+      require_transport(config, broker);
+      Ticket ticket;
+      broker.ask_for_lease(/*hold=*/false, [&](wire::LeaseAnswer::Reader answer) {
+        const auto bytes = [](capnp::Data::Reader data) {
+          return std::vector<std::byte>(reinterpret_cast<const std::byte*>(data.begin()), reinterpret_cast<const std::byte*>(data.end()));
+        };
+        ticket = {bytes(answer.getTicket()), bytes(answer.getTicketName())};
+      });
+      // Where keys were made from the ticket, nothing else is shown of it.
+      const std::span<const std::byte> shown =
+          ticket.name.empty() ? std::span<const std::byte>(ticket.secret) : std::span<const std::byte>();
+      const PoolHost near = broker.address();
+      const Connect connect = [near, encrypted = !ticket.name.empty()](std::uint64_t id, std::span<const std::byte> key) {
+        return connect_lane(near, encrypted, id, key);
+      };
+      auto session = attach(connect_session(near, ticket), shown, config, broker.name(), connect);
+      log::info("session {} at {}, {}, by {}", session->terms().session_id, broker.name(),
+                so_many(session->facts().devices.size(), "device"), session->shares_memory() ? "shared memory" : "TCP");
+      return session;
+    } catch (const DialError& error) {
+      log::info("{}", error.what());
+      errors.push_back(error);
+    } catch (const kj::Exception& error) {  // whose what() is more than a line
+      errors.emplace_back(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.getDescription().cStr());
+    } catch (const std::exception& error) {
+      errors.emplace_back(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what());
+    }
+  }
+  throw none_usable(errors);
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,128 @@
+// Contexts: opened and closed at the client's word, waited for by events.
+
+#include <malloc.h>
+
+#include <cstdlib>
+
+#include "server/worker/session/session.h"
+#include "server_hand.h"
+
+namespace fargpu::server::hand {
+namespace {
+
+capnp::Data::Reader data(const void* bytes, std::size_t n) { return {static_cast<const kj::byte*>(bytes), n}; }
+
+// The private table 1734dc26, slots 4 and 13: per TPC, its GPC and its number there, in two arrays of malloc, one byte each
+// (measured; driver 580). cuBLASLt chooses its kernels by it. A driver without the table, as ours are, gives no facts.
+void write_processors(DriverTable& driver, wire::OpenContextReply::Builder reply, int processors) {
+  static const CUuuid id = {{0x17, 0x34, static_cast<char>(0xdc), 0x26, static_cast<char>(0x80), 0x0d, 0x47, 0x45, static_cast<char>(0x87),
+                             0x26, static_cast<char>(0xc0), static_cast<char>(0xf1), static_cast<char>(0xe7), static_cast<char>(0xdd),
+                             static_cast<char>(0x8b), static_cast<char>(0xca)}};
+  const void* table = nullptr;
+  if (driver.cuGetExportTable(&table, &id) != CUDA_SUCCESS || !table) return;
+  const auto* const words = static_cast<const void* const*>(table);
+  if (reinterpret_cast<std::size_t>(words[0]) < 14 * sizeof(void*) || !words[4] || !words[13]) return;
+  const auto read = reinterpret_cast<CUresult (*)(unsigned char**, unsigned char**)>(const_cast<void*>(words[4]));
+  const auto free = reinterpret_cast<CUresult (*)(unsigned char*, unsigned char*)>(const_cast<void*>(words[13]));
+  unsigned char* group = nullptr;
+  unsigned char* index = nullptr;
+  if (read(&group, &index) != CUDA_SUCCESS || !group || !index) return;
+  // Two multiprocessors make a TPC on every GPU that has this table.
+  const auto count = static_cast<std::size_t>(processors) / 2;
+  if (::malloc_usable_size(group) >= count && ::malloc_usable_size(index) >= count) {
+    reply.setProcessorGroup(data(group, count));
+    reply.setProcessorIndex(data(index, count));
+  }
+  free(group, index);
+}
+
+}  // namespace
+
+Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) {
+  ContextState* opened = nullptr;
+  CUdevResourceDesc resources{};
+  if (in.getResources() != 0 && !session.resolve(HandleKind::resourcedesc, in.getResources(), resources))
+    return session.invalid(HandleKind::resourcedesc);
+  if (!resources && !in.getPrimary() && session.contexts().partition(in.getDevice()))
+    session.warn(
+        "cuCtxCreate is not supported here: this session has multiprocessors of its own (sm_partitions of its tenant), to which only the "
+        "primary context of a device keeps");
+  const CUresult result = resources
+                              ? session.contexts().open_green(Handle(in.getContext()), in.getDevice(), resources, opened)
+                              : session.contexts().open(Handle(in.getContext()), in.getDevice(), in.getPrimary(), in.getFlags(), opened);
+  if (result != CUDA_SUCCESS) return result;
+  auto out = call.out<wire::OpenContextReply>();
+  unsigned long long number = 0;
+  if (opened->green || opened->part) session.driver().cuGreenCtxGetId(opened->green ? opened->green : opened->part, &number);
+  else session.driver().cuCtxGetId(opened->cuda, &number);
+  out.setNumber(number);
+  int least = 0, greatest = 0;
+  session.driver().cuCtxGetStreamPriorityRange(&least, &greatest);
+  out.setLeastPriority(least);
+  out.setGreatestPriority(greatest);
+  int processors = 0;
+  session.driver().cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, session.driver_ordinal(in.getDevice()));
+  write_processors(session.driver(), out, processors);
+  return CUDA_SUCCESS;
+}
+
+Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in) {
+  ContextState* const context = session.context(Handle(in.getContext()).id());
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const auto later = session.held_calls().behind_context(call, *context)) return *later;
+  return session.close_context(*context);
+}
+
+Outcome cuCtxSetLimit(Session& session, Call&, wire::CuCtxSetLimit::Reader in) {
+  return session.driver_memory().set_limit(static_cast<CUlimit>(in.getLimit()), in.getValue());
+}
+
+// Counts what is held back too: the event is recorded when the GPU has been given all of it.
+Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader in) {
+  CUcontext context{};
+  CUevent event{};
+  if (!session.resolve(HandleKind::context, in.getHCtx(), context)) return session.invalid(HandleKind::context);
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  if (!session.order().any()) return session.driver().cuCtxRecordEvent(context, event);
+  session.order().after_all(
+      [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
+        CUcontext there{};
+        CUevent recorded{};
+        if (session.resolve(HandleKind::context, context_handle, there) && session.resolve(HandleKind::event, event_handle, recorded))
+          session.driver().cuCtxRecordEvent(there, recorded);
+      },
+      {in.getHEvent()});
+  return CUDA_SUCCESS;
+}
+
+// An event whose record is held back is waited for here first, by all that the context is given from now on.
+Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader in) {
+  CUcontext cuda{};
+  CUevent event{};
+  if (!session.resolve(HandleKind::context, in.getHCtx(), cuda)) return session.invalid(HandleKind::context);
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  ContextState& context = *session.context(Handle(in.getHCtx()).id());
+  const auto wait = [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
+    CUcontext there{};
+    CUevent awaited{};
+    if (!session.resolve(HandleKind::context, context_handle, there) || !session.resolve(HandleKind::event, event_handle, awaited))
+      return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result = session.driver().cuCtxWaitEvent(there, awaited);
+    if (result == CUDA_SUCCESS) session.submitted(*session.context(Handle(context_handle).id()));
+    return result;
+  };
+  const std::uint64_t record = session.order().record_of(in.getHEvent());
+  if (record == 0) return wait();
+  session.order().awaits(session.order().hold_context(context, record, wait), in.getHEvent());
+  return CUDA_SUCCESS;
+}
+
+Outcome cuCtxSynchronize(Session& session, Call& call, wire::CuCtxSynchronize::Reader) {
+  session.when_passed(*session.context(call.id().context), [&session, id = call.id()](CUresult result) {
+    session.deliver_changes();
+    session.finish(id, result);
+  });
+  return Outcome::later();
+}
+
+}  // namespace fargpu::server::hand

@@ -1,0 +1,106 @@
+// Linking of GPU code.
+
+#include <cstring>
+
+#include "protocol/image.h"
+#include "protocol/image_hash.h"
+#include "server/worker/code/links.h"
+#include "server/worker/session/session.h"
+#include "server_hand.h"
+
+namespace fargpu::server::hand {
+namespace {
+
+// Null if there is no such link, or if it is in use: the driver wants its calls one after the other.
+std::shared_ptr<Link> find(Session& session, std::uint64_t handle) {
+  const auto found = session.links().find(handle);
+  if (found == session.links().end() || !session.handles().find(HandleKind::link, Handle(handle)) || found->second->busy) return nullptr;
+  return found->second;
+}
+
+Outcome run(Session& session, Call& call, std::shared_ptr<Link> link, std::function<CUresult()> work) {
+  link->busy = true;
+  return session.aside_reply(call, std::move(work), [link](CUresult result, MessageWriter& writer) {
+    link->busy = false;
+    auto out = writer.root<wire::LinkReply>();
+    out.setKnown(true);
+    link->options.tell(out);
+    out.setLinkedBytes(link->linked_bytes);
+    return result;
+  });
+}
+
+}  // namespace
+
+Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
+  auto link = std::make_shared<Link>();
+  if (const CUresult bad = link->options.read(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
+  const CUresult result =
+      session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(), link->options.values(), &link->state);
+  if (result != CUDA_SUCCESS) return result;
+  const Handle handle = session.introduce(HandleKind::link, link->state, call);
+  session.links()[handle.value()] = std::move(link);
+  call.out<wire::CreateLinkReply>().setLink(handle.value());
+  return result;
+}
+
+Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
+  const std::shared_ptr<Link> link = find(session, in.getLink());
+  if (!link) return CUDA_ERROR_INVALID_HANDLE;
+  ImageHash hash;
+  auto options = std::make_shared<JitOptions>();
+  if (in.getHash().size() != hash.size() || in.getType() >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult bad = options->read_values(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
+  std::memcpy(hash.data(), in.getHash().begin(), hash.size());
+  const auto input = session.images().find(hash, in.getBytes());
+  if (input.empty()) {
+    call.out<wire::LinkReply>().setKnown(false);
+    return CUDA_SUCCESS;
+  }
+  if ((in.getType() == CU_JIT_INPUT_CUBIN || in.getType() == CU_JIT_INPUT_FATBINARY) && !keeps_within(input))
+    return CUDA_ERROR_INVALID_IMAGE;
+  session.note_printing();
+  return run(session, call, link,
+             [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
+               return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()),
+                                              input.size(), name.c_str(), options->count(), options->kinds(), options->values());
+             });
+}
+
+Outcome completeLink(Session& session, Call& call, wire::CompleteLink::Reader in) {
+  const std::shared_ptr<Link> link = find(session, in.getLink());
+  if (!link) return CUDA_ERROR_INVALID_HANDLE;
+  return run(session, call, link, [&driver = session.driver(), link] {
+    void* linked = nullptr;
+    std::size_t bytes = 0;
+    const CUresult result = driver.cuLinkComplete(link->state, &linked, &bytes);
+    if (result == CUDA_SUCCESS) {
+      link->linked = static_cast<const std::byte*>(linked);
+      link->linked_bytes = bytes;
+    }
+    return result;
+  });
+}
+
+Outcome fetchLinked(Session& session, Call& call, wire::FetchLinked::Reader in) {
+  const std::shared_ptr<Link> link = find(session, in.getLink());
+  if (!link) return CUDA_ERROR_INVALID_HANDLE;
+  if (!call.id().wants_reply) throw ProtocolError("a result of linking that nobody waits for");
+  if (in.getOffset() > link->linked_bytes || in.getBytes() > link->linked_bytes - in.getOffset() || in.getBytes() > limits::bulk_bytes_max)
+    return CUDA_ERROR_INVALID_VALUE;
+  // A copy: the link may be destroyed before the bytes have left.
+  const std::byte* const begin = link->linked + in.getOffset();
+  auto bytes = std::make_shared<std::vector<std::byte>>(begin, begin + in.getBytes());
+  session.output().data(call.id(), *bytes, [bytes] {});
+  return CUDA_SUCCESS;
+}
+
+Outcome cuLinkDestroy(Session& session, Call&, wire::CuLinkDestroy::Reader in) {
+  const std::shared_ptr<Link> link = find(session, in.getState());
+  if (!link) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult result = session.driver().cuLinkDestroy(link->state);
+  if (result == CUDA_SUCCESS) session.forget(HandleKind::link, in.getState());
+  return result;
+}
+
+}  // namespace fargpu::server::hand

@@ -1,0 +1,516 @@
+// Images, modules, libraries, functions.
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <utility>
+
+#include "protocol/image.h"
+#include "server/worker/code/jit_options.h"
+#include "server/worker/session/session.h"
+#include "server_hand.h"
+
+namespace fargpu::server::hand {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned options_max = 64;
+// For looking at kernels that nobody has asked about, while nothing else is done for the session: of what was loaded, of all that was loaded
+// ahead with it.
+constexpr auto own_time = std::chrono::milliseconds(10), ahead_time = std::chrono::milliseconds(50);
+// A kernel that takes longer is compiled: who wants it looks at it, and nobody else.
+constexpr auto kernel_time_max = std::chrono::milliseconds(100);
+
+bool read_hash(capnp::Data::Reader in, ImageHash& hash) {
+  if (in.size() != hash.size()) return false;
+  std::memcpy(hash.data(), in.begin(), hash.size());
+  return true;
+}
+
+// What nvcc's object files hand to the driver; the runtime passes it on, so some code paths of drivers expect it.
+struct FatbinWrapper {
+  std::uint32_t magic = 0x466243B1;
+  std::uint32_t version = 1;
+  const void* container = nullptr;
+  const void* more = nullptr;
+};
+
+/// The containers of an image that came in a wrapper (`joined` in protocol/image.h): all within it. Empty if they are not.
+std::vector<const void*> containers_of(std::span<const std::byte> image) {
+  struct Header {
+    std::uint32_t magic;
+    std::uint16_t version;
+    std::uint16_t header_bytes;
+    std::uint64_t bytes;  // behind the header
+  } header;
+  std::vector<const void*> containers;
+  for (std::size_t offset = 0; offset < image.size(); offset = (offset + 7) & ~std::size_t{7}) {
+    const std::size_t left = image.size() - offset;
+    if (left < sizeof(header)) return {};
+    std::memcpy(&header, image.data() + offset, sizeof(header));
+    if (header.magic != 0xBA55ED50 || header.header_bytes < sizeof(header) || header.header_bytes > left ||
+        header.bytes > left - header.header_bytes)
+      return {};
+    containers.push_back(image.data() + offset);
+    offset += header.header_bytes + header.bytes;
+  }
+  return containers;
+}
+
+/// One load, with room for what the driver writes. Lives until the load is settled.
+struct Load {
+  ImageHash hash{};
+  FatbinWrapper wrapper;
+  std::vector<const void*> containers;  // null behind the last
+  const void* image = nullptr;          // null: the host lacks it
+  bool module = false;
+  JitOptions jit;
+  std::vector<CUlibraryOption> library;
+  std::vector<void*> library_values;
+  CUmodule made_module = nullptr;
+  CUlibrary made_library = nullptr;
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  HostCharge kept;                 // for the session's life
+  bool prints = false;             // its code may
+  std::vector<std::byte> request;  // of a library's, until it is answered; empty if it is longer than any that is answered ahead
+
+  CUresult read(wire::LoadImage::Reader in, HostBudget& budget) {
+    if (!read_hash(in.getHash(), hash) || in.getLibrary().size() > options_max) return CUDA_ERROR_INVALID_VALUE;
+    for (const auto option : in.getLibrary()) {
+      if (option.getOption() == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE || option.getOption() >= CU_LIBRARY_NUM_OPTIONS)
+        return CUDA_ERROR_INVALID_VALUE;
+      library.push_back(static_cast<CUlibraryOption>(option.getOption()));
+      library_values.push_back(reinterpret_cast<void*>(option.getValue()));
+    }
+    module = in.getModule();
+    return jit.read(in.getJit(), budget);
+  }
+
+  /// Beside the executor.
+  void make(DriverTable& driver) {
+    result = module ? driver.cuModuleLoadDataEx(&made_module, image, jit.count(), jit.kinds(), jit.values())
+                    : driver.cuLibraryLoadData(&made_library, image, jit.kinds(), jit.values(), jit.count(), library.data(),
+                                               library_values.data(), static_cast<unsigned>(library.size()));
+  }
+};
+
+// A kernel whose code is not for this device has no parameters to tell of, and is found all the same: its launch says why it cannot run.
+bool lacks_code(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_NO_BINARY_FOR_GPU:
+    case CUDA_ERROR_INVALID_IMAGE:
+    case CUDA_ERROR_INVALID_PTX:
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
+    case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
+    case CUDA_ERROR_JIT_COMPILATION_DISABLED:
+    case CUDA_ERROR_NOT_FOUND: return true;
+    default: return false;
+  }
+}
+
+// What launches are checked against and is set to what they need; most others only say what is preferred.
+bool is_limit(CUfunction_attribute attribute) {
+  return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+}
+
+// Both names of one thing have the same limits: on the device of the current context a kernel is this function.
+CUfunction function_of(Session& session, CUkernel kernel, int device) {
+  DriverTable& driver = session.driver();
+  CUdevice current = -1;
+  CUfunction function{};
+  const bool here =
+      driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device && driver.cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS;
+  return here ? function : reinterpret_cast<CUfunction>(kernel);
+}
+
+template <class Get>
+void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out, Get&& get) {
+  auto values = out.initValues(CU_FUNC_ATTRIBUTE_MAX);
+  auto results = out.initResults(CU_FUNC_ATTRIBUTE_MAX);
+  for (unsigned i = 0; i < CU_FUNC_ATTRIBUTE_MAX; ++i) {
+    const auto attribute = static_cast<CUfunction_attribute>(i);
+    int value = 0;
+    results.set(i, get(&value, attribute));
+    if (is_limit(attribute) && session.order().any()) value = session.held_calls().lowered_later({function, attribute}).value_or(value);
+    values.set(i, value);
+  }
+}
+
+void tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
+  const CUfunction function = session.order().any() ? function_of(session, kernel, device) : nullptr;
+  tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
+    return session.driver().cuKernelGetAttribute(value, which, kernel, device);
+  });
+}
+
+void tell_attributes(Session& session, CUfunction function, wire::FunctionAttributesReply::Builder out) {
+  tell_attributes(session, function, out,
+                  [&](int* value, CUfunction_attribute which) { return session.driver().cuFuncGetAttribute(value, which, function); });
+}
+
+CUresult describe(Session& session, const CallId& id, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
+  const bool kernel = handle.kind() == HandleKind::kernel;
+  Handles::Entry& entry = *session.handles().find(handle.kind(), handle);
+  FunctionLayout* found = nullptr;
+  if (const CUresult bad = session.layouts().find(entry, kernel, found); bad != CUDA_SUCCESS && !lacks_code(bad)) return bad;
+  static const FunctionLayout unknown;
+  const FunctionLayout& layout = found ? *found : unknown;
+  out.setFunction(handle.value());
+  out.setOwner(owner.value());
+  auto parameters = out.initParameters(static_cast<unsigned>(layout.parameters.size()));
+  for (unsigned i = 0; i < layout.parameters.size(); ++i) {
+    parameters[i].setOffset(layout.parameters[i].offset);
+    parameters[i].setBytes(layout.parameters[i].bytes);
+  }
+  const char* name = nullptr;
+  const CUresult named = kernel ? session.driver().cuKernelGetName(&name, reinterpret_cast<CUkernel>(entry.value))
+                                : session.driver().cuFuncGetName(&name, reinterpret_cast<CUfunction>(entry.value));
+  if (named == CUDA_SUCCESS && name) out.setName(name);
+  const ContextState* const context = session.context(id.context);
+  if (!context) return CUDA_SUCCESS;
+  // What everybody asks next.
+  if (kernel)
+    tell_attributes(session, reinterpret_cast<CUkernel>(entry.value), session.driver_ordinal(context->device), out.initAttributes());
+  else tell_attributes(session, reinterpret_cast<CUfunction>(entry.value), out.initAttributes());
+  return CUDA_SUCCESS;
+}
+
+// What earlier sessions looked for in the same image: the client will not have to ask.
+void find_again(Session& session, const CallId& id, Handle owner, const Load& load, Clock::duration time,
+                wire::LoadImageReply::Builder out) {
+  if (!session.context(id.context)) return;  // looking closer at kernels would make one
+  const auto end = Clock::now() + time;
+  std::list<MessageWriter> found;
+  for (const std::string& name : session.images().names_found(load.hash)) {
+    if (Clock::now() >= end) break;
+    CUfunction function{};
+    CUkernel kernel{};
+    Handle handle;
+    if (load.module && session.driver().cuModuleGetFunction(&function, load.made_module, name.c_str()) == CUDA_SUCCESS)
+      handle = session.handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function), id.context, owner);
+    if (!load.module && session.driver().cuLibraryGetKernel(&kernel, load.made_library, name.c_str()) == CUDA_SUCCESS)
+      handle = session.handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner);
+    if (handle) describe(session, id, handle, found.emplace_back().root<wire::FunctionReply>(), owner);
+  }
+  auto list = out.initKernels(static_cast<unsigned>(found.size()));
+  unsigned i = 0;
+  for (MessageWriter& one : found) list.setWithCaveats(i++, one.root<wire::FunctionReply>().asReader());
+}
+
+// Everything before the driver. Without an image if the host lacks it.
+CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared_ptr<Load>& load) {
+  if (const CUresult bad = load->read(in, session.host_budget()); bad != CUDA_SUCCESS) return bad;
+  const auto image = session.images().find(load->hash, in.getBytes());
+  if (image.empty()) return CUDA_SUCCESS;
+  load->prints = in.getWrapped() || may_print(image);
+  if (!in.getWrapped()) {
+    if (!keeps_within(image)) return CUDA_ERROR_INVALID_IMAGE;
+    load->image = image.data();
+    return CUDA_SUCCESS;
+  }
+  load->containers = containers_of(image);
+  if (load->containers.empty()) return CUDA_ERROR_INVALID_IMAGE;
+  load->wrapper.container = load->containers[0];
+  if (load->containers.size() > 1) {
+    load->containers.push_back(nullptr);
+    load->wrapper.version = 2;
+    load->wrapper.more = &load->containers[1];
+  }
+  load->image = &load->wrapper;
+  auto charge = HostCharge::take(session.host_budget(), sizeof(Load) + load->containers.size() * sizeof(load->containers[0]));
+  if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
+  load->kept = std::move(*charge);
+  session.keep(load);  // the driver may look at the wrapper again
+  return CUDA_SUCCESS;
+}
+
+// What the program will most likely load after this image, as far as the host has it and there is plenty of what it takes.
+std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ContextState& context, const ImageHash& image) {
+  constexpr std::uint64_t bytes_max = 32u << 20;  // of images: they are read and hashed while nothing else is done for the session
+  constexpr std::uint64_t device_bytes_min = 1u << 30;
+  std::vector<std::shared_ptr<Load>> loads;
+  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  if (loading && std::string(loading) == "EAGER") return loads;  // all of their code would lie on the device
+  if (!session.host_budget().has_plenty(bytes_max) || session.ledger().share(context.device).left < device_bytes_min) return loads;
+  std::uint64_t bytes = 0;
+  try {
+    for (LoadOrder::Request& request : session.load_order().next_after(image)) {
+      MessageReader reader(request);
+      const auto in = reader.root<wire::LoadImage>();
+      if (in.getModule() || in.getJit().size() > 0 || in.getBytes() > bytes_max - bytes) break;
+      bytes += in.getBytes();
+      auto load = std::make_shared<Load>();
+      if (prepare(session, in, load) != CUDA_SUCCESS || !load->image) break;
+      load->request = std::move(request);
+      loads.push_back(std::move(load));
+    }
+  } catch (const kj::Exception&) {}  // a file may say anything
+  if (loads.empty()) session.load_order().all_answered();
+  return loads;
+}
+
+// The answer to a load; the handle of what it made.
+Handle tell(Session& session, const CallId& id, Load& load, Clock::duration time, wire::LoadImageReply::Builder out) {
+  out.setKnown(true);
+  load.jit.tell(out);
+  if (load.result != CUDA_SUCCESS) return {};
+  const Handle handle = load.module
+                            ? session.handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context)
+                            : session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load.made_library), 0);
+  out.setHandle(handle.value());
+  session.note_image(handle, load.hash);
+  find_again(session, id, handle, load, time, out);
+  return handle;
+}
+
+// Loads that failed, or were not made for another had failed, are the program's to try.
+void tell_ahead(Session& session, const CallId& id, const std::vector<std::shared_ptr<Load>>& loads, wire::LoadImageReply::Builder out) {
+  struct Answer {
+    std::span<const std::byte> request;
+    MessageWriter reply;
+  };
+  std::list<Answer> answers;
+  const auto end = Clock::now() + ahead_time;
+  for (const auto& load : loads) {
+    if (load->result != CUDA_SUCCESS) continue;
+    Answer& answer = answers.emplace_back();
+    answer.request = load->request;
+    const auto time = std::min<Clock::duration>(own_time, end - Clock::now());
+    const Handle library = tell(session, id, *load, time, answer.reply.root<wire::LoadImageReply>());
+    if (answer.reply.finish().size() > limits::ahead_reply_bytes_max) {
+      session.driver().cuLibraryUnload(load->made_library);
+      session.forget(HandleKind::library, library.value());
+      answers.pop_back();
+    } else {
+      session.load_order().answered_ahead(library, {load->hash, load->request, load->prints});
+    }
+  }
+  auto list = out.initAhead(static_cast<unsigned>(answers.size()));
+  unsigned i = 0;
+  for (Answer& answer : answers) {
+    const auto reply = answer.reply.finish();
+    list[i].setRequest({reinterpret_cast<const kj::byte*>(answer.request.data()), answer.request.size()});
+    list[i].setReply({reinterpret_cast<const kj::byte*>(reply.data()), reply.size()});
+    ++i;
+  }
+  for (const auto& load : loads) load->request = {};
+  session.load_order().all_answered();
+}
+
+}  // namespace
+
+Outcome sendImage(Session& session, Call& call, wire::SendImage::Reader in) {
+  ImageHash hash;
+  if (!read_hash(in.getHash(), hash)) return CUDA_ERROR_INVALID_VALUE;
+  switch (session.images().receive(hash, in.getBytes(), in.getOffset(), call.bulk())) {
+    case ImageStore::Received::taken: return CUDA_SUCCESS;
+    case ImageStore::Received::no_room: return CUDA_ERROR_OUT_OF_MEMORY;
+    case ImageStore::Received::refused: break;
+  }
+  return CUDA_ERROR_INVALID_IMAGE;
+}
+
+Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
+  auto load = std::make_shared<Load>();
+  if (const CUresult bad = prepare(session, in, load); bad != CUDA_SUCCESS) return bad;
+  if (!load->image) {
+    call.out<wire::LoadImageReply>().setKnown(false);
+    return CUDA_SUCCESS;
+  }
+  if (load->module && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (load->prints) session.note_printing();
+  // Loads with options for the compiler are few, and their answers have logs.
+  const bool in_order = !load->module && load->jit.count() == 0 && call.message().size() <= limits::ahead_request_bytes_max;
+  std::vector<std::shared_ptr<Load>> ahead;
+  if (in_order) {
+    load->request.assign(call.message().begin(), call.message().end());
+    session.load_order().begins(load->hash);
+    if (const ContextState* const context = session.context(call.id().context)) ahead = loads_ahead(session, *context, load->hash);
+  }
+  return session.aside_reply(
+      call,
+      [load, ahead, &driver = session.driver()] {
+        load->make(driver);
+        if (load->result == CUDA_SUCCESS)
+          for (const auto& one : ahead) one->make(driver);
+        return load->result;
+      },
+      [load, ahead, &session, in_order, id = call.id()](CUresult result, MessageWriter& writer) {
+        tell(session, id, *load, own_time, writer.root<wire::LoadImageReply>());
+        const std::vector<std::byte> request = std::exchange(load->request, {});
+        if (result == CUDA_SUCCESS && in_order) session.load_order().loaded(load->hash, request);
+        if (!ahead.empty()) tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());
+        return result;
+      });
+}
+
+Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
+  const auto taken = session.load_order().take(Handle(in.getLibrary()));
+  if (!taken) return CUDA_ERROR_INVALID_HANDLE;
+  if (taken->prints) session.note_printing();
+  return CUDA_SUCCESS;
+}
+
+Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in) {
+  const Handle owner(in.getOwner());
+  const std::string name = in.getName().cStr();
+  DriverTable& driver = session.driver();
+  Handle handle;
+  CUresult result;
+  if (CUmodule module{}; session.resolve(HandleKind::module, owner.value(), module)) {
+    CUfunction function{};
+    result = driver.cuModuleGetFunction(&function, module, name.c_str());
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call, owner.value());
+  } else if (CUlibrary library{}; session.resolve(HandleKind::library, owner.value(), library)) {
+    CUkernel kernel{};
+    result = driver.cuLibraryGetKernel(&kernel, library, name.c_str());
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::kernel, kernel, call, owner.value());
+  } else if (CUkernel kernel{}; session.resolve(HandleKind::kernel, owner.value(), kernel)) {
+    if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    CUfunction function{};
+    result = driver.cuKernelGetFunction(&function, kernel);
+    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call, owner.value());
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (result != CUDA_SUCCESS) return result;
+  const auto begin = Clock::now();
+  result = describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
+  const ImageHash* const image = session.image_of(owner);
+  if (result == CUDA_SUCCESS && image && Clock::now() - begin < kernel_time_max) session.images().note_found(*image, name);
+  return result;
+}
+
+Outcome kernelFunction(Session& session, Call& call, wire::KernelFunction::Reader in) {
+  if (const CUresult bad = session.check_adoption(HandleKind::function, in.getFunction()); bad != CUDA_SUCCESS) return bad;
+  CUkernel kernel{};
+  if (!session.resolve(HandleKind::kernel, in.getKernel(), kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  CUfunction function{};
+  const CUresult result = session.driver().cuKernelGetFunction(&function, kernel);
+  if (result != CUDA_SUCCESS) return result;
+  session.adopt(HandleKind::function, in.getFunction(), function, call);
+  session.handles().give(Handle(in.getFunction()), Handle(in.getKernel()));
+  return result;
+}
+
+Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::Reader in) {
+  const Handle handle(in.getFunction());
+  DriverTable& driver = session.driver();
+  if (CUkernel kernel{}; session.resolve(HandleKind::kernel, handle.value(), kernel)) {
+    CUlibrary library{};
+    if (const CUresult bad = driver.cuKernelGetLibrary(&library, kernel); bad != CUDA_SUCCESS) return bad;
+    return describe(session, call.id(), handle, call.out<wire::FunctionReply>(),
+                    session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
+  }
+  CUfunction function{};
+  if (!session.handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;
+  session.resolve(HandleKind::function, handle.value(), function);
+  CUmodule module{};
+  if (const CUresult bad = driver.cuFuncGetModule(&module, function); bad != CUDA_SUCCESS) return bad;
+  return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), session.reveal(HandleKind::module, module, call));
+}
+
+Outcome listFunctions(Session& session, Call& call, wire::DescribeFunction::Reader in) {
+  DriverTable& driver = session.driver();
+  unsigned count = 0;
+  CUresult result;
+  std::vector<Handle> handles;
+  if (CUmodule module{}; session.resolve(HandleKind::module, in.getFunction(), module)) {
+    result = driver.cuModuleGetFunctionCount(&count, module);
+    if (result != CUDA_SUCCESS) return result;
+    std::vector<CUfunction> functions(count);
+    if (count > 0) result = driver.cuModuleEnumerateFunctions(functions.data(), count, module);
+    for (const CUfunction function : functions) handles.push_back(session.reveal(HandleKind::function, function, call, in.getFunction()));
+  } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getFunction(), library)) {
+    result = driver.cuLibraryGetKernelCount(&count, library);
+    if (result != CUDA_SUCCESS) return result;
+    std::vector<CUkernel> kernels(count);
+    if (count > 0) result = driver.cuLibraryEnumerateKernels(kernels.data(), count, library);
+    for (const CUkernel kernel : kernels) handles.push_back(session.reveal(HandleKind::kernel, kernel, call, in.getFunction()));
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (result != CUDA_SUCCESS) return result;
+  auto list = call.out<wire::FunctionList>().initFunctions(count);
+  for (unsigned i = 0; i < count; ++i) list.set(i, handles[i].value());
+  return result;
+}
+
+Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttributes::Reader in) {
+  auto out = call.out<wire::FunctionAttributesReply>();
+  if (CUkernel kernel{}; in.getDevice() >= 0 && session.resolve(HandleKind::kernel, in.getFunction(), kernel)) {
+    const int device = session.driver_ordinal(in.getDevice());
+    if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
+    tell_attributes(session, kernel, device, out);
+  } else if (CUfunction function{}; session.resolve(HandleKind::function, in.getFunction(), function)) {
+    if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    tell_attributes(session, function, out);
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+// Programs set it to what the next launch needs. Launches that are held back may need more.
+template <class Get, class Set>
+Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in, CUfunction function, Get&& get, Set&& set) {
+  const auto attribute = static_cast<CUfunction_attribute>(in.getAttribute());
+  if (is_limit(attribute)) {
+    int present = 0;
+    const bool lowers = session.order().any() && in.getValue() >= 0 && get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
+    if (const auto later = session.held_calls().sets_limit(call, {function, attribute}, in.getValue(), lowers)) return *later;
+  }
+  return set(attribute, in.getValue());
+}
+
+}  // namespace
+
+Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in) {
+  DriverTable& driver = session.driver();
+  if (CUkernel kernel{}; in.getDevice() >= 0 && session.resolve(HandleKind::kernel, in.getFunction(), kernel)) {
+    const int device = session.driver_ordinal(in.getDevice());
+    if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
+    return set_attribute(
+        session, call, in, session.order().any() ? function_of(session, kernel, device) : nullptr,
+        [&](int* value, CUfunction_attribute which) { return driver.cuKernelGetAttribute(value, which, kernel, device); },
+        [&](CUfunction_attribute which, int value) { return driver.cuKernelSetAttribute(which, value, kernel, device); });
+  }
+  CUfunction function{};
+  if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  return set_attribute(
+      session, call, in, function,
+      [&](int* value, CUfunction_attribute which) { return driver.cuFuncGetAttribute(value, which, function); },
+      [&](CUfunction_attribute which, int value) { return driver.cuFuncSetAttribute(function, which, value); });
+}
+
+Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
+  const std::string name = in.getName().cStr();
+  CUdeviceptr address = 0;
+  std::size_t bytes = 0;
+  CUresult result;
+  if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  DriverTable& driver = session.driver();
+  if (CUmodule module{}; session.resolve(HandleKind::module, in.getOwner(), module)) {
+    result = driver.cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str());
+  } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getOwner(), library)) {
+    result = in.getManaged() ? driver.cuLibraryGetManaged(&address, &bytes, library, name.c_str())
+                             : driver.cuLibraryGetGlobal(&address, &bytes, library, name.c_str());
+  } else {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (result != CUDA_SUCCESS) return result;
+  session.add_global(in.getOwner(), address, bytes);
+  auto out = call.out<wire::FindGlobalReply>();
+  out.setAddress(address);
+  out.setBytes(bytes);
+  unsigned managed = 0;
+  out.setManaged(driver.cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS && managed != 0);
+  return result;
+}
+
+}  // namespace fargpu::server::hand

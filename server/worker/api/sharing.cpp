@@ -1,0 +1,68 @@
+// Memory and events that sessions of one host share.
+
+#include "server/worker/session/session.h"
+#include "server_hand.h"
+
+namespace fargpu::server::hand {
+namespace {
+
+ShareKey key_in(capnp::Data::Reader bytes) {
+  const auto key = share_key(bytes);
+  if (!key) throw ProtocolError("a key of another length than keys have");
+  return *key;
+}
+
+CUresult tell(CUresult result, const Sharing::Shared& shared, Call& call) {
+  if (result != CUDA_SUCCESS) return result;
+  auto out = call.out<wire::Shared>();
+  out.setKey(wire_of(shared.key));
+  out.setBytes(shared.bytes);
+  return result;
+}
+
+}  // namespace
+
+Outcome shareMemory(Session& session, Call& call, wire::ShareMemory::Reader in) {
+  Sharing::Shared shared;
+  return tell(session.sharing().share_memory(in.getAddress(), shared), shared, call);
+}
+
+Outcome shareAllocation(Session& session, Call& call, wire::ShareAllocation::Reader in) {
+  CUmemGenericAllocationHandle handle{};
+  if (!session.resolve(HandleKind::allocation, in.getAllocation(), handle)) return session.invalid(HandleKind::allocation);
+  Sharing::Shared shared;
+  return tell(session.sharing().share_allocation(handle, shared), shared, call);
+}
+
+Outcome shareEvent(Session& session, Call& call, wire::ShareEvent::Reader in) {
+  CUevent event{};
+  if (!session.resolve(HandleKind::event, in.getEvent(), event)) return session.invalid(HandleKind::event);
+  Sharing::Shared shared;
+  return tell(session.sharing().share_event(in.getEvent(), event, shared), shared, call);
+}
+
+Outcome openSharedMemory(Session& session, Call& call, wire::OpenSharedMemory::Reader in) {
+  int device = 0;
+  const int here = session.driver_ordinal(session.context(call.id().context)->device);
+  const CUresult result = session.sharing().open_memory(key_in(in.getKey()), in.getAddress(), in.getBytes(), here, device);
+  if (result == CUDA_SUCCESS) call.out<wire::OpenSharedMemoryReply>().setDevice(device);
+  return result;
+}
+
+Outcome importAllocation(Session& session, Call& call, wire::ImportAllocation::Reader in) {
+  CUmemGenericAllocationHandle handle{};
+  const CUresult result = session.sharing().import(key_in(in.getKey()), handle);
+  if (result == CUDA_SUCCESS)
+    call.out<wire::ImportAllocationReply>().setAllocation(session.reveal(HandleKind::allocation, handle, call).value());
+  return result;
+}
+
+Outcome openSharedEvent(Session& session, Call& call, wire::OpenSharedEvent::Reader in) {
+  if (const CUresult bad = session.check_adoption(HandleKind::event, in.getEvent()); bad != CUDA_SUCCESS) return bad;
+  CUevent event{};
+  const CUresult result = session.sharing().open_event(key_in(in.getKey()), event);
+  if (result == CUDA_SUCCESS) session.adopt(HandleKind::event, in.getEvent(), event, call);
+  return result;
+}
+
+}  // namespace fargpu::server::hand

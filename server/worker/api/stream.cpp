@@ -1,0 +1,321 @@
+// Streams, events and host functions: waiting without blocking, and what only the client can do.
+
+#include "server/worker/graph/graph_node.h"
+#include "server/worker/code/launch_attributes.h"
+#include "server/worker/session/session.h"
+#include "server_hand.h"
+#include "struct_codecs.h"
+
+namespace fargpu::server::hand {
+
+Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Reader in) {
+  CUstream stream{};
+  if (in.getHStream() == 1 || !session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
+  return session.destroy_stream(in.getHStream());
+}
+
+namespace {
+
+void put_before_all(Session& session, StreamState& stream) {
+  if (session.captures().capturing(stream)) return;
+  const auto held = session.order().any() ? session.order().before(stream, 0) : std::vector<std::uint64_t>{};
+  if (held.empty()) return session.taken_copies().forbid(stream);
+  const std::uint64_t item = session.order().enqueue(held, nullptr, {}, [&session, handle = stream.handle, context = stream.context->id] {
+    StreamState* const target = session.stream(handle, context);
+    if (target && session.make_current(*target->context)) session.taken_copies().forbid(*target);
+  });
+  session.order().hold_behind_copy(*stream.context, item);
+}
+
+}  // namespace
+
+Outcome cuStreamSynchronize(Session& session, Call& call, wire::CuStreamSynchronize::Reader in) {
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (!call.id().wants_reply) {  // the program has gone on, and must not notice
+    put_before_all(session, *stream);
+    return CUDA_SUCCESS;
+  }
+  session.when_passed(*stream, [&session, id = call.id()](CUresult result) {
+    session.deliver_changes();
+    session.finish(id, result);
+  });
+  return Outcome::later();
+}
+
+Outcome cuStreamQuery(Session& session, Call& call, wire::CuStreamQuery::Reader in) {
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (session.order().any() && !session.order().before(*stream, 0).empty()) return CUDA_ERROR_NOT_READY;
+  if (session.driver().cuStreamQuery(stream->cuda) == CUDA_ERROR_NOT_READY) return CUDA_ERROR_NOT_READY;
+  // Complete: answered like a synchronisation, so that what was to be delivered arrives first.
+  session.when_passed(*stream, [&session, id = call.id()](CUresult result) {
+    session.deliver_changes();
+    session.finish(id, result);
+  });
+  return Outcome::later();
+}
+
+Outcome cuEventDestroy_v2(Session& session, Call&, wire::CuEventDestroyV2::Reader in) {
+  CUevent event{};
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  return session.destroy_event(in.getHEvent());
+}
+
+namespace {
+
+template <class Out, class In>
+Outcome tell_elapsed(Session& session, Call& call, const In& in, CUresult (*ask)(DriverTable&, float*, CUevent, CUevent)) {
+  CUevent start{}, end{};
+  if (!session.resolve(HandleKind::event, in.getHStart(), start) || !session.resolve(HandleKind::event, in.getHEnd(), end))
+    return session.invalid(HandleKind::event);
+  if (session.order().record_held(in.getHStart()) || session.order().record_held(in.getHEnd())) return CUDA_ERROR_NOT_READY;
+  float milliseconds = 0;
+  const CUresult result = ask(session.driver(), &milliseconds, start, end);
+  if (result == CUDA_SUCCESS) call.out<Out>().setPMilliseconds(milliseconds);
+  return result;
+}
+
+}  // namespace
+
+Outcome cuEventElapsedTime(Session& session, Call& call, wire::CuEventElapsedTime::Reader in) {
+  return tell_elapsed<wire::CuEventElapsedTimeReply>(
+      session, call, in, [](DriverTable& driver, auto... values) { return driver.cuEventElapsedTime(values...); });
+}
+
+Outcome cuEventElapsedTime_v2(Session& session, Call& call, wire::CuEventElapsedTimeV2::Reader in) {
+  return tell_elapsed<wire::CuEventElapsedTimeV2Reply>(
+      session, call, in, [](DriverTable& driver, auto... values) { return driver.cuEventElapsedTime_v2(values...); });
+}
+
+namespace {
+
+// Answers a call when an event of the program has happened, with everything delivered that belongs to it.
+void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUevent event) {
+  session.event_waiter(handle, +1);
+  session.completions().after_event(event, *session.context(id.context), [&session, id, handle](CUresult result) {
+    session.event_waiter(handle, -1);
+    session.deliver_changes();
+    session.finish(id, result);
+  });
+}
+
+}  // namespace
+
+Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader in) {
+  CUevent event{};
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  if (session.order().record_held(in.getHEvent())) return CUDA_ERROR_NOT_READY;
+  const CUresult result = session.driver().cuEventQuery(event);
+  if (result != CUDA_SUCCESS) return result;
+  answer_after(session, call.id(), in.getHEvent(), event);
+  return Outcome::later();
+}
+
+Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader in) {
+  CUevent event{};
+  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
+  session.order().after_record(in.getHEvent(), [&session, id = call.id(), handle = in.getHEvent()] {
+    CUevent again{};  // it may be gone by now
+    if (session.context(id.context) && session.resolve(HandleKind::event, handle, again)) answer_after(session, id, handle, again);
+    else session.finish(id, CUDA_ERROR_INVALID_HANDLE);
+  });
+  return Outcome::later();
+}
+
+namespace {
+
+// Has the driver make a node of the graph into which a stream is captured; the graph keeps the node's parts.
+template <class Make>
+CUresult capture_node(Session& session, NodeParameters& node, CUstream stream, Make&& make) {
+  CUstreamCaptureStatus status{};
+  CUgraph graph{};
+  const CUresult result = session.driver().cuStreamGetCaptureInfo_v3(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr);
+  if (result != CUDA_SUCCESS) return result;
+  // The client describes work only while it captures; this stream is captured no more.
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || !graph) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (const CUresult bad = node.keep_in(keeper_of(session, graph)); bad != CUDA_SUCCESS) return bad;
+  const CUresult made = make();
+  if (made != CUDA_SUCCESS) node.take_back();
+  return made;
+}
+
+}  // namespace
+
+Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (in.getPart() != 0) {
+    NodeParameters node(session);
+    if (const CUresult bad = node.read_host(call, in.getPart()); bad != CUDA_SUCCESS) return bad;
+    return capture_node(session, node, stream->cuda, [&] {
+      return session.driver().cuLaunchHostFunc(stream->cuda, node.params().host.fn, node.params().host.userData);
+    });
+  }
+  const std::uint64_t held = session.order().hold_for_program(*stream);
+  session.completions().after(
+      *stream, Completions::Kind::signal,
+      [&session, held, number = in.getCallback(), always = in.getAlways(), watched = in.getWatched()](CUresult result) {
+        if (result != CUDA_SUCCESS && !always) {  // a failed stream runs no host functions
+          session.order().release(held);
+          return;
+        }
+        session.deliver_changes();
+        const auto over = std::make_shared<bool>(false);
+        session.client().call(number, result, [&session, held, over] {
+          *over = true;
+          session.order().release(held);
+        });
+        if (!watched) return;
+        session.retry([&session, over] {
+          session.deliver_changes();
+          return *over;
+        });
+      });
+  return CUDA_SUCCESS;
+}
+
+Outcome streamMemory(Session& session, Call& call, wire::StreamMemory::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<CUstreamBatchMemOpParams> operations;
+  if (const CUresult bad = read_operations(session, in.getOperations(), operations); bad != CUDA_SUCCESS) return bad;
+  const CUresult result =
+      session.driver().cuStreamBatchMemOp_v2(stream->cuda, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  return result;
+}
+
+// Launches that are held back were made before the attribute is set: it is set behind them then, and what the driver has to say of it
+// comes late.
+Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  CUlaunchAttribute attribute;
+  if (const CUresult bad = read_attribute(session, in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
+  DriverTable& driver = session.driver();
+  if (!in.getSet()) {
+    const CUresult result = driver.cuStreamGetAttribute(stream->cuda, attribute.id, &attribute.value);
+    return result == CUDA_SUCCESS ? write_attribute(session, attribute, call.out<wire::StreamAttributeReply>().initAttribute()) : result;
+  }
+  const auto before = session.order().any() ? session.order().before(*stream, 0) : std::vector<std::uint64_t>{};
+  if (before.empty()) return driver.cuStreamSetAttribute(stream->cuda, attribute.id, &attribute.value);
+  CallId id = call.id();
+  id.wants_reply = false;
+  session.order().enqueue(before, stream, {}, [&session, id, handle = in.getStream(), attribute] {
+    StreamState* const there = session.stream(handle, id.context);
+    if (there && session.make_current(*there->context))
+      session.finish(id, session.driver().cuStreamSetAttribute(there->cuda, attribute.id, &attribute.value));
+  });
+  return CUDA_SUCCESS;
+}
+
+Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  NodeParameters node(session);
+  if (const CUresult bad = node.read_copy(call, in.getCopy()); bad != CUDA_SUCCESS) return bad;
+  return capture_node(session, node, stream->cuda, [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream->cuda); });
+}
+
+// The driver captures an empty node, behind what the stream depends on, and the stream goes on behind it.
+Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader in) {
+  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  NodeParameters params(session);
+  if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
+  if (!params.memory()) return CUDA_ERROR_INVALID_VALUE;
+  DriverTable& driver = session.driver();
+  return capture_node(session, params, stream->cuda, [&] {
+    CUstreamCaptureStatus status{};
+    CUgraph graph{};
+    const CUgraphNode* dependencies = nullptr;
+    const CUgraphEdgeData* edges = nullptr;
+    std::size_t count = 0;
+    CUresult result = driver.cuStreamGetCaptureInfo_v3(stream->cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
+    if (result != CUDA_SUCCESS) return result;
+    const Handle owner = session.captures().graph_of(*stream, graph);
+    if (const CUresult bad = check_memory(session, owner, *params.memory()); bad != CUDA_SUCCESS) return bad;
+    CUgraphNode node{};
+    result = driver.cuGraphAddNode_v2(&node, graph, dependencies, edges, count, &params.params());
+    if (result == CUDA_SUCCESS)
+      result = driver.cuStreamUpdateCaptureDependencies_v2(stream->cuda, &node, nullptr, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+    if (result == CUDA_SUCCESS)
+      session.graph_memory().add(session.introduce(HandleKind::node, node, call, owner.value()), *params.memory());
+    return result;
+  });
+}
+
+// --- capture -----------------------------------------------------------------------------------------------------------------------
+
+Outcome cuStreamBeginCapture_v2(Session& session, Call& call, wire::CuStreamBeginCaptureV2::Reader in) {
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!stream) return session.invalid(HandleKind::stream);
+  if (const auto later = session.held_calls().before_capture(call, *stream)) return *later;
+  const CUresult result = session.driver().cuStreamBeginCapture_v2(stream->cuda, CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) session.captures().begun(stream->cuda, true);
+  return result;
+}
+
+Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStreamBeginCaptureToGraph::Reader in) {
+  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  CUgraph graph{};
+  if (!stream) return session.invalid(HandleKind::stream);
+  if (const auto later = session.held_calls().before_capture(call, *stream)) return *later;
+  if (!session.resolve(HandleKind::graph, in.getHGraph(), graph)) return session.invalid(HandleKind::graph);
+  const auto dependency_list = in.getDependencies();
+  std::vector<CUgraphNode> dependencies(session.list_size(dependency_list.size()));
+  for (unsigned i = 0; i < dependencies.size(); ++i)
+    if (!session.resolve(HandleKind::node, dependency_list[i], dependencies[i])) return session.invalid(HandleKind::node);
+  const auto edge_list = in.getDependencyData();
+  std::vector<CUgraphEdgeData> edges(session.list_size(edge_list.size()));
+  if (in.getHasDependencyData() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
+  const CUresult result = session.driver().cuStreamBeginCaptureToGraph(stream->cuda, graph, dependencies.data(),
+                                                                       in.getHasDependencyData() ? edges.data() : nullptr,
+                                                                       dependencies.size(), CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) session.captures().begun(stream->cuda, false);
+  return result;
+}
+
+Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCapture::Reader in) {
+  CUstream stream{};
+  if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
+  CUgraph graph{};
+  const CUresult result = session.driver().cuStreamEndCapture(stream, &graph);
+  session.captures().ended(stream, result);
+  if (result == CUDA_SUCCESS) call.out<wire::CuStreamEndCaptureReply>().setPhGraph(session.reveal(HandleKind::graph, graph, call).value());
+  return result;
+}
+
+Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) {
+  CUstream stream{};
+  if (!session.resolve(HandleKind::stream, in.getStream(), stream)) return session.invalid(HandleKind::stream);
+  StreamState* const state = session.stream(in.getStream(), call.id().context);
+  if (!state) return session.invalid(HandleKind::stream);
+  CUstreamCaptureStatus status{};
+  cuuint64_t id = 0;
+  CUgraph graph{};
+  const CUgraphNode* dependencies = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  const CUresult result = session.driver().cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &dependencies, &edges, &count);
+  if (result != CUDA_SUCCESS) return result;
+  auto out = call.out<wire::CaptureInfoReply>();
+  out.setStatus(status);
+  out.setId(id);
+  if (graph) out.setGraph(session.captures().graph_of(*state, graph).value());
+  auto list = out.initDependencies(static_cast<unsigned>(count));
+  for (unsigned i = 0; i < count; ++i) list.set(i, session.reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());
+  if (edges) {
+    auto data = out.initEdges(static_cast<unsigned>(count));
+    for (unsigned i = 0; i < count; ++i) {
+      data[i].setFromPort(edges[i].from_port);
+      data[i].setToPort(edges[i].to_port);
+      data[i].setType(edges[i].type);
+    }
+  }
+  return result;
+}
+
+}  // namespace fargpu::server::hand

@@ -1,0 +1,63 @@
+#pragma once
+// What the session wants of its client: functions called, memory fetched, memory filled.
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "control.capnp.h"
+#include "server/worker/memory/host_budget.h"
+#include "output.h"
+
+namespace fargpu::server {
+
+/// Used by the executor only. What a client answers unasked is a ProtocolError.
+class ClientRequests {
+ public:
+  ClientRequests(Output& output, HostBudget& budget) : output_(output), budget_(budget) {}
+
+  /// Has the client run the callback of this number, or a function that is part of a graph.
+  void call(std::uint64_t number, CUresult result, std::function<void()> done);
+  void call_part(std::uint64_t part, std::function<void()> done);
+
+  /// Fetches pinned memory of the client, or memory that is part of a graph; fewer bytes come if the program has freed that.
+  struct Wanted {
+    std::uint64_t address = 0;
+    std::uint64_t part = 0;
+    std::uint64_t bytes = 0;
+  };
+  /// False if there is no room for them.
+  [[nodiscard]] bool fetch(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
+
+  /// Sends bytes for a host block of the client, from where they lie; `release` runs when they have left.
+  void deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
+  /// Sends the bytes of a part of a graph, as they are now.
+  void deliver_part(std::uint64_t part, std::span<const std::byte> bytes);
+  /// Nothing needs this part of the client any more; 0 is none.
+  void release_part(std::uint64_t part);
+
+  // What the client answers.
+  void called(wire::CallbackDone::Reader answer);
+  void fetched(wire::Pulled::Reader answer, std::span<const std::byte> bytes);
+
+ private:
+  struct Fetch {
+    std::vector<std::byte> bytes;
+    std::size_t wanted = 0;
+    HostCharge charge;
+    std::function<void(std::vector<std::byte>)> done;
+  };
+  Output& output_;
+  HostBudget& budget_;
+  std::map<std::uint64_t, std::function<void()>> calls_;
+  std::map<std::uint64_t, Fetch> fetches_;
+  std::uint64_t next_fetch_ = 1;
+  std::uint64_t next_part_call_ = 1;
+};
+
+}  // namespace fargpu::server

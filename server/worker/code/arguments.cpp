@@ -1,0 +1,34 @@
+#include "arguments.h"
+
+#include <algorithm>
+
+#include "server/worker/session/session.h"
+
+namespace fargpu::server {
+
+CUresult Arguments::read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function,
+                         ContextState* kernel_context, bool copy) {
+  bool kernel = false;
+  Handles::Entry* entry = session.handles().find(HandleKind::function, Handle(handle));
+  if (!entry) {
+    entry = session.handles().find(HandleKind::kernel, Handle(handle));
+    kernel = true;
+  }
+  if (!entry) return CUDA_ERROR_INVALID_HANDLE;
+  FunctionLayout* found = nullptr;
+  if (const CUresult bad = session.layouts().find(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
+  const FunctionLayout& layout = *found;
+  if (const CUresult bad = session.layouts().hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
+  function = reinterpret_cast<CUfunction>(entry->value);
+  kj::byte* begin = const_cast<kj::byte*>(block.begin());
+  if (copy || block.size() < layout.bytes) {
+    whole_.assign(layout.bytes, 0);
+    std::copy_n(block.begin(), std::min<std::size_t>(block.size(), layout.bytes), whole_.begin());
+    begin = whole_.data();
+  }
+  pointers_.clear();
+  for (const FunctionLayout::Parameter& parameter : layout.parameters) pointers_.push_back(begin + parameter.offset);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,70 @@
+#pragma once
+// GPU code by content: what any session of the host has sent need not be sent again.
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/worker/memory/host_budget.h"
+#include "protocol/image_hash.h"
+
+namespace fargpu::server {
+
+constexpr std::size_t image_end_bytes = 1;  ///< of the null behind each image
+
+/// Images lie as files named by their hash in a folder that all workers of the host share; without a folder they are kept for this
+/// session only. Bytes are trusted only after their hash was checked, on writing and on reading. Used by the executor only.
+class ImageStore {
+ public:
+  /// Above `bytes_max` the files used longest ago go. What is in memory counts in `budget`.
+  ImageStore(std::filesystem::path folder, std::uint64_t bytes_max, HostBudget& budget);
+  ~ImageStore();
+
+  /// The image, in memory for as long as the store lives, or empty if the host lacks it. Behind it lies a null, at which the driver
+  /// stops reading text.
+  std::span<const std::byte> find(const ImageHash& hash, std::size_t bytes);
+  /// Takes the next part of an image that is being sent. It is refused if it does not fit what came before, or if the whole has another
+  /// hash, and then dropped, as it is where there is no room.
+  enum class Received { taken, refused, no_room };
+  Received receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part);
+
+  /// Names of kernels that sessions have looked for in this image and found, the first so many: who loads it will want them. They are no
+  /// more than a hint, since any session may have left them.
+  const std::vector<std::string>& names_found(const ImageHash& hash);
+  void note_found(const ImageHash& hash, const std::string& name);
+
+  /// The message by which a session, the last that did, asked to load an image after this one. A hint as well. Empty: none did.
+  const std::vector<std::byte>& next_load(const ImageHash& hash);
+  void note_next_load(const ImageHash& hash, std::span<const std::byte> request);
+
+ private:
+  std::filesystem::path note_of(const ImageHash& hash, const char* suffix) const;
+  std::filesystem::path path_of(const ImageHash& hash) const;
+  void keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes);
+  void evict();
+
+  const std::filesystem::path folder_;
+  const std::uint64_t bytes_max_;
+  HostBudget& budget_;
+  struct Mapped {
+    const std::byte* data;
+    std::size_t bytes;
+    HostCharge charge;
+  };
+  struct Arriving {
+    std::vector<std::byte> bytes;
+    HostCharge charge;
+  };
+  const std::byte* map(const ImageHash& hash, std::span<const std::byte> bytes, HostCharge charge);
+  std::map<ImageHash, Mapped> mapped_;
+  std::map<ImageHash, Arriving> arriving_;
+  // Of images that were asked about.
+  std::map<ImageHash, std::vector<std::string>> found_;
+  std::map<ImageHash, std::vector<std::byte>> next_;
+};
+
+}  // namespace fargpu::server

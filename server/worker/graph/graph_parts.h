@@ -1,0 +1,103 @@
+#pragma once
+// What graphs need of the client: functions to call, memory to copy from and to. The driver's graphs hold placeholders for them, a
+// host node or a staging address, by which a part is found again in any copy of the graph.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "driver_table.h"
+#include "server/worker/memory/host_budget.h"
+#include "protocol/channel.h"
+
+namespace fargpu::server {
+
+/// Rows of memory, as copies have them.
+struct CopyShape {
+  std::size_t width = 0, height = 0, depth = 0;
+  std::uint64_t bytes() const { return static_cast<std::uint64_t>(width) * height * depth; }
+};
+
+/// Where kernels see such memory.
+struct PartPlace {
+  CUdeviceptr device = 0;
+  std::size_t x = 0, y = 0, z = 0, pitch = 0, height = 0;
+};
+
+/// Parts by the number that the client gave each. A part lives as long as any driver graph holds a reference to its user object: those
+/// references the driver itself hands on to clones, child graphs and executable graphs, and drops with them.
+class GraphParts {
+ public:
+  /// `waker` tells the executor that there is something to collect.
+  GraphParts(Waker& waker, HostBudget& budget);
+  ~GraphParts();
+
+  /// A new part: a function of the client, or, if it has a shape, memory of it, for which staging memory is made here. The caller has
+  /// the first reference. Throws ProtocolError for a number that is in use. The context must be current.
+  CUresult add(DriverTable& driver, std::uint64_t number, const CopyShape& shape, std::uint32_t context, CUuserObject& reference);
+
+  /// Staging memory of a part; empty for a function and for what is none.
+  std::span<std::byte> staging(std::uint64_t number) const;
+  /// The part whose staging memory one side of a copy node is; 0 if it is none.
+  std::uint64_t at(CUmemorytype type, const void* host, CUdeviceptr device) const;
+  /// The shape of a part that is memory; empty for others.
+  CopyShape shape(std::uint64_t number) const;
+  /// Kernels see the part's memory from now on, or do no more. Launches that are made from now on copy there.
+  void map(std::uint64_t number, const std::optional<PartPlace>& place);
+  std::optional<PartPlace> place(std::uint64_t number) const;
+  /// How often that was changed.
+  std::uint64_t places_changed() const { return places_changed_; }
+  /// The part that a host node stands for; 0 if it is none of ours.
+  std::uint64_t of(const CUDA_HOST_NODE_PARAMS& node) const;
+  static CUDA_HOST_NODE_PARAMS placeholder(std::uint64_t number);
+
+  /// Graphs in the body of a conditional node, which the driver tells only when the node is made.
+  void set_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
+  std::vector<CUgraph> bodies(CUgraphNode node) const;
+
+  /// Numbers of the parts whose last reference has gone; they are still there until erase().
+  std::vector<std::uint64_t> gone();
+  void erase(DriverTable& driver, std::uint64_t number);
+  /// The context is about to go, and staging memory made in it.
+  void context_closes(DriverTable& driver, std::uint32_t context);
+  /// The same, but the memory is another context's from now on.
+  void inherit(std::uint32_t from, std::uint32_t to);
+
+ private:
+  struct Part {
+    std::byte* staging = nullptr;
+    CopyShape shape;
+    std::optional<PartPlace> place;
+    std::uint32_t context = 0;
+    HostCharge charge;
+  };
+  // The driver tells of a last reference on a thread of its own, perhaps after the session has ended.
+  struct Gone {
+    std::mutex mutex;
+    Waker* waker = nullptr;
+    std::vector<std::uint64_t> numbers;
+  };
+  struct Last {
+    std::shared_ptr<Gone> gone;
+    std::uint64_t number;
+  };
+  static void CUDA_CB on_last(void* last);
+
+  HostBudget& budget_;
+  const std::shared_ptr<Gone> gone_ = std::make_shared<Gone>();
+  std::atomic<std::uint64_t> places_changed_{0};
+  mutable std::mutex mutex_;  // graphs are looked through beside the executor too
+  std::map<std::uint64_t, Part> parts_;
+  std::map<const void*, std::uint64_t> by_staging_;
+  std::map<CUgraphNode, std::vector<CUgraph>> bodies_;  // a node that is gone is asked about no more
+};
+
+}  // namespace fargpu::server

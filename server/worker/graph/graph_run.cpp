@@ -1,0 +1,138 @@
+#include "graph_run.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fargpu::server {
+
+void GraphRun::launch(StreamState& stream, AttendedGraph& graph, std::uint64_t exec) {
+  StreamOrder& order = session_.order();
+  auto before = order.before(stream, 0);
+  const auto add = [&](std::uint64_t item) {
+    if (item != 0) before.push_back(item);
+  };
+  add(graph.last_launch);
+  std::vector<std::uint64_t> recorded;
+  for (const CUevent event : plan_->awaited) add(order.record_of(session_.event_handle(event)));
+  for (const CUevent event : plan_->recorded)
+    if (const std::uint64_t handle = session_.event_handle(event)) recorded.push_back(handle);
+  for (const std::uint64_t item : order.before_records(recorded)) add(item);
+  if (plan_->has_parts) graph.last_launch = running_ = order.hold();
+  const std::uint64_t item = order.enqueue(
+      before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); },
+      plan_->has_parts ? 0 : exec);  // what is cut is not the driver's own instance
+  for (const CUevent event : plan_->awaited)
+    if (const std::uint64_t handle = session_.event_handle(event)) order.awaits(item, handle);
+}
+
+void GraphRun::begin() {
+  StreamState* const target = stream();
+  if (!target) {
+    end(CUDA_ERROR_INVALID_HANDLE);
+    return;
+  }
+  held_ = session_.order().hold(*target);
+  next();
+}
+
+StreamState* GraphRun::stream() {
+  StreamState* const target = session_.stream(stream_, call_.context);
+  return target && session_.make_current(*target->context) ? target : nullptr;
+}
+
+void GraphRun::next() {
+  if (step_ == plan_->steps.size()) {
+    end(CUDA_SUCCESS);
+    return;
+  }
+  const GraphPlan::Step& step = plan_->steps[step_++];
+  if (!step.piece) call(step);
+  else if (step.reads.empty()) submit(step);
+  else fetch(step);
+}
+
+// What the client's memory holds when the stream has got here, and everything before has been delivered.
+void GraphRun::fetch(const GraphPlan::Step& step) {
+  StreamState* const target = stream();
+  if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
+  session_.completions().after(*target, Completions::Kind::signal, [self = shared_from_this(), &step](CUresult result) {
+    if (result != CUDA_SUCCESS) return self->end(result);
+    self->session_.deliver_changes();
+    self->missing_ = step.reads.size();
+    for (const std::uint64_t part : step.reads) {
+      const std::size_t wanted = self->session_.graph_parts().staging(part).size();
+      const auto arrived = [self, &step, part](std::vector<std::byte> bytes) {
+        const std::span<std::byte> staging = self->session_.graph_parts().staging(part);
+        if (staging.empty() || bytes.size() != staging.size()) self->fetched(step, CUDA_ERROR_ILLEGAL_ADDRESS);
+        else std::memcpy(staging.data(), bytes.data(), bytes.size()), self->fetched(step, CUDA_SUCCESS);
+      };
+      if (!self->session_.client().fetch({.part = part, .bytes = wanted}, arrived)) self->fetched(step, CUDA_ERROR_OUT_OF_MEMORY);
+    }
+  });
+}
+
+// One of the parts that the step reads.
+void GraphRun::fetched(const GraphPlan::Step& step, CUresult result) {
+  if (fetched_ == CUDA_SUCCESS) fetched_ = result;
+  if (--missing_ > 0) return;
+  if (fetched_ == CUDA_SUCCESS) submit(step);
+  else end(fetched_);
+}
+
+void GraphRun::submit(const GraphPlan::Step& step) {
+  if (!session_.turns().may_give(Turns::unknown)) {
+    session_.turns().wait(Turns::unknown, [self = shared_from_this(), &step] { self->submit(step); });
+    return;
+  }
+  StreamState* const target = stream();
+  if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
+  // Staging memory goes with the context that it was made in, while the driver's graph still copies there.
+  const GraphParts& parts = session_.graph_parts();
+  const auto gone = [&](std::uint64_t part) { return parts.staging(part).empty(); };
+  if (std::any_of(step.writes.begin(), step.writes.end(), gone)) return end(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  session_.taken_copies().catch_up(*target);
+  const CUresult result = session_.driver().cuGraphLaunch(step.piece, target->cuda);
+  if (result != CUDA_SUCCESS) return end(result);
+  session_.submitted(*target);
+  if (!step.writes.empty()) {
+    session_.completions().after(*target, Completions::Kind::delivery, [self = shared_from_this(), &step](CUresult done) {
+      if (done != CUDA_SUCCESS) return;
+      for (const std::uint64_t part : step.writes) self->session_.client().deliver_part(part, self->session_.graph_parts().staging(part));
+    });
+  }
+  next();
+}
+
+void GraphRun::call(const GraphPlan::Step& step) {
+  StreamState* const target = stream();
+  if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
+  session_.completions().after(*target, Completions::Kind::signal, [self = shared_from_this(), &step](CUresult result) {
+    if (result != CUDA_SUCCESS) return self->end(result);  // a failed stream runs no functions
+    self->session_.deliver_changes();
+    self->session_.client().call_part(step.function, [self] { self->next(); });
+  });
+}
+
+void GraphRun::end(CUresult result) {
+  session_.finish(call_, result);
+  StreamState* const target = stream();
+  if (running_ != 0) {
+    const auto over = [&session = session_, running = running_](CUresult) { session.order().release(running); };
+    if (target) session_.completions().after(*target, Completions::Kind::signal, over);
+    else session_.completions().soon(Completions::Kind::signal, CUDA_SUCCESS, over);
+  }
+  announce(session_, target, done_);
+  if (held_ != 0) session_.order().release(held_);
+}
+
+void GraphRun::announce(Session& session, StreamState* stream, std::uint64_t done) {
+  if (done == 0) return;
+  const auto tell = [&session, done](CUresult) {
+    session.deliver_changes();
+    session.client().call(done, CUDA_SUCCESS, [] {});
+  };
+  if (stream) session.completions().after(*stream, Completions::Kind::signal, tell);
+  else session.completions().soon(Completions::Kind::signal, CUDA_SUCCESS, tell);
+}
+
+}  // namespace fargpu::server

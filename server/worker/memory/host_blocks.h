@@ -1,0 +1,83 @@
+#pragma once
+// Pinned memory of the client: the worker's copies of it, or the memory itself where both share it.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device_memory.h"
+#include "driver_table.h"
+#include "server/exchange.h"
+#include "host_budget.h"
+#include "protocol/window.h"
+
+namespace fargpu::server {
+
+/// Blocks are known by the client's address. A block that only remembers lies in pinned memory wherever the driver put it, out of
+/// the kernels' sight; a mapped block lies in the host window, at the address the kernels were told. A shared block is a mapped one whose
+/// pages are the client's too. Used by the executor only.
+class HostBlocks {
+ public:
+  struct Options {
+    bool scrub = false;        ///< the driver's pinned memory becomes zeros before it is seen; the kernel's is
+    bool one_process = false;  ///< with the client (tests): pages of mapped blocks are its own, and are never taken away
+  };
+  /// Mapped blocks are part of what the session may use in `memory`.
+  HostBlocks(DriverTable& driver, DeviceMemory& memory, HostBudget& budget, const Window& window, Options options);
+  ~HostBlocks();
+
+  CUresult open(std::uint64_t address, std::uint64_t bytes, std::uint32_t context);
+  /// `paged`: the client asks for what it wants to see; else it is told of changes.
+  CUresult open_mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t device_address, bool paged, std::uint32_t context);
+  /// Makes memory that the client maps at the same address, by the descriptor that is given out.
+  CUresult open_shared(std::uint64_t address, std::uint64_t bytes, std::uint32_t context, Descriptor& descriptor);
+  CUresult close(std::uint64_t address);
+  /// The context is about to go; its blocks go first.
+  void context_closes(std::uint32_t context);
+  /// The context is about to go, but its blocks are another's from now on.
+  void inherit(std::uint32_t from, std::uint32_t to);
+
+  /// Our memory for [address, address + bytes) of a block; empty if there is none.
+  std::span<std::byte> find(std::uint64_t address, std::uint64_t bytes);
+  /// Whether all of this is the client's own memory too.
+  bool shared(std::uint64_t address, std::uint64_t bytes);
+  /// New contents from the client, for a mapped block.
+  bool write(std::uint64_t address, std::span<const std::byte> bytes);
+  /// The client has been sent what lies here.
+  void delivered(std::uint64_t address, std::uint64_t bytes);
+  /// Calls deliver(address, bytes) for everything the GPU changed in mapped blocks that are not paged since the client last heard.
+  void changes(const std::function<void(std::uint64_t, std::span<const std::byte>)>& deliver);
+  bool any_compared() const { return compared_ > 0; }
+
+ private:
+  struct Block {
+    std::uint64_t bytes = 0;
+    std::byte* memory = nullptr;
+    std::uint32_t context = 0;
+    bool mapped = false;
+    bool shared = false;
+    std::vector<std::byte> shadow;  // mapped and not paged: what the client is known to hold
+    HostCharge charge;
+  };
+  void drop(Block& block);
+  bool free_in_window(std::uint64_t address, std::uint64_t bytes) const;
+  void clear(std::byte* memory, std::uint64_t bytes);
+  CUresult put_at(std::uint64_t address, std::uint64_t bytes, int descriptor);
+  std::pair<const std::uint64_t, Block>* locate(std::uint64_t address, std::uint64_t bytes);
+
+  DriverTable& driver_;
+  DeviceMemory& memory_;
+  HostBudget& budget_;
+  const Window window_;
+  const Options options_;
+  std::map<std::uint64_t, Block> blocks_;
+  std::map<std::uint64_t, std::uint64_t> device_ranges_;  // where kernels may use host memory
+  unsigned compared_ = 0;                                 // mapped blocks that are not paged
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,90 @@
+#pragma once
+// The session's contexts and streams, and which context is current to the executor.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "server/worker/memory/device_memory.h"
+#include "driver_table.h"
+#include "server/worker/memory/host_budget.h"
+#include "server/worker/session/partition.h"
+#include "protocol/handle.h"
+#include "streams.h"
+
+namespace fargpu::server {
+
+/// Used by the executor only. Closing contexts is the session's: much else goes with them.
+class Contexts {
+ public:
+  /// Memory for copies is free for one context, and charged to the budget for further ones.
+  /// `devices`: the driver's ordinals, in the session's order; `parts` of each device, the groups of multiprocessors that are the
+  /// session's.
+  Contexts(DriverTable& driver, Ledger& ledger, HostBudget& budget, const std::vector<int>& devices,
+           const std::vector<std::vector<CUdevResource>>& parts);
+
+  /// The session's ordinal to the driver's; -1 if there is none.
+  int driver_ordinal(int ordinal) const;
+  /// The session's part of a device, by its number in the session; null where it has all of it.
+  Partition* partition(int device);
+
+  CUresult open(Handle handle, int device, bool primary, unsigned flags, ContextState*& opened);
+  /// A green context of the device's primary context.
+  CUresult open_green(Handle handle, int device, CUdevResourceDesc resources, ContextState*& opened);
+  /// It is closed: nothing names it any more. None is current then.
+  void remove(ContextState& context);
+
+  bool empty() const { return all_.empty(); }
+  /// Null if there is none.
+  ContextState* find(std::uint32_t id) const;
+  /// Any on a device (the driver's ordinal); null if there is none.
+  ContextState* on_device(int device) const;
+  ContextState* primary_of(int device) const;
+  // A primary context and the green ones of its device; others by themselves.
+  std::vector<ContextState*> with_greens(ContextState& context) const;
+  /// All, the green ones first, which go before what they are parts of.
+  std::vector<ContextState*> all() const;
+  /// By which the client knows it; 0 if it does not.
+  std::uint64_t handle_of(CUcontext context) const;
+
+  /// Null if none is.
+  ContextState* current() const { return current_; }
+  bool make_current(ContextState& context);
+  /// The same for one that is about to close, or stays when another does: whatever the driver says to that.
+  void enter(ContextState& context);
+  /// The driver wants a context for what needs none of the client's: makes any current, where none is.
+  bool borrow();
+
+  /// The stream of a handle in the context of a call; null if there is none.
+  StreamState* stream(std::uint64_t handle, std::uint32_t context) const;
+  void add_stream(std::uint64_t handle, CUstream cuda, ContextState& owner);
+  /// The client has destroyed it, and its work is not done: from now on its handle is nobody's, and the rest stays as it was. Returns a
+  /// number for it that is never given again.
+  std::uint64_t retire_stream(StreamState& stream);
+  /// Null once it has been removed.
+  StreamState* retired(std::uint64_t number) const;
+  /// Nothing if it is a context's legacy stream, which goes with that.
+  void remove_stream(StreamState& stream);
+
+ private:
+  void take(std::unique_ptr<ContextState> state, Handle handle, int device, ContextState*& opened);
+
+  DriverTable& driver_;
+  Ledger& ledger_;
+  HostBudget& budget_;
+  std::weak_ptr<Staging> free_staging_;  ///< the one that is not charged for: a second one only once that has gone, not just its context
+  const std::vector<int> devices_;
+  std::vector<std::unique_ptr<Partition>> partitions_;  // of each device, or of none
+  std::unordered_map<std::uint32_t, std::unique_ptr<ContextState>> all_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> streams_;  // by handle, but the legacy ones
+  std::unordered_map<std::uint64_t, std::unique_ptr<StreamState>> retired_;  // by number
+  std::uint64_t retirements_ = 0;
+  ContextState* current_ = nullptr;
+  std::uint64_t driver_memories_ = 0;  // that there have been
+  unsigned stream_numbers_ = 0;        // the same
+};
+
+}  // namespace fargpu::server

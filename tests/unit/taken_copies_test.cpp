@@ -1,0 +1,69 @@
+// Copies that the program takes for done: who asks whether they are made hears of those of that moment.
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "server/worker/order/taken_copies.h"
+
+using namespace fargpu;
+using namespace fargpu::server;
+
+namespace {
+
+std::set<CUevent> fired, alive;
+int created;
+
+/// A driver with events only, which happen when the test says so.
+DriverTable events_only() {
+  fired.clear();
+  alive.clear();
+  created = 0;
+  DriverTable driver;
+  driver.cuEventCreate = [](CUevent* event, unsigned) {
+    alive.insert(*event = reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(++created)));
+    return CUDA_SUCCESS;
+  };
+  driver.cuEventDestroy_v2 = [](CUevent event) { return alive.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; };
+  driver.cuEventRecord = [](CUevent event, CUstream) {
+    fired.erase(event);
+    return CUDA_SUCCESS;
+  };
+  driver.cuEventQuery = [](CUevent event) { return fired.contains(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; };
+  driver.cuStreamWaitEvent = [](CUstream, CUevent, unsigned) { return CUDA_SUCCESS; };
+  return driver;
+}
+
+}  // namespace
+
+TEST_CASE("who asks for copies waits for those of that moment, however many follow") {
+  DriverTable driver = events_only();
+  Handles handles;
+  const Captures captures(driver, handles);
+  TakenCopies taken_copies(driver, captures);
+  {
+    ContextState context;
+    StreamState stream;
+    stream.context = &context;
+    taken_copies.forbid(stream);
+    taken_copies.forbid(stream);
+    CHECK(alive.size() == 1);  // one event, while nobody asks
+    TakenCopies::Events asked = TakenCopies::forbidden_in({&context});
+    const CUevent then = context.overtake_events.back()->cuda();
+    CHECK(TakenCopies::forbidden(asked));
+    taken_copies.forbid(stream);
+    fired.insert(then);
+    TakenCopies::Events now = TakenCopies::forbidden_in({&context});
+    CHECK(TakenCopies::forbidden(now));
+    CHECK_FALSE(TakenCopies::forbidden(asked));
+    CHECK(asked.empty());
+    taken_copies.forbid(stream);
+    CHECK(alive.size() == 2);  // one is waited for
+    TakenCopies::Events last = TakenCopies::forbidden_in({&context});
+    CHECK(TakenCopies::forbidden(last));
+    TakenCopies::context_closes(context);
+    CHECK(alive.empty());
+    CHECK_FALSE(TakenCopies::forbidden(now));  // asks for no event that is gone
+    CHECK_FALSE(TakenCopies::forbidden(last));
+  }
+  CHECK(alive.empty());
+}
