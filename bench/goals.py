@@ -2,11 +2,13 @@
 """The goals, as goals.toml has them: what a row is, and how good a figure is. `goals.py --renew` writes goals.md."""
 
 import dataclasses
+import itertools
 import os
 import sys
 import tomllib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+OLD = "old"  # before a transport's name: of the build that another is compared with
 BETTER = {"lower": lambda a, b: a <= b, "higher": lambda a, b: a >= b}
 
 
@@ -20,16 +22,26 @@ class Goal:
     floor: float | None = None
     goal: float | None = None
     stretch: float | None = None
+    unmeasured: str = ""  # why there is no figure yet
 
     def mark(self, value):
-        """How good a figure is: stretch, goal, floor, below floor; reported where there is nothing to compare with."""
+        """How good a figure is: stretch, goal, floor, or below the last of them; reported where there is nothing to compare with."""
         marks = [(word, getattr(self, word)) for word in ("stretch", "goal", "floor") if getattr(self, word) is not None]
-        if not marks:
-            return "reported"
         for word, bound in marks:
             if BETTER[self.better](value, bound):
                 return word
-        return "below floor" if self.floor is not None else "below goal"
+        return f"below {marks[-1][0]}" if marks else "reported"
+
+    def why_missing(self):
+        """What stands in the place of a figure; nothing where there is a measurement."""
+        return f"{UNMEASURED}: {self.unmeasured}" if self.unmeasured else ""
+
+
+UNMEASURED = "not measured yet"
+
+
+def each(value):
+    return value if isinstance(value, list) else [value]
 
 
 class Goals:
@@ -40,36 +52,31 @@ class Goals:
         for name, row in self.rows.items():
             if row["better"] not in BETTER:
                 raise ValueError(f"{path}: {name}: better is '{row['better']}'")
+            common = {word: row[word] for word in ("unit", "better", "unmeasured") if word in row}
             for entry in row["goals"]:
-                goal = Goal(name, **{"unit": row["unit"], "better": row["better"], **entry})
-                key = (name, goal.on, goal.case)
-                if key in self.goals:
-                    raise ValueError(f"{path}: {name} has two goals for {key[1:]}")
-                self.goals[key] = goal
+                for on, case in itertools.product(each(entry["on"]), each(entry.get("case", ""))):
+                    if (name, on, case) in self.goals:
+                        raise ValueError(f"{path}: {name} has two goals for {on, case}")
+                    self.goals[name, on, case] = Goal(name, **{**common, **entry, "on": on, "case": case})
 
     def of(self, row, on, case=""):
-        """The goal of a figure; one without bounds where there is none."""
+        """The goal of a figure, whichever build it is of; one without bounds where there is none."""
         about = self.rows[row]
-        return self.goals.get((row, on, case)) or Goal(row, on, case, about["unit"], about["better"])
-
-    def why_missing(self, goal):
-        """Why there can be no figure, or nothing."""
-        return self.rows[goal.row].get("missing")
+        return self.goals.get((row, on.removeprefix(f"{OLD} "), case)) or Goal(row, on, case, about["unit"], about["better"])
 
     def markdown(self):
         text = ("# What the benchmark measures\n\nMade by `goals.py --renew` from `goals.toml`, which says what the words mean.\n")
         for group in dict.fromkeys(row["group"] for row in self.rows.values()):
-            text += f"\n## {group}\n\n| row | metric | transport | case | unit | floor | goal | stretch | beats |\n|---|---|---|---|---|---|---|---|---|\n"
+            heads = ("row", "metric", "transport", "case", "unit", "floor", "goal", "stretch", "beats", "figure")
+            text += f"\n## {group}\n\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|\n"
             for name, row in self.rows.items():
                 if row["group"] != group:
                     continue
-                sign = {"lower": "<=", "higher": ">="}[row["better"]]
                 for i, goal in enumerate(g for g in self.goals.values() if g.row == name):
+                    sign = {"lower": "<=", "higher": ">="}[goal.better]
                     bounds = ["" if b is None else f"{sign} {b:g}" for b in (goal.floor, goal.goal, goal.stretch)]
-                    first = [name, row["metric"]] if i == 0 else ["", ""]
-                    text += "| " + " | ".join([*first, goal.on, goal.case, goal.unit, *bounds, row.get("beats", "") if i == 0 else ""]) + " |\n"
-                if "missing" in row:
-                    text += f"| | *{row['missing']}* | | | | | | | |\n"
+                    *first, beats = [name, row["metric"], row.get("beats", "")] if i == 0 else ["", "", ""]
+                    text += "| " + " | ".join([*first, goal.on, goal.case, goal.unit, *bounds, beats, goal.why_missing()]) + " |\n"
         return text
 
 

@@ -3,10 +3,14 @@
 import importlib.machinery
 import importlib.util
 import os
+import statistics
 import sys
+import tempfile
 import unittest
 
+import against
 from goals import HERE, Goal, Goals
+from results import Results
 
 
 def script(name):
@@ -23,6 +27,79 @@ class Published(unittest.TestCase):
         for name, text in script("publish").published([os.path.join(HERE, "results.json")]).items():
             with open(os.path.join(HERE, name)) as file:
                 self.assertEqual(file.read(), text, f"{name}: run bench/publish")
+
+
+    def test_every_goal_has_a_figure_or_a_reason(self):
+        results, goals = Results(Goals()), Goals()
+        results.merge(os.path.join(HERE, "results.json"))
+        figures = {(result.row, result.on, result.case) for result in results.found.values() if result.value is not None}
+        for key, goal in goals.goals.items():
+            self.assertNotEqual(key in figures, bool(goal.unmeasured), f"{key}: a figure in results.json, or a reason in goals.toml")
+        self.assertEqual({name for name in goals.rows} - {row for row, _, _ in goals.goals}, set(), "rows without goals")
+
+    def test_what_is_not_measured_says_so(self):
+        results = Results(Goals()).with_unmeasured()
+        self.assertIn("| not measured yet | there is no transport by UCX |", results.markdown())
+        self.assertIn("not measured yet: there is no transport by UCX", Goals().markdown())
+        self.assertIn("not measured yet: there is no transport by UCX", results.table())
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "results.html")
+            results.page(path, {})
+            with open(path) as page:
+                self.assertIn("not measured yet: there is no transport by UCX", page.read())
+            with open(path, "w") as file:
+                file.write(results.json({}))
+            again = Results(Goals())
+            again.merge(path)
+            self.assertEqual(again.found, {})  # a reason is said by the goals, not by earlier runs
+
+    def test_earlier_figures_are_marked_by_the_goals_of_today(self):
+        results = Results(Goals())
+        results.add("L4", "shm", 1.9)
+        self.assertEqual(results.found["L4  shm"].mark, "floor")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "results.json")
+            with open(path, "w") as file:
+                file.write(results.json({}).replace('"mark": "floor", "floor": 2', '"mark": "goal", "floor": 4'))
+            again = Results(Goals())
+            again.merge(path)
+            self.assertEqual((again.found["L4  shm"].mark, again.found["L4  shm"].floor), ("floor", 2))
+            with open(path, "w") as file:
+                file.write(results.json({}).replace('"unit": "us"', '"unit": "ratio"'))
+            with self.assertRaisesRegex(ValueError, "L4  shm is in ratio, and its goal in us"):
+                again.merge(path)
+
+
+class Builds(unittest.TestCase):
+    def compared(self, row, on, case, old, new):
+        results = Results(Goals())
+        for build, rounds in (("old ", old), ("", new)):
+            results.add(row, build + on, case=case, rounds=rounds)
+        pairs = against.taken_from(results)
+        self.assertEqual([r.on for r in results.found.values()], [on])
+        return pairs[0]
+
+    def test_worse_by_a_twentieth_is_marked(self):
+        self.assertTrue(self.compared("L1", "tcp", "", [0.1, 0.1, 0.2], [0.106, 0.11, 0.2]).worse)
+        self.assertFalse(self.compared("L1", "tcp", "", [0.1, 0.1, 0.2], [0.104, 0.11, 0.2]).worse)
+        self.assertTrue(self.compared("L2", "shm", "", [1.0], [0.94]).worse)
+        self.assertFalse(self.compared("L2", "shm", "", [1.0], [2.0]).worse)
+        self.assertTrue(self.compared("L7", "tcp", "errors", [0.0], [0.01]).worse)
+        self.assertFalse(self.compared("L7", "tcp", "errors", [0.0], [0.0]).worse)
+        self.assertTrue(self.compared("W2", "tcp+1", "", [-1.0], [1.0]).worse)
+
+    def test_the_ratio_is_that_of_rounds(self):
+        pair = self.compared("L1", "tcp", "", [0.1, 0.2], [0.1, 0.3])
+        self.assertEqual((pair.old, pair.new, [round(r, 6) for r in pair.ratios]), (statistics.median([0.1, 0.2]), 0.2, [1.0, 1.5]))
+        self.assertIn("more than 5 % worse: L1 tcp of 1", against.table([pair], 1))
+
+    def test_a_build_without_a_figure_says_why(self):
+        results = Results(Goals())
+        results.add("L4", "old shm", note="failed: no answer")
+        results.add("L4", "shm", 1.0)
+        results.add("L8", "old tcp", 100)
+        pairs = against.taken_from(results)
+        self.assertEqual([(pair.verdict, pair.worse) for pair in pairs], [("old: failed: no answer", False), ("new: not measured", True)])
 
 
 class TheGoals(unittest.TestCase):

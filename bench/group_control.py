@@ -1,6 +1,7 @@
 """The control path: L1 to L10."""
 
 import collections
+import itertools
 import os
 import statistics
 import time
@@ -24,9 +25,10 @@ def run(bench):
                 waiting(bench, wait)
     if bench.wants("L6", "L7", "L8"):
         counting(bench)
-    if bench.wants("L10") and "tcp" in bench.machine.kinds:
-        with bench.attempt(("L10", "tcp")):
-            idle(bench)
+    for transport in bench.machine.transports([], broker="idle") if bench.wants("L10") else ():
+        if transport.way == "tcp":
+            with bench.attempt(("L10", transport.name), ("L10", transport.name, "wake-ups")):
+                idle(bench, transport)
 
 
 def program(bench):
@@ -79,48 +81,54 @@ def waiting(bench, wait):
     client, worker, spin = WAITS[wait]
     note = "fewer than four processors, for which spinning ends compete" if spin and os.cpu_count() < 4 else ""
 
-    def turns(transport, case):
-        server = []
+    def turns(transports, case):
+        """For each of these, which go the same way: its name; rounds of its calls, of the local ones, of the ping-pong; what they show."""
+        server = {t.name: [] for t in transports}
 
         def parts(stack):
             local = stack.enter_context(machine.asked(program(bench)))
-            remote = stack.enter_context(machine.asked(program(bench), transport.pool, {"FARGPU_SPIN_US": client}))
-            plain = stack.enter_context(machine.plain(transport))
+            remote = {t.name: stack.enter_context(machine.asked(program(bench), t.pool, {"FARGPU_SPIN_US": client})) for t in transports}
+            plain = stack.enter_context(machine.plain(transports[0]))
             # What takes long is not done so often.
-            slowest = max(remote.ask(case, count=10)["seconds"], plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)["seconds"])
+            first = [one.ask(case, count=10) for one in remote.values()] + [plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)]
+            slowest = max(field(first, "seconds"))
             calls = max(10, min(bench.sizes.calls, int(0.25 / slowest)))
 
-            def remotely():
-                before = machine.server_cpu(wait)
-                answer = remote.ask(case, count=calls)
-                server.append((machine.server_cpu(wait) - before) / calls)
+            def remotely(t):
+                if len(transports) > 1:
+                    time.sleep(1.5e-6 * int(worker))  # the other build's ends have stopped spinning then
+                before = machine.server_cpu(wait, t.build)
+                answer = remote[t.name].ask(case, count=calls)
+                server[t.name].append((machine.server_cpu(wait, t.build) - before) / calls)
                 return answer | {"cpu": answer["cpu"] / calls}
 
-            return {"local": lambda: local.ask(case, count=calls), "remote": remotely,
+            return {"local": lambda: local.ask(case, count=calls), **{t.name: lambda t=t: remotely(t) for t in transports},
                     "ping": lambda: plain.ask("pingpong", count=calls, bytes=PING_BYTES, spin=spin)}
 
         found = in_sets(bench, parts)
-        return found, {"P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"), "T": middle(found["remote"], "seconds"),
-                       "T p99": middle(found["remote"], "seconds_p99"), "N": middle(found["local"], "seconds"),
-                       "client CPU a call": middle(found["remote"], "cpu"), "server CPU a call": statistics.median(server)}
+        for on in server:
+            yield on, found[on], found["local"], found["ping"], {
+                "P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"), "T": middle(found[on], "seconds"),
+                "T p99": middle(found[on], "seconds_p99"), "N": middle(found["local"], "seconds"),
+                "client CPU a call": middle(found[on], "cpu"), "server CPU a call": statistics.median(server[on])}
 
-    for transport in machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)):
-        on, shared = transport.name, transport.name == "shm"
+    for way, those in itertools.groupby(machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)), lambda t: t.way):
+        those, shared = list(those), way == "shm"
         if shared and not spin:
             continue  # how long waking takes is the same for all
         if shared and bench.wants("L4"):
-            found, detail = turns(transport, "trivial")
-            add("L4", on, rounds=[1e6 * t for t in field(found["remote"], "seconds")], detail=detail, note=note)
+            for on, remote, _, _, detail in turns(those, "trivial"):
+                add("L4", on, rounds=[1e6 * t for t in field(remote, "seconds")], detail=detail, note=note)
         if not shared and bench.wants("L3"):
-            found, detail = turns(transport, "trivial")
-            add("L3", on, case=wait, rounds=ratios(found["remote"], found["ping"], "seconds"), detail=detail, note=note)
+            for on, remote, _, ping, detail in turns(those, "trivial"):
+                add("L3", on, case=wait, rounds=ratios(remote, ping, "seconds"), detail=detail, note=note)
         if bench.wants("L5"):
-            found, detail = turns(transport, "launch_sync")
-            if shared:
-                add("L5", on, rounds=ratios(found["remote"], found["local"], "seconds"), detail=detail, note=note)
-            else:
-                add("L5", on, case=wait, detail=detail, note=note, rounds=[
-                    (t - n) / p for t, n, p in zip(*(field(found[who], "seconds") for who in ("remote", "local", "ping")))])
+            for on, remote, local, ping, detail in turns(those, "launch_sync"):
+                if shared:
+                    add("L5", on, rounds=ratios(remote, local, "seconds"), detail=detail, note=note)
+                else:
+                    add("L5", on, case=wait, detail=detail, note=note, rounds=[
+                        (t - n) / p for t, n, p in zip(*(field(of, "seconds") for of in (remote, local, ping)))])
 
 
 IDLE_CALLS = {"idle synchronise": ("idle_synchronize", 2), "attributes": ("attributes", 3), "errors": ("errors", 2), "capture state": ("capture_state", 1),
@@ -130,54 +138,56 @@ IDLE_CALLS = {"idle synchronise": ("idle_synchronize", 2), "attributes": ("attri
 def counting(bench):
     """Round trips and bytes, which the client counts: the difference of a run with few calls and one with many."""
     machine, add = bench.machine, bench.results.add
-    pool = machine.broker()
-    if bench.wants("L6") and "shm" in machine.kinds:
-        with bench.attempt(("L6", "shm")):
-            found = items(bench, machine.socket())
-            add("L6", "shm", rounds=ratios(found["remote"], found["local"], "seconds"), detail={
-                "N": middle(found["local"], "seconds"), "T": middle(found["remote"], "seconds"), "T p99": middle(found["remote"], "seconds_p99")})
-    if "tcp" not in machine.kinds:
-        return
+    transports = machine.transports([])
+    shared, tcp = ({t.name: t.pool for t in transports if t.way == way} for way in ("shm", "tcp"))
+    if bench.wants("L6") and shared:
+        with bench.attempt(*(("L6", on) for on in shared)):
+            found = items(bench, shared)
+            for on in shared:
+                add("L6", on, rounds=ratios(found[on], found["local"], "seconds"), detail={
+                    "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"), "T p99": middle(found[on], "seconds_p99")})
 
-    def each(case, few, many, calls=1):
-        runs = [machine.counters(program(bench), pool, [(case, {"count": count})]) for count in (few, many)]
+    def each(on, case, few, many, calls=1):
+        runs = [machine.counters(program(bench), tcp[on], [(case, {"count": count})]) for count in (few, many)]
         return per_unit(*runs, (many - few) * calls)
 
-    if bench.wants("L6"):
-        with bench.attempt(("L6", "tcp")):
-            trips, sent, received = each("item", 10, 110)
-            found = items(bench, pool)
-            add("L6", "tcp", trips, detail={"N": middle(found["local"], "seconds"), "T": middle(found["remote"], "seconds"),
-                                            "T p99": middle(found["remote"], "seconds_p99"), "sent bytes": sent, "received bytes": received})
-    if bench.wants("L7"):
-        for case, (name, calls) in IDLE_CALLS.items():
-            with bench.attempt(("L7", "tcp", case)):
-                trips, sent, _ = each(name, 10, 110, calls)
-                add("L7", "tcp", trips, case, detail={"sent bytes": sent})
-    if bench.wants("L8"):
-        with bench.attempt(("L8", "tcp")):
-            few, many = 1000, 1000 + bench.sizes.launches
-            trips, sent, received = each("launches", few, many)
-            add("L8", "tcp", sent - ARGUMENT_BYTES, detail={"argument bytes": ARGUMENT_BYTES, "received bytes": received, "round trips": trips})
+    if bench.wants("L6") and tcp:
+        with bench.attempt(*(("L6", on) for on in tcp)):
+            found = items(bench, tcp)
+            for on in tcp:
+                trips, sent, received = each(on, "item", 10, 110)
+                add("L6", on, trips, detail={"N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"),
+                                             "T p99": middle(found[on], "seconds_p99"), "sent bytes": sent, "received bytes": received})
+    for on in tcp:
+        for case, (name, calls) in IDLE_CALLS.items() if bench.wants("L7") else ():
+            with bench.attempt(("L7", on, case)):
+                trips, sent, _ = each(on, name, 10, 110, calls)
+                add("L7", on, trips, case, detail={"sent bytes": sent})
+        if bench.wants("L8"):
+            with bench.attempt(("L8", on)):
+                few, many = 1000, 1000 + bench.sizes.launches
+                trips, sent, received = each(on, "launches", few, many)
+                add("L8", on, sent - ARGUMENT_BYTES, detail={
+                    "argument bytes": ARGUMENT_BYTES, "received bytes": received, "round trips": trips})
 
 
-def items(bench, pool):
-    """Copies of four bytes to the host."""
+def items(bench, ways):
+    """Copies of four bytes to the host, locally and at each of {name: pool}."""
     def parts(stack):
-        return {name: lambda one=one: one.ask("item", count=bench.sizes.calls) for name, one in started(bench, stack, {"local": None, "remote": pool}).items()}
+        programs = started(bench, stack, {"local": None, **ways})
+        return {name: lambda one=one: one.ask("item", count=bench.sizes.calls) for name, one in programs.items()}
 
     return in_sets(bench, parts)
 
 
-def idle(bench):
+def idle(bench, transport):
     """A session in which nothing happens, and beside it what a program that uses the local driver does then."""
     machine = bench.machine
-    pool = machine.broker("idle")
-    with machine.asked(program(bench), pool) as client, machine.asked(program(bench)) as local:
+    with machine.asked(program(bench), transport.pool) as client, machine.asked(program(bench)) as local:
         for one in (client, local):
             one.ask("launches", count=10)
         time.sleep(min(3, bench.sizes.idle_seconds))  # for two seconds after work the broker looks at what the driver took
-        pids = {"client": [client.process.pid], "server": machine.server_pids("idle"), "local": [local.process.pid]}
+        pids = {"client": [client.process.pid], "server": machine.server_pids("idle", transport.build), "local": [local.process.pid]}
 
         def so_far():
             return {name: (sum(map(cpu_of, of)), sum(map(wakeups_of, of), collections.Counter())) for name, of in pids.items()}
@@ -187,6 +197,9 @@ def idle(bench):
         after, seconds = so_far(), time.monotonic() - begin
         cpu = {name: (after[name][0] - before[name][0]) / seconds for name in pids}
         wakeups = {name: {thread: times / seconds for thread, times in (after[name][1] - before[name][1]).most_common()} for name in pids}
-        bench.results.add("L10", "tcp", 100 * (cpu["client"] + cpu["server"]), detail={
+        ours = {f"{name}'s {thread}": times for name in ("client", "server") for thread, times in wakeups[name].items()
+                if not thread.startswith("cuda")}
+        bench.results.add("L10", transport.name, sum(ours.values()), "wake-ups", detail={of: f"{times:.2g}" for of, times in ours.items()})
+        bench.results.add("L10", transport.name, 100 * (cpu["client"] + cpu["server"] - cpu["local"]), detail={
             **{f"{name} CPU a second": value for name, value in cpu.items()}, **{f"{name} wake-ups/s": f"{sum(each.values()):.2g}" for name, each in wakeups.items()},
             **{f"{name} threads' wake-ups/s": " ".join(f"{thread} {times:.2g}" for thread, times in each.items()) for name, each in wakeups.items()}, "over": seconds})

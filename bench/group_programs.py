@@ -60,10 +60,13 @@ def workload(bench, row, case, name, command=None):
     if not measured:
         return
     # Now that the host knows the images: whose would be sent makes a difference that is not the steps'.
+    by_build = {t.build: t for t in reversed(transports) if t.name in measured}
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        counters = list(pool.map(lambda steps: count(machine, command, transports[0].pool, extra, name, steps), (FEW, MANY)))
-    trips, sent, received = per_unit(*counters, MANY - FEW)
-    for on, those in measured.items():
+        counters = {build: [pool.submit(count, machine, command, t.pool, extra, name, steps) for steps in (FEW, MANY)]
+                    for build, t in by_build.items()}
+    for t, those in ((t, measured[t.name]) for t in transports if t.name in measured):
+        on = t.name
+        trips, sent, received = per_unit(*(run.result() for run in counters[t.build]), MANY - FEW)
         local, remote = ([answer for one in those for answer in one.found[where]] for where in ("local", on))
         unit = bench.results.goals.of(row, on, case).unit
         over = [(a["seconds"] - b["seconds"]) / one.pings[on] for one in those for a, b in zip(one.found[on], one.found["local"])]
@@ -123,9 +126,9 @@ def in_processes(bench, stack, name, command, extra, transports, failed):
               counts, {on: [] for on in ready})
 
     def remotely(on):
-        before = machine.server_cpu()
+        before = machine.server_cpu(build=ready[on].build)
         answer = remote[on].ask("steps", 200, count=counts[on])
-        one.server[on].append((machine.server_cpu() - before) / answer["made"])
+        one.server[on].append((machine.server_cpu(build=ready[on].build) - before) / answer["made"])
         return answer
 
     one.found = in_turn(bench.rounds, {"local": lambda: local.ask("steps", 200, count=counts["local"]), **{on: lambda on=on: remotely(on) for on in ready}})

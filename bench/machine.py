@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from goals import HERE, OLD
+
 sys.path.append(os.path.join(os.path.dirname(HERE), "tests", "gpu"))
 from driver import driver_library, hidden  # noqa: E402
 
@@ -23,14 +24,26 @@ class Failed(Exception):
     """Something could not be measured; the text says why."""
 
 
+NEW = ""  # the build that is measured, beside OLD, one that it is compared with
+
+
+def of_build(name, build):
+    return f"{name}.{build}" if build else name
+
+
 @dataclasses.dataclass(frozen=True)
 class Transport:
-    """A way from the client to the server."""
+    """A way from the client to the server of a build."""
 
-    name: str  # as goals.toml names it
+    name: str  # as goals.toml names it; of the old build with that word before it
     rtt: float  # in seconds, by configuration; 0 for none added
     pool: str  # of a broker; by a Unix socket for shared memory
     sockets: tuple = ()  # host and port of plain sockets over the same way
+    build: str = NEW
+
+    @property
+    def way(self):
+        return self.name.removeprefix(f"{self.build} ")
 
 
 class Asked:
@@ -136,9 +149,11 @@ def children_of(pid):
 class Machine:
     """Everything that runs, ended by close()."""
 
-    def __init__(self, stage, out, kinds=("tcp", "shm")):
+    def __init__(self, stage, out, kinds=("tcp", "shm"), against=None):
         self.kinds = kinds
         self.stage, self.out = os.path.abspath(stage), os.path.abspath(out)
+        self.builds = {**({OLD: os.path.abspath(against)} if against else {}), NEW: self.stage}  # their programs' folders
+        self.old_pools = set()  # where the old build's client goes
         self.bench = os.path.join(self.stage, "bench")
         os.makedirs(self.out, exist_ok=True)
         self.socket_folder = tempfile.TemporaryDirectory()  # paths of sockets are short
@@ -163,21 +178,25 @@ class Machine:
 
     # --- servers ----------------------------------------------------------------------------------------------
 
-    def broker(self, name="default", *options):
-        """The pool of a broker with these options; one for each name."""
-        if name not in self.brokers:
-            log = self.log(f"fargpud.{name}")
+    def broker(self, name="default", *options, build=NEW):
+        """The pool of a build's broker with these options; one for each name."""
+        if (name, build) not in self.brokers:
+            log = self.log(of_build(f"fargpud.{name}", build))
             with open(log, "w") as file:
-                process = subprocess.Popen([os.path.join(self.stage, "bin", "fargpud"), "--driver", self.driver, "--listen", f"127.0.0.1:0,{self.socket(name)}",
-                                            "--image-folder", os.path.join(self.out, "images"), *options], stdout=file, stderr=file)
+                process = subprocess.Popen([os.path.join(self.builds[build], "bin", "fargpud"), "--driver", self.driver,
+                                            "--listen", f"127.0.0.1:0,{self.socket(name, build)}",
+                                            "--image-folder", os.path.join(self.out, of_build("images", build)), *options],
+                                           stdout=file, stderr=file)
             self.running.append(process)
-            port = self.wait_for(process, log, r"listening .*address=127.0.0.1 port=(\d+)")
-            self.brokers[name] = (process, "127.0.0.1:" + port)
-        return self.brokers[name][1]
+            pool = "127.0.0.1:" + self.wait_for(process, log, r"listening .*address=127.0.0.1 port=(\d+)")
+            self.brokers[name, build] = (process, pool)
+            if build == OLD:
+                self.old_pools |= {pool, self.socket(name, build)}
+        return self.brokers[name, build][1]
 
-    def socket(self, name="default"):
+    def socket(self, name="default", build=NEW):
         """The pool of the same broker for sessions by shared memory."""
-        return f"unix:{self.socket_folder.name}/{name}.sock"
+        return f"unix:{self.socket_folder.name}/{of_build(name, build)}.sock"
 
     def wait_for(self, process, log, pattern, timeout=60):
         end = time.monotonic() + timeout
@@ -211,31 +230,39 @@ class Machine:
             if rate:
                 command += ["--megabytes-per-second", str(rate)]
             self.proxies[key] = "127.0.0.1:" + self.says_port("proxy", command)
+            if to in self.old_pools:
+                self.old_pools.add(self.proxies[key])
         return self.proxies[key]
 
     def transports(self, rtts, rate=None, broker="default", options=()):
-        """The loopback, each round trip time in milliseconds, and shared memory, as far as they are wanted."""
-        pool, sockets = self.broker(broker, *options), self.socket_server()
-        found = [Transport("tcp", 0, pool, tuple(sockets.split(":")))] if "tcp" in self.kinds else []
+        """The loopback, each round trip time in milliseconds, and shared memory, as far as they are wanted; each to every build."""
+        pools, sockets = {build: self.broker(broker, *options, build=build) for build in self.builds}, self.socket_server()
+
+        def way(name, rtt, plain, pool_of):
+            return [Transport(f"{build} {name}".strip(), rtt, pool_of(build), tuple(plain.split(":")), build) for build in self.builds]
+
+        found = way("tcp", 0, sockets, pools.get) if "tcp" in self.kinds else []
         for rtt in rtts if "tcp" in self.kinds else ():
-            found.append(Transport(f"tcp+{rtt:g}", rtt / 1e3, self.proxy(pool, rtt / 1e3, rate), tuple(self.proxy(sockets, rtt / 1e3, rate).split(":"))))
+            plain, pool_of = self.proxy(sockets, rtt / 1e3, rate), lambda build, rtt=rtt: self.proxy(pools[build], rtt / 1e3, rate)
+            found += way(f"tcp+{rtt:g}", rtt / 1e3, plain, pool_of)
         if "shm" in self.kinds:
-            found.append(Transport("shm", 0, self.socket(broker), tuple(sockets.split(":"))))
+            found += way("shm", 0, sockets, lambda build: self.socket(broker, build))
         return found
 
-    def server_pids(self, broker="default"):
+    def server_pids(self, broker="default", build=NEW):
         """A broker and its workers."""
-        pid = self.brokers[broker][0].pid
+        pid = self.brokers[broker, build][0].pid
         return [pid, *children_of(pid)]
 
-    def server_cpu(self, broker="default"):
+    def server_cpu(self, broker="default", build=NEW):
         """CPU seconds of a broker and its workers so far."""
-        return sum(map(cpu_of, self.server_pids(broker)))
+        return sum(map(cpu_of, self.server_pids(broker, build)))
 
     # --- clients ----------------------------------------------------------------------------------------------
 
-    def remotely(self, command):
-        command = [os.path.join(self.stage, "bin", "fargpu"), "run", "--no-check", "--", *command]
+    def remotely(self, command, pool):
+        build = self.builds[OLD if pool in self.old_pools else NEW]
+        command = [os.path.join(build, "bin", "fargpu"), "run", "--no-check", "--", *command]
         return command if os.environ.get("FARGPU_TEST_DRIVER") else hidden(self.driver, command)  # else there is nothing to hide
 
     def environment(self, pool, extra):
@@ -250,7 +277,7 @@ class Machine:
     def asked(self, command, pool=None, extra=None, label=None):
         """A program on the local driver, or through fargpu at a pool."""
         label = f"{label or os.path.basename(command[0])}.{'remote' if pool else 'local'}"
-        program = Asked(self.remotely(command) if pool else command, self.environment(pool, extra), self.log(label))
+        program = Asked(self.remotely(command, pool) if pool else command, self.environment(pool, extra), self.log(label))
         try:
             yield program
         finally:
@@ -271,8 +298,8 @@ class Machine:
         begin = time.monotonic()
         try:
             with open(log, "w") as errors:
-                done = subprocess.run(self.remotely(command) if pool else command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                                      env=self.environment(pool, extra), timeout=timeout)
+                done = subprocess.run(self.remotely(command, pool) if pool else command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=errors, env=self.environment(pool, extra), timeout=timeout)
         except subprocess.TimeoutExpired:
             raise Failed(f"{' '.join(command[-2:])} is not done after {timeout} s") from None
         if done.returncode != 0:

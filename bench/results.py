@@ -6,6 +6,8 @@ import html
 import json
 import statistics
 
+from goals import UNMEASURED
+
 TABLE = ("<!-- table -->", "<!-- end of table -->")  # lines around the table in a Markdown file
 
 
@@ -41,9 +43,8 @@ class Results:
         rounds = [float(r) for r in rounds]
         if rounds:
             value = statistics.median(rounds)
-        mark = note.split(":")[0] if value is None else goal.mark(value)
-        result = Result(row, on, case, goal.unit, value, rounds, mark, goal.floor, goal.goal, goal.stretch, goal.better, detail or {}, note,
-                        datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"))
+        result = judged(Result(row, on, case, goal.unit, value, rounds, detail=detail or {}, note=note,
+                               when=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")), goal)
         self.found[result.key] = result
         print("  " + " | ".join(self.cells(result)), flush=True)
 
@@ -52,19 +53,34 @@ class Results:
         for goal in self.goals.goals.values():
             about = self.goals.rows[goal.row]
             if about["group"] in groups and (not rows or goal.row in rows) and f"{goal.row} {goal.case} {goal.on}" not in self.found:
-                self.add(goal.row, goal.on, None, goal.case, note=self.goals.why_missing(goal) or "not run: this run did not include it")
+                self.add(goal.row, goal.on, None, goal.case, note=goal.why_missing() or "not run: this run did not include it")
 
     def merge(self, path):
-        """Figures of an earlier run. A figure of this one, or of a later file, stands; `not run` and failures give way to any figure. Returns
-        what is said of the machine."""
+        """Figures of an earlier run, marked by the goals of today. A figure of this one, or of a later file, stands; `not run` and failures
+        give way to any figure. Why a row is not measured yet is said by the goals alone. Returns what is said of the machine."""
         with open(path) as file:
             kept = json.load(file)
         for entry in kept["results"]:
             result = Result(**entry)
+            goal = self.goals.of(result.row, result.on, result.case)
+            if goal.unit != result.unit:
+                raise ValueError(f"{path}: {result.key} is in {result.unit}, and its goal in {goal.unit}")
             before = self.found.get(result.key)
+            if result.mark == UNMEASURED:
+                continue
             if before is None or result.value is not None or before.value is None and before.mark == "not run":
-                self.found[result.key] = result
+                self.found[result.key] = judged(result, goal)
         return kept["facts"]
+
+    def with_unmeasured(self):
+        """The same, and a row for each goal that is not measured yet."""
+        every = Results(self.goals)
+        every.found = dict(self.found)
+        for goal in self.goals.goals.values():
+            result = Result(goal.row, goal.on, goal.case, goal.unit, note=goal.why_missing())
+            if result.note:
+                every.found.setdefault(result.key, judged(result, goal))
+        return every
 
     def ordered(self):
         names = list(self.goals.rows)
@@ -81,9 +97,7 @@ class Results:
                 "; ".join(filter(None, [", ".join(details(r)), r.note]))]
 
     def table(self):
-        lines = [self.HEADS] + [self.cells(r) for r in self.ordered()]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.HEADS) - 1)]
-        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[-1]]) for line in lines)
+        return in_columns([self.HEADS] + [self.cells(r) for r in self.ordered()])
 
     def summary(self):
         counts = {}
@@ -131,6 +145,18 @@ class Results:
             text.append("</table>")
         with open(path, "w") as file:
             file.write("\n".join(text) + "</html>\n")
+
+
+def judged(result, goal):
+    """A result beside the bounds of its goal."""
+    mark = result.note.split(":")[0] if result.value is None else goal.mark(result.value)
+    return dataclasses.replace(result, mark=mark, floor=goal.floor, goal=goal.goal, stretch=goal.stretch, better=goal.better)
+
+
+def in_columns(lines):
+    """Lines of cells, each column as wide as its widest; the last one as it comes."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
+    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[-1]]).rstrip() for line in lines)
 
 
 def in_table(text, table):

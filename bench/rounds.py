@@ -68,11 +68,14 @@ class Bench:
 
 
 def in_turn(rounds, parts):
-    """{name: [answer of each round]} of functions that take turns; another one begins each round."""
+    """{name: [answer of each round]} of functions that take turns. Every second round goes backwards, and every two rounds another one
+    begins, so that none always follows the same one."""
     names = list(parts)
     found = {name: [] for name in names}
     for i in range(rounds):
-        for name in names[i % len(names):] + names[:i % len(names)]:
+        first = i // 2 % len(names)
+        order = names[first:] + names[:first]
+        for name in reversed(order) if i % 2 else order:
             found[name].append(parts[name]())
     return found
 

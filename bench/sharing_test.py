@@ -16,7 +16,7 @@ class Sharing(OnSoftgpu):
         self.assertEqual(done.returncode, 0, done.stdout)
         found = self.results()
         for key, goal in Goals().goals.items():
-            if goal.row not in rows:
+            if goal.row not in rows or goal.unmeasured:
                 continue
             if key in self.WITHOUT:
                 self.assertIn("no nvidia-smi", found[key]["note"])

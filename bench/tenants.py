@@ -87,7 +87,7 @@ class Tenants:
     def start(self, pool, program, arguments, env=None):
         command = [os.path.join(self.machine.bench, program), *map(str, arguments)]
         env = self.machine.environment(pool, env or (self.mps if not pool else None))
-        return Tenant(self.machine.remotely(command) if pool else command, env, self.machine.log("tenant"))
+        return Tenant(self.machine.remotely(command, pool) if pool else command, env, self.machine.log("tenant"))
 
     @contextlib.contextmanager
     def started(self, pool, program, wishes):
