@@ -1,6 +1,6 @@
 #pragma once
 // Contents of memory in fewer bytes, where the link is slower than making them so. A frame that carries its bulk bytes so says it in its
-// header; what they are on the wire is told in README.md.
+// header; what they are on the wire is told in docs/internals/wire-format.md.
 
 #include <atomic>
 #include <chrono>

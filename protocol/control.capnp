@@ -3,7 +3,7 @@
 #
 # Vocabulary: a *client* is the library in a program's process (or the command line tool); a *broker* (fargpud) admits
 # clients on a GPU host; a *worker* is the process there that executes one session; a *session* is one client process at one
-# host. How frames carry these messages is said in README.md beside this file.
+# host. How frames carry these messages is said in docs/internals/wire-format.md.
 #
 # Connections. A client opens three kinds of connection, all to the broker's address, and all begin with one frame that
 # holds a Control message:
@@ -14,7 +14,7 @@
 #                        connection to the worker that the ticket names; whatever follows is between client and worker. The
 #                        worker answers `attachAnswer`; from then on calls may be sent.
 #   bulk lane            begins with `lane`. The broker hands the connection to the session's worker, which answers
-#                        `laneAnswer`. From then on it carries chunks of transfers, either way (README.md).
+#                        `laneAnswer`. From then on it carries chunks of transfers, either way (docs/internals/wire-format.md).
 #
 # Where the broker speaks TLS, a control connection begins with a handshake of TLS 1.3 instead, and everything said above comes
 # within. A session connection begins with one frame in the clear, `route`, which says nothing but whose it is; then follows a
@@ -210,7 +210,7 @@ struct AttachAnswer {
                                   # something several times within. 0: 30 seconds
   laneKey @8 :Data;               # random bytes by which bulk lanes are let in: 32, or 48 where the session speaks TLS
   ringBytes @9 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two rings of so many bytes,
-                                  # through which every further frame goes (README.md beside this file)
+                                  # through which every further frame goes (docs/internals/wire-format.md)
   compression @10 :Bool;          # the worker understands compressed frames, and sends them as it was asked to
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // A frame is the unit on a channel: a header of 32 bytes, one Cap'n Proto segment, and bulk bytes padded to eight.
-// All numbers are little-endian. README.md in this folder says which frames exist and what must hold for each.
+// All numbers are little-endian. docs/internals/wire-format.md says which frames exist and what must hold.
 
 #include <array>
 #include <bit>

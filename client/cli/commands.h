@@ -62,6 +62,11 @@ struct DoctorOptions {
 };
 int doctor(const DoctorOptions& options);
 
+struct VariablesOptions {
+  std::string output = "table";
+};
+int list_variables(const VariablesOptions& options);
+
 struct TokenOptions {
   std::string file, name, tenant;
   std::string ttl = "30d";

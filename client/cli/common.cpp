@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "commands.h"
+#include "variables.h"
 
 namespace fargpu::client::cli {
 
@@ -25,15 +26,13 @@ std::vector<PoolHost> pool_hosts(const std::string& pool) {
 }
 
 std::vector<std::string> strange_variables() {
-  static constexpr std::string_view known[] = {
-      "CA",       "CERT", "COMPRESS", "COMPUTE",  "DRIVER_VERSION", "FINGERPRINT", "GPUS",  "JOB",        "KEY",   "LANES",     "LOG",
-      "LOG_FILE", "MEM",  "POOL",     "PRIORITY", "PSK_FILE",       "SPIN_US",     "TOKEN", "TOKEN_FILE", "TRACE", "TRANSPORT", "WAIT"};
   std::vector<std::string> strange;
   for (char** variable = environ; *variable; ++variable) {
     std::string_view name(*variable);
     name = name.substr(0, name.find('='));
     if (!name.starts_with("FARGPU_") || name.starts_with("FARGPU_SOFTGPU_")) continue;
-    if (std::find(std::begin(known), std::end(known), name.substr(7)) == std::end(known)) strange.emplace_back(name);
+    if (std::none_of(variables().begin(), variables().end(), [&](const Variable& known) { return name == known.name; }))
+      strange.emplace_back(name);
   }
   return strange;
 }

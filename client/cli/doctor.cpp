@@ -18,6 +18,7 @@
 #include "cuda_facts.h"
 #include "protocol/printable.h"
 #include "protocol/so_many.h"
+#include "variables.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -75,18 +76,18 @@ void check_variables(Report& report) {
 
 // What says who one is is for oneself.
 void check_secrets(Report& report) {
-  for (const char* const name : {"FARGPU_TOKEN_FILE", "FARGPU_KEY", "FARGPU_PSK_FILE"}) {
-    const char* const path = std::getenv(name);
+  for (const Variable& variable : variables()) {
+    const char* const path = variable.names == Variable::Names::secret ? std::getenv(variable.name) : nullptr;
     struct stat status {};
     if (path && ::stat(path, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-      report.note(fmt::format("{} names '{}', which others than its owner may read or change: chmod 600", name, path));
+      report.note(fmt::format("{} names '{}', which others than its owner may read or change: chmod 600", variable.name, path));
   }
 }
 
 // A program warns of these in its log, and goes on without.
 void check_outputs(Report& report) {
-  for (const char* const name : {"FARGPU_LOG_FILE", "FARGPU_TRACE"}) {
-    const char* const path = std::getenv(name);
+  for (const Variable& variable : variables()) {
+    const char* const path = variable.names == Variable::Names::output ? std::getenv(variable.name) : nullptr;
     if (!path || !*path) continue;
     const std::filesystem::path file = std::filesystem::absolute(path);
     std::error_code none;
@@ -94,7 +95,8 @@ void check_outputs(Report& report) {
     if (std::filesystem::is_directory(file, none)) error = EISDIR;
     else if (::access((std::filesystem::exists(file, none) ? file : file.parent_path()).c_str(), W_OK) != 0) error = errno;
     if (error != 0)
-      report.bad(fmt::format("{} '{}' cannot be written: {}", name, path, std::strerror(error)), "name a file that can, or unset it");
+      report.bad(fmt::format("{} '{}' cannot be written: {}", variable.name, path, std::strerror(error)),
+                 "name a file that can, or unset it");
   }
 }
 

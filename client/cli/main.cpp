@@ -1,12 +1,26 @@
 // fargpu: the command line of people who use remote GPUs.
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <iostream>
+#include <string>
+#include <utility>
 
 #include "commands.h"
+
+namespace {
+
+std::string exit_codes(std::initializer_list<std::pair<int, const char*>> codes) {
+  std::string text = "Exit codes:";
+  for (const auto& [code, meaning] : codes) text += fmt::format("\n  {:<4}{}", code, meaning);
+  return text;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace fargpu::client;
@@ -71,6 +85,12 @@ int main(int argc, char** argv) {
   CLI::App* const doctor_command = app.add_subcommand("doctor", "Check everything that a program will need, and say how to mend it");
   doctor_command->add_option("--pool", doctor.pool, "GPU hosts (default: FARGPU_POOL)");
 
+  cli::VariablesOptions variables;
+  CLI::App* const variables_command = app.add_subcommand("variables", "List the variables of the environment that a client reads");
+  variables_command->add_option("-o,--output", variables.output, "table or json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
+
   cli::TokenOptions token;
   CLI::App* const token_command = app.add_subcommand("token", "Tokens by which clients say who they are (on the GPU host)");
   token_command->require_subcommand(1);
@@ -102,11 +122,16 @@ int main(int argc, char** argv) {
   pki_issue->add_option("--host", pki.hosts, "Names and addresses by which clients reach it");
   pki_issue->add_option("--tenant", pki.tenant, "Tenant whose clients it is for");
 
-  app.footer("`fargpu COMMAND --help` tells more of each.");
+  app.footer("`fargpu COMMAND --help` tells more of each, `fargpu variables` the variables of the environment.");
   run_command->footer(
-      "Exit codes: the program's own; 75 no capacity now; 125 an error of fargpu, settings too; 126 denied by the\n"
-      "host, or no program that can be executed; 127 program not found.");
-  list_command->footer("Ends with 125 if a host does not answer.");
+      exit_codes({{cli::exit_no_capacity, "no capacity now, or the host shuts down; trying again later may help"},
+                  {cli::exit_own_error, "an error of fargpu, such as a wrong setting or a host that cannot be reached"},
+                  {cli::exit_denied, "the host does not serve this client, or never so much; or the program cannot be executed"},
+                  {cli::exit_not_found, "the program was not found"}}) +
+      "\nAny other code is the program's own.");
+  for (CLI::App* const command : {list_command, top_command})
+    command->footer(exit_codes({{0, "all hosts answered"}, {cli::exit_own_error, "a host did not answer, or an error of fargpu"}}));
+  doctor_command->footer(exit_codes({{0, "everything is in order"}, {1, "something is to be mended"}}));
 
   // What people try first.
   if (argc == 2 && (std::strcmp(argv[1], "help") == 0 || std::strcmp(argv[1], "version") == 0)) {
@@ -149,6 +174,7 @@ int main(int argc, char** argv) {
     if (policy_command->parsed()) return cli::policy(policy);
     if (quota_command->parsed()) return cli::quota(quota);
     if (smi_command->parsed()) return cli::smi(smi);
+    if (variables_command->parsed()) return cli::list_variables(variables);
     if (token_create->parsed()) return cli::create_token(token);
     if (token_list->parsed()) return cli::list_tokens(token);
     if (token_revoke->parsed()) return cli::revoke_token(token);

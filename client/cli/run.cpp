@@ -18,6 +18,7 @@
 #include "protocol/printable.h"
 #include "protocol/quantity.h"
 #include "protocol/so_many.h"
+#include "variables.h"
 
 namespace fargpu::client::cli {
 namespace {
@@ -136,11 +137,10 @@ std::string new_job() {
 
 // Programs may run in other folders: the files that the user has named from this one are meant.
 void make_paths_whole() {
-  for (const char* const name :
-       {"FARGPU_CA", "FARGPU_CERT", "FARGPU_KEY", "FARGPU_PSK_FILE", "FARGPU_TOKEN_FILE", "FARGPU_LOG_FILE", "FARGPU_TRACE"}) {
-    const char* const value = std::getenv(name);
+  for (const Variable& variable : variables()) {
+    const char* const value = variable.names == Variable::Names::nothing ? nullptr : std::getenv(variable.name);
     if (!value || !*value || *value == '/') continue;
-    ::setenv(name, std::filesystem::absolute(value).c_str(), 1);
+    ::setenv(variable.name, std::filesystem::absolute(value).c_str(), 1);
   }
 }
 

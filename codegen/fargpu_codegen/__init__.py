@@ -1,1 +1,1 @@
-"""Generator of fargpu: CUDA's headers and codegen/spec in, protocol schema and C++ out. See codegen/README.md."""
+"""Generator of fargpu: CUDA's headers and codegen/spec in, protocol schema and C++ out. See docs/internals/generator.md."""

@@ -1,6 +1,6 @@
 """Reads codegen/spec/*.toml, merges it with the headers and refuses whatever is undecided or contradictory.
 
-The keys are described in codegen/README.md. Every complaint names file, function, parameter, rule and repair.
+The keys are described in docs/internals/generator.md. Every complaint names file, function, parameter, rule and repair.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Argument:
     name: str
     type: Type
     direction: str  # in, out, inout
-    form: str  # scalar, address, handle, string, struct, array, status (see README)
+    form: str  # scalar, address, handle, string, struct, array, status (see docs/internals/generator.md)
     kind: str = ""  # handle kind
     creates: str = ""
     destroys: str = ""

@@ -95,7 +95,7 @@ const std::vector<Entry>& entries() {
        "one that reads them"},
       {"handshake_seconds", &Settings::handshake_seconds, "10", "Seconds in which a client must say hello, and attach with its ticket"},
       {"callers_per_address_max", &Settings::callers_per_address_max, "512",
-       "Connections without a session that one address may have open; who spoke longest ago makes room"},
+       "Connections without a session that one address may have open; the one that spoke longest ago makes room"},
       {"refusals_per_address_max", &Settings::refusals_per_address_max, "1000",
        "Connections of one address, or one user of this machine, that may come to nothing in a minute (refused, cut off, silent); then it "
        "is shut out until that is over"},
@@ -110,15 +110,15 @@ const std::vector<Entry>& entries() {
       {"grace_ms", &Settings::grace_ms, "50",
        "Milliseconds that work may go on after its turn before the next turn begins; longer than most kernels take"},
       {"kernel_seconds_max", &Settings::kernel_seconds_max, "0",
-       "Seconds after which a session ends of whose work the GPU completes nothing; 0 for no limit. Tenants may have their own"},
+       "Seconds for which the GPU may complete nothing of a session before the session ends; 0 for no limit. Tenants may have their own"},
       {"scrub", &Settings::scrub, "tenants",
        "When memory that others may have used becomes zeros before a session sees it: tenants (where there are any), always or never"},
       {"metrics_listen", &Settings::metrics_listen, "", "Address where Prometheus finds numbers, by HTTP at /metrics; empty for none"},
       {"sandbox", &Settings::sandbox, "true",
        "Have workers give up what they do not need: starting programs, tracing others, networks, mounts, new privileges"},
       {"worker_user", &Settings::worker_user, "",
-       "User that workers run as, where fargpud runs as root (the installed service does not); empty: the same as fargpud. image_folder "
-       "and MPS daemons must be his"},
+       "User that workers run as, where fargpud runs as root (the installed service does not); empty: the user of fargpud. image_folder "
+       "and MPS daemons must belong to it"},
       {"worker", &Settings::worker, default_worker(), "Path of fargpu-worker", Entry::Names::path},
       {"log_level", &Settings::log_level, "info", "error, warn, info or debug"},
       {"log_format", &Settings::log_format, "text", "text or json"},
@@ -246,7 +246,7 @@ std::string sample_file() {
       "# devices = [0, 1]           # that it may use, by their places in `devices`; all if not said\n"
       "# priority = \"normal\"        # the highest that it may ask for: best-effort, normal or latency-critical\n"
       "# certificates = [\"node1\"]   # common names of client certificates, besides its own name\n"
-      "# users = [1000]             # of this machine, by number, who come by a Unix socket\n";
+      "# users = [1000]             # users of this machine, by number, that come by its Unix socket\n";
   return text;
 }
 
@@ -371,7 +371,10 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
       "Each setting can also be given by its environment variable or in the settings file, under its name with underscores.\n"
       "Flags count more than variables, variables more than the file. Bytes may have a unit, such as 4GiB.\n"
       "Paths in the file count from its folder, others from the one in which fargpud is started.\n"
-      "Exit codes: 0 when it was told to end; 1 when it cannot go on, as without a driver; 2 when a setting is wrong.");
+      "Exit codes:\n"
+      "  0   it was told to end\n"
+      "  1   it cannot go on, as without a driver\n"
+      "  2   a setting is wrong");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -11,7 +11,7 @@ from pathlib import Path
 from rig import BUILD, SOURCE
 
 
-COVERAGE = SOURCE / "codegen" / "coverage.md"
+COVERAGE = SOURCE / "docs" / "reference" / "coverage.md"
 
 
 def generated(hash_seed):

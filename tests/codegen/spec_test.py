@@ -321,7 +321,7 @@ class Spec(GeneratorTest):
         self.assertEqual(tested, documented)
 
     def section(self, title):
-        return (SOURCE / "codegen" / "README.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+        return (SOURCE / "docs" / "internals" / "generator.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
 
     def test_all_faults_are_told_at_once(self):
         self.change("spec/box.toml", 'params.colour = { dir = "out" }', 'params.colour = { dir = "back" }')

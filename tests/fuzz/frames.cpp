@@ -75,7 +75,7 @@ bool unpack(Frame& frame) {
   }
 }
 
-// The same by the book: protocol/README.md, "Frames".
+// By the book: docs/internals/wire-format.md, "Frames".
 std::vector<Frame> read_plainly(std::span<const std::byte> bytes) {
   std::vector<Frame> frames;
   while (bytes.size() >= sizeof(FrameHeader)) {

@@ -24,10 +24,10 @@ TRANSPORTS = ("tcp", "shm")
 COLUMNS = ("instructions by TCP", "by shared memory", "clock reads", "allocations")
 HEAD = f"""# What a call costs the program's thread
 
-Instructions in the client library, and in the C library for it, of one call by the thread that makes it; how often it reads the clock, and
-how often it asks for memory. Counted by callgrind: the difference of {CALLS} and {2 * CALLS} calls, on the recording fake driver. Nothing else
-is in them: not the service thread, and no waiting. `system.instructions` of ctest allows {GROWTH:.0%} more. Written by
-`tests/system/instructions_test.py --renew`.
+Instructions in the client library, and in the C library for it, of one call by the thread that makes it; how often the
+call reads the clock, and how often it asks for memory. Counted by callgrind: the difference of {CALLS} and {2 * CALLS} calls, on
+the recording fake driver. The service thread and waiting are not counted. `system.instructions` of ctest allows {GROWTH:.0%}
+more. Written by `tests/system/instructions_test.py --renew`.
 
 """
 

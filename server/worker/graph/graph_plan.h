@@ -1,7 +1,7 @@
 #pragma once
 // How an executable graph is launched that has parts of the client. Nothing submitted to the GPU may wait for the client, so such a
 // graph is cut into pieces at the functions that run there, each piece a graph for the driver, and the pieces and functions are run one
-// after the other. See server/README.md, "Graphs with parts of the client".
+// after the other. See docs/internals/graphs.md.
 
 #include <cuda.h>
 
