@@ -21,6 +21,7 @@ set -u
 fargpud() {{
   [ -z "${{broker:-}}" ] || {{ kill -INT "$broker"; wait "$broker"; }}
   [[ "$*" == *--config* ]] || set -- --config /dev/null "$@"
+  : >broker.log  # what the one before said is not this one's
   command fargpud --driver {SOFTWARE_GPU} --image-folder "" "$@" >broker.log 2>&1 &
   broker=$!
   until grep -q " listening" broker.log; do kill -0 "$broker" || {{ cat broker.log >&2; exit 99; }}; sleep 0.02; done
