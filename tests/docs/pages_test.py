@@ -9,7 +9,6 @@ README_BYTES_MAX = 7000
 FOLDER_README_BYTES_MAX = 2500
 LONG_READMES = ("tests", "bench")  # references of how to run what is in them
 COLUMNS_MAX = 120
-ANY_COLUMNS = ("bench",)
 
 
 def name(page):
@@ -45,7 +44,7 @@ class Pages(unittest.TestCase):
 
     def test_columns(self):
         self.assert_none([f"{name(page)}:{number}: {len(line)} columns" for page in pages() for number, line, prose in lines(page)
-                          if prose and len(line) > COLUMNS_MAX and page.relative_to(SOURCE).parts[0] not in ANY_COLUMNS], f"at most {COLUMNS_MAX} outside tables and code")
+                          if prose and len(line) > COLUMNS_MAX], f"at most {COLUMNS_MAX} outside tables and code")
 
     def test_sentences_have_a_subject(self):
         """Sentences begin with neither `Who ...` nor `The same ...`, which need the one before to be understood."""
