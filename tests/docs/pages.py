@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
-BUILDS = ("build", "cmake-build")  # folders at the top whose names begin so hold what is made
+MADE = (".", "build", "install")  # how folders at the top begin whose contents are made
 
 
 @cache
@@ -16,9 +16,14 @@ def folders(folder):
 
 def pages():
     """Every Markdown file of the repository."""
-    top = [path for path in SOURCE.iterdir() if path.is_dir() and not path.name.startswith((".", *BUILDS))]
-    found = [*SOURCE.glob("*.md"), *(page for folder in top for page in folder.rglob("*.md"))]
-    return sorted(page for page in found if "shared" != page.relative_to(SOURCE).parts[0])
+    top = [path for path in SOURCE.iterdir() if path.is_dir() and not path.name.startswith(MADE)]
+    return sorted([*SOURCE.glob("*.md"), *(page for folder in top for page in folder.rglob("*.md"))])
+
+
+def sources():
+    """Files of the code that speak of documents."""
+    top = [path for path in SOURCE.iterdir() if path.is_dir() and not path.name.startswith(MADE)]
+    return sorted(file for folder in top for file in folder.rglob("*") if file.suffix in (".cpp", ".h", ".capnp", ".py", ".toml", ".j2", ".txt"))
 
 
 def lines(page):
@@ -78,7 +83,7 @@ def missing_path(page, name):
         return False
     first = re.split(r"[/*<]", name)[0]
     bases = [base for base in (SOURCE, page.parent, SOURCE / "tests") if first in folders(base)]
-    if not bases or first.startswith(BUILDS):
+    if not bases or first.startswith(MADE):
         return False
     pattern = re.sub(r"<[^>]*>", "*", name.rstrip("/"))
     return not any(any(base.glob(pattern + end)) for base in bases for end in ("", ".*"))

@@ -3,7 +3,7 @@
 import re
 import unittest
 
-from pages import SOURCE, dangling_link, lines, links, missing_path, named_paths, pages, text_without_code
+from pages import SOURCE, dangling_link, lines, links, missing_path, named_paths, pages, sources, text_without_code
 
 README_BYTES_MAX = 7000
 FOLDER_README_BYTES_MAX = 2500
@@ -28,6 +28,11 @@ class Pages(unittest.TestCase):
     def test_named_paths_are_there(self):
         self.assert_none([f"{name(page)}: {path}" for page in pages() for path in named_paths(page) if missing_path(page, path)],
                          "name the files by their present paths")
+
+    def test_documents_that_sources_name_are_there(self):
+        named = {(name(file), path) for file in sources() for path in re.findall(r"\b(?:[\w-]+/)+[\w-]+\.md\b", file.read_text())}
+        self.assertGreater(len(named), 5)
+        self.assert_none([f"{file}: {path}" for file, path in sorted(named) if not (SOURCE / path).exists()], "name the document by its present path")
 
     def test_every_document_is_in_the_table_of_contents(self):
         contents = SOURCE / "docs" / "README.md"
