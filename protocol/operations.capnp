@@ -442,6 +442,10 @@ struct Parameter {
   bytes @1 :UInt32;
 }
 
+struct ListFunctions {
+  # Functions of a module or kernels of a library, in the driver's order. Barrier.
+  owner @0 :UInt64;
+}
 struct FunctionList {
   functions @0 :List(UInt64);
 }

@@ -61,8 +61,7 @@ CUresult cuMemMapArrayAsync(Thread& thread, CUarrayMapInfo* list, unsigned count
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (use->capture.load()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  RemoteCall<wire::MapArrays> call(thread, Opcode::mapArrays, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::MapArrays> call(thread, use->context);
   call.in().setStream(use.wire());
   auto items = call.in().initItems(count);
   for (unsigned i = 0; i < count; ++i)

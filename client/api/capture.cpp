@@ -27,11 +27,10 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
   if (const CUresult bad = thread.session().captures().status(*use, *status, known_id); bad != CUDA_SUCCESS) return bad;
   if (id) *id = known_id;
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE || (!graph && !dependencies && !edges && !count)) return CUDA_SUCCESS;
-  RemoteCall<wire::CaptureInfo> call(thread, Opcode::captureInfo, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CaptureInfo> call(thread, use->context);
   call.in().setStream(use.wire());
   if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
-  const auto out = call.out<wire::CaptureInfoReply>();
+  const auto out = call.out();
   CaptureAnswer& kept = thread.capture_answer;
   kept.dependencies.clear();
   kept.edges.clear();
@@ -88,8 +87,7 @@ CUresult cuStreamBeginCapture_v2(Thread& thread, CUstream stream, CUstreamCaptur
   if (!use) return use.error();
   Captures& captures = thread.session().captures();
   if (const CUresult bad = captures.may_begin(thread, *use); bad != CUDA_SUCCESS) return bad;
-  RemoteCall<wire::CuStreamBeginCaptureV2> call(thread, Opcode::cuStreamBeginCapture_v2, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CuStreamBeginCaptureV2> call(thread, use->context);
   auto in = call.in();
   in.setHStream(use.wire());
   in.setMode(mode);
@@ -108,8 +106,7 @@ CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph gr
   if (!use) return use.error();
   Captures& captures = thread.session().captures();
   if (const CUresult bad = captures.may_begin(thread, *use); bad != CUDA_SUCCESS) return bad;
-  RemoteCall<wire::CuStreamBeginCaptureToGraph> call(thread, Opcode::cuStreamBeginCaptureToGraph, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CuStreamBeginCaptureToGraph> call(thread, use->context);
   auto in = call.in();
   in.setHStream(use.wire());
   in.setHGraph(handle_of(graph).value());
@@ -133,15 +130,14 @@ CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
   Captures& captures = thread.session().captures();
   if (const CUresult bad = captures.may_end(thread, *use); bad != CUDA_SUCCESS) return bad;
   const bool invalidated = captures.end(*use);
-  RemoteCall<wire::CuStreamEndCapture> call(thread, Opcode::cuStreamEndCapture, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CuStreamEndCapture> call(thread, use->context);
   call.in().setHStream(use.wire());
   const CUresult result = call.wait();
-  const auto graph = [&] { return call.out<wire::CuStreamEndCaptureReply>().getPhGraph(); };
+  const auto graph = [&] { return call.out().getPhGraph(); };
   // Nobody may have the driver's graph where the capture is invalid for a reason only the client knows, or wants it without a place.
   if (invalidated || !out) {
     if (result == CUDA_SUCCESS) {
-      RemoteCall<wire::CuGraphDestroy> discard(thread, Opcode::cuGraphDestroy, ContextNeed::none);
+      RemoteCall<wire::CuGraphDestroy> discard(thread);
       discard.in().setHGraph(graph());
       discard.post();
     }

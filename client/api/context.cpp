@@ -156,7 +156,7 @@ CUresult cuCtxSetSharedMemConfig(Thread& thread, CUsharedconfig config) {
 
 CUresult cuCtxSetFlags(Thread& thread, unsigned flags) {
   if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CuCtxSetFlags> call(thread, Opcode::cuCtxSetFlags, ContextNeed::current);
+  RemoteCall<wire::CuCtxSetFlags> call(thread);
   if (!call) return call.error();
   call.in().setFlags(flags);
   const CUresult result = call.wait();

@@ -142,8 +142,7 @@ class Copier {
     copy.dstPitch = copy_.target.pitch;
     copy.dstHeight = slice_rows(copy_.target);
     NewParts parts(session_.graph_parts());
-    RemoteCall<wire::CaptureCopy> call(thread_, Opcode::captureCopy, ContextNeed::none);
-    call.in_context(stream_.context);
+    RemoteCall<wire::CaptureCopy> call(thread_, stream_.context);
     call.in().setStream(stream_.wire());
     if (const CUresult bad = write_copy(thread_, copy, nullptr, call.in().initCopy(), parts); bad != CUDA_SUCCESS) return bad;
     const CUresult result = call.post(stream_);
@@ -155,8 +154,7 @@ class Copier {
   }
 
   CUresult device_to_device() {
-    RemoteCall<wire::CopyDevice> call(thread_, Opcode::copyDevice, ContextNeed::none);
-    call.in_context(stream_.context);
+    RemoteCall<wire::CopyDevice> call(thread_, stream_.context);
     auto in = call.in();
     in.setStream(stream_.wire());
     write_shape(copy_.width, copy_.height, copy_.depth, in.initShape());
@@ -246,8 +244,7 @@ class Copier {
   template <class Fill>
   CUresult copy_in(const Rows& target, std::uint64_t width, std::uint64_t height, bool taken, std::span<const std::byte> bulk,
                    Fill&& fill) {
-    RemoteCall<wire::CopyIn> call(thread_, Opcode::copyIn, ContextNeed::none);
-    call.in_context(stream_.context);
+    RemoteCall<wire::CopyIn> call(thread_, stream_.context);
     auto in = call.in();
     in.setStream(stream_.wire());
     write_shape(width, height, 1, in.initShape());
@@ -394,8 +391,7 @@ class Copier {
         slot = session_.staging().take(thread_, home, parts.empty());
       }
       if (!slot) return fetch_rows(to, source, width, height);
-      RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
-      call.in_context(stream_.context);
+      RemoteCall<wire::CopyOut> call(thread_, stream_.context);
       auto in = call.in();
       in.setStream(stream_.wire());
       write_shape(width, height, 1, in.initShape());
@@ -418,8 +414,7 @@ class Copier {
     const std::uint64_t bytes = copy_.width * copy_.height;
     touch_for_writing(copy_.target.address, bytes);
     ClientLanes::Landing landing(session_.lanes(), {reinterpret_cast<std::byte*>(copy_.target.address), bytes});
-    RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
-    call.in_context(stream_.context);
+    RemoteCall<wire::CopyOut> call(thread_, stream_.context);
     auto in = call.in();
     in.setStream(stream_.wire());
     write_shape(bytes, 1, 1, in.initShape());
@@ -438,8 +433,7 @@ class Copier {
 
   // Waits for the bytes: they are there when the call returns, as the program may assume of pageable memory.
   CUresult fetch_rows(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
-    RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
-    call.in_context(stream_.context);
+    RemoteCall<wire::CopyOut> call(thread_, stream_.context);
     auto in = call.in();
     in.setStream(stream_.wire());
     write_shape(width, height, 1, in.initShape());
@@ -470,8 +464,7 @@ class Copier {
     HostMemory& memory = session_.host_memory();
     const std::uint64_t bytes = copy_.width * copy_.height;
     memory.expect_delivery(thread_, copy_.target.address, bytes);
-    RemoteCall<wire::CopyOut> call(thread_, Opcode::copyOut, ContextNeed::none);
-    call.in_context(stream_.context);
+    RemoteCall<wire::CopyOut> call(thread_, stream_.context);
     auto in = call.in();
     in.setStream(stream_.wire());
     write_shape(copy_.width, copy_.height, 1, in.initShape());

@@ -48,15 +48,14 @@ CUresult cuMemBatchDecompressAsync(Thread& thread, CUmemDecompressParams* list, 
   const StreamUse use(thread, stream);
   if (!use) return fail(none, use.error());
   if (use->capture.load()) return fail(none, refuse_use("capturing a batch decompression"));
-  RemoteCall<wire::Decompress> call(thread, Opcode::decompress, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::Decompress> call(thread, use->context);
   call.in().setStream(use.wire());
   auto items = call.in().initItems(static_cast<unsigned>(count));
   for (std::size_t i = 0; i < count; ++i)
     if (const CUresult bad = write_item(thread, list[i], call, items[static_cast<unsigned>(i)]); bad != CUDA_SUCCESS) return fail(i, bad);
   if (thread.session().waits_for_host()) return call.post(use);  // what must come first may be this thread's to do
   const CUresult result = call.wait(use);
-  return result == CUDA_SUCCESS ? result : fail(call.out<wire::DecompressReply>().getFailed() - 1, result);  // 0 becomes `none`
+  return result == CUDA_SUCCESS ? result : fail(call.out().getFailed() - 1, result);  // 0 becomes `none`
 }
 
 }  // namespace fargpu::client::hand

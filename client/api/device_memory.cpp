@@ -64,11 +64,11 @@ CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
 
 CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) {
   if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CuMemGetInfoV2> call(thread, Opcode::cuMemGetInfo_v2, ContextNeed::current);
+  RemoteCall<wire::CuMemGetInfoV2> call(thread);
   if (!call) return call.error();
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const auto out = call.out<wire::CuMemGetInfoV2Reply>();
+  const auto out = call.out();
   *free = out.getFree() + thread.session().device_memory().kept_bytes(thread.context()->device);
   *total = out.getTotal();
   return result;

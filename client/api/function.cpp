@@ -13,7 +13,7 @@ namespace {
 
 // Asks for all attributes at once; programs ask for about a dozen of them, thousands of times.
 CUresult fetch(Thread& thread, Function& function, int device, Function::Attributes& attributes) {
-  RemoteCall<wire::FunctionAttributes> call(thread, Opcode::functionAttributes, ContextNeed::optional);
+  RemoteCall<wire::FunctionAttributes> call(thread);
   if (!call) return call.error();
   int worker_device = -1;
   if (device >= 0 && !thread.session().worker_ordinal(device, worker_device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -22,7 +22,7 @@ CUresult fetch(Thread& thread, Function& function, int device, Function::Attribu
   in.setDevice(worker_device);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  attributes = Function::read(call.out<wire::FunctionAttributesReply>());
+  attributes = Function::read(call.out());
   return result;
 }
 
@@ -70,7 +70,7 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
   // Setting what is set already needs no word; frameworks do it before every launch.
   int present = 0;
   if (get(thread, &present, attribute, function, device) == CUDA_SUCCESS && present == value) return CUDA_SUCCESS;
-  RemoteCall<wire::SetFunctionAttribute> call(thread, Opcode::setFunctionAttribute, ContextNeed::optional);
+  RemoteCall<wire::SetFunctionAttribute> call(thread);
   if (!call) return call.error();
   int worker_device = -1;
   if (device >= 0 && !thread.session().worker_ordinal(device, worker_device)) return CUDA_ERROR_INVALID_DEVICE;

@@ -18,14 +18,14 @@ struct Instantiated {
 
 CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::uint64_t upload_stream, Instantiated& made) {
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::InstantiateGraph> call(thread, Opcode::instantiateGraph, ContextNeed::optional);
+  RemoteCall<wire::InstantiateGraph> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
   in.setGraph(handle_of(graph).value());
   in.setFlags(flags);
   in.setUpload(upload_stream);
   const CUresult result = call.wait();
-  const auto out = call.out<wire::InstantiateGraphReply>();
+  const auto out = call.out();
   made.exec = handle_cast<CUgraphExec>(Handle(out.getExec()));
   if (result == CUDA_SUCCESS && out.getAttended()) thread.session().graphs().set_attended(Handle(out.getExec()), true);
   if (result == CUDA_SUCCESS) {
@@ -46,13 +46,13 @@ struct Updated {
 
 CUresult update(Thread& thread, CUgraphExec exec, CUgraph graph, Updated& updated) {
   if (!handle_of(exec).well_formed(HandleKind::exec) || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::UpdateGraph> call(thread, Opcode::updateGraph, ContextNeed::optional);
+  RemoteCall<wire::UpdateGraph> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
   in.setExec(handle_of(exec).value());
   in.setGraph(handle_of(graph).value());
   const CUresult result = call.wait();
-  const auto out = call.out<wire::UpdateGraphReply>();
+  const auto out = call.out();
   if (out.getAttended()) thread.session().graphs().set_attended(handle_of(exec), true);
   if (result == CUDA_SUCCESS) thread.session().graph_memory().update_executable(handle_of(exec), out.getMemory());
   if (out.getRefusal().size() > 0) refuse_use(out.getRefusal().cStr());
@@ -128,8 +128,7 @@ namespace {
 // The worker runs the graph in pieces, with what of it happens in this process in between.
 CUresult launch_attended(Thread& thread, CUgraphExec exec, const StreamUse& use) {
   Session& session = thread.session();
-  RemoteCall<wire::LaunchGraph> call(thread, Opcode::launchGraph, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::LaunchGraph> call(thread, use->context);
   session.graphs().launched();
   const std::uint64_t done = session.callbacks().add([&graphs = session.graphs()](CUresult) { graphs.ended(); });
   auto in = call.in();
@@ -149,8 +148,7 @@ CUresult launch(Thread& thread, CUgraphExec exec, const StreamUse& use) {
   Session& session = thread.session();
   session.before_work(thread);
   if (!use->capture.load() && session.graphs().attended(handle_of(exec))) return launch_attended(thread, exec, use);
-  RemoteCall<wire::CuGraphLaunch> call(thread, Opcode::cuGraphLaunch, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CuGraphLaunch> call(thread, use->context);
   auto in = call.in();
   in.setHGraph(handle_of(exec).value());
   in.setHStream(use.wire());
@@ -176,7 +174,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(Thread& thread, CUgraphExec exec, CU
   if (!handle_of(exec).well_formed(HandleKind::exec) || !handle_of(node).well_formed(HandleKind::node) ||
       !handle_of(child).well_formed(HandleKind::graph))
     return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CuGraphExecChildGraphNodeSetParams> call(thread, Opcode::cuGraphExecChildGraphNodeSetParams, ContextNeed::none);
+  RemoteCall<wire::CuGraphExecChildGraphNodeSetParams> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   in.setHGraphExec(handle_of(exec).value());

@@ -21,12 +21,12 @@ std::shared_ptr<MemoryPool> pool_of(Thread& thread, CUdevice device) {
 template <class Read>
 CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, Read&& read) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::GetNode> call(thread, Opcode::getNode, ContextNeed::optional);
+  RemoteCall<wire::GetNode> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   call.in().setNode(handle_of(node).value());
   call.in().setType(type);
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) read(call.out<wire::GetNodeReply>().getParameters());
+  if (result == CUDA_SUCCESS) read(call.out().getParameters());
   return result;
 }
 

@@ -54,7 +54,7 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
   if (!out || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(thread.session().graph_parts());
-  RemoteCall<wire::AddNode> call(thread, Opcode::addNode, ContextNeed::optional);
+  RemoteCall<wire::AddNode> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
   in.setGraph(handle_of(graph).value());
@@ -75,7 +75,7 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
   if (result != CUDA_SUCCESS) return result;
   thread.session().host_memory().graph_has(thread, parts);
   parts.keep();
-  const auto reply = call.out<wire::AddNodeReply>();
+  const auto reply = call.out();
   const Handle node(reply.getNode());
   if (params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
     auto& bodies = thread.session().graphs().given(node).bodies;
@@ -96,7 +96,7 @@ CUresult set_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNo
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
   if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE) return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(thread.session().graph_parts());
-  RemoteCall<wire::SetNode> call(thread, Opcode::setNode, ContextNeed::optional);
+  RemoteCall<wire::SetNode> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
   in.setExec(exec.value());
@@ -123,25 +123,25 @@ CUresult set_in_exec(Thread& thread, CUgraphExec exec, CUgraphNode node, const C
 template <class Read>
 CUresult get_node(Thread& thread, CUgraphNode node, CUgraphNodeType type, const void* out, Read&& read) {
   if (!out || !handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::GetNode> call(thread, Opcode::getNode, ContextNeed::optional);
+  RemoteCall<wire::GetNode> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   call.in().setNode(handle_of(node).value());
   call.in().setType(type);
   const CUresult result = call.wait();
-  return result == CUDA_SUCCESS ? read(call.out<wire::GetNodeReply>().getParameters()) : result;
+  return result == CUDA_SUCCESS ? read(call.out().getParameters()) : result;
 }
 
 CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttribute& wanted, bool set, CUlaunchAttributeValue* out) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
   if (!launch_attribute_facts(wanted.id)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::NodeAttribute> call(thread, Opcode::nodeAttribute, ContextNeed::optional);
+  RemoteCall<wire::NodeAttribute> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
   in.setNode(handle_of(node).value());
   in.setSet(set);
   if (const CUresult bad = write_attribute(thread, wanted, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS && out) read_attribute(call.out<wire::NodeAttributeReply>().getAttribute(), *out);
+  if (result == CUDA_SUCCESS && out) read_attribute(call.out().getAttribute(), *out);
   return result;
 }
 
@@ -221,7 +221,7 @@ CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle
     context = thread.context()->cuda();
   }
   if (!thread.session().find_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
-  RemoteCall<wire::CuGraphConditionalHandleCreate> call(thread, Opcode::cuGraphConditionalHandleCreate, ContextNeed::none);
+  RemoteCall<wire::CuGraphConditionalHandleCreate> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   in.setHGraph(handle_of(graph).value());
@@ -229,7 +229,7 @@ CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle
   in.setDefaultLaunchValue(value);
   in.setFlags(flags);
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) *out = call.out<wire::CuGraphConditionalHandleCreateReply>().getPHandleOut();
+  if (result == CUDA_SUCCESS) *out = call.out().getPHandleOut();
   return result;
 }
 

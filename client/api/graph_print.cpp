@@ -28,14 +28,14 @@ CUresult cuGraphDebugDotPrint(Thread& thread, CUgraph graph, const char* path, u
   if (!path || !handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   std::unique_ptr<std::FILE, Close> file;
   for (std::uint64_t printed = 0, bytes = 1; printed < bytes;) {
-    RemoteCall<wire::PrintGraph> call(thread, Opcode::printGraph, ContextNeed::optional);
+    RemoteCall<wire::PrintGraph> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     in.setGraph(handle_of(graph).value());
     in.setFlags(flags);
     in.setOffset(printed);
     if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
-    const auto out = call.out<wire::PrintGraphReply>();
+    const auto out = call.out();
     const auto part = out.getText().asChars();
     bytes = out.getBytes();
     if (bytes > text_bytes_max) throw ProtocolError("the worker printed more of a graph than there can be");

@@ -30,12 +30,12 @@ std::uint64_t number_of(const CUdevResource& resource) {
 template <class Name>
 CUresult get_resource(Thread& thread, CUdevResource* resource, CUdevResourceType type, Name&& name) {
   if (!resource) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::DeviceResource> call(thread, Opcode::deviceResource, ContextNeed::none);
+  RemoteCall<wire::DeviceResource> call(thread);
   if (!call) return call.error();
   call.in().setType(type);
   name(call.in().getOf());
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) read_resource(call.out<wire::DeviceResourceReply>().getResource(), *resource);
+  if (result == CUDA_SUCCESS) read_resource(call.out().getResource(), *resource);
   return result;
 }
 
@@ -73,7 +73,7 @@ CUresult cuDevSmResourceSplitByCount(Thread& thread, CUdevResource* groups, unsi
                                      CUdevResource* rest, unsigned flags, unsigned smallest) {
   if (!count || !resource) return CUDA_ERROR_INVALID_VALUE;
   if (resource->type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-  RemoteCall<wire::SplitResource> call(thread, Opcode::splitResource, ContextNeed::none);
+  RemoteCall<wire::SplitResource> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   in.setResource(number_of(*resource));
@@ -84,7 +84,7 @@ CUresult cuDevSmResourceSplitByCount(Thread& thread, CUdevResource* groups, unsi
   in.setSmallest(smallest);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const auto reply = call.out<wire::SplitResourceReply>();
+  const auto reply = call.out();
   const auto list = reply.getGroups();
   if (groups && (reply.getCount() > *count || list.size() != reply.getCount()))
     throw ProtocolError("more groups of processors than were asked for");
@@ -96,7 +96,7 @@ CUresult cuDevSmResourceSplitByCount(Thread& thread, CUdevResource* groups, unsi
 
 CUresult cuDevResourceGenerateDesc(Thread& thread, CUdevResourceDesc* description, CUdevResource* resources, unsigned count) {
   if (!description || !resources || count == 0) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::DescribeResources> call(thread, Opcode::describeResources, ContextNeed::none);
+  RemoteCall<wire::DescribeResources> call(thread);
   if (!call) return call.error();
   const unsigned n = element_count(count);
   if (n != count) return CUDA_ERROR_INVALID_VALUE;
@@ -106,8 +106,7 @@ CUresult cuDevResourceGenerateDesc(Thread& thread, CUdevResourceDesc* descriptio
     list.set(i, number_of(resources[i]));
   }
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS)
-    *description = handle_cast<CUdevResourceDesc>(Handle(call.out<wire::DescribeResourcesReply>().getDescription()));
+  if (result == CUDA_SUCCESS) *description = handle_cast<CUdevResourceDesc>(Handle(call.out().getDescription()));
   return result;
 }
 

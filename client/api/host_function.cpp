@@ -16,8 +16,7 @@ CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Functi
   if (use->capture && always) return thread.session().captures().check_query(thread, *use);
   Callbacks& callbacks = thread.session().callbacks();
   const std::uint64_t number = callbacks.add(std::move(function));
-  RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::HostFunction> call(thread, use->context);
   auto in = call.in();
   in.setStream(use.wire());
   in.setCallback(number);
@@ -31,8 +30,7 @@ CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Functi
 // On a stream that is captured the function becomes a node of the graph.
 CUresult capture(Thread& thread, Stream& stream, GraphParts::Function function) {
   NewParts parts(thread.session().graph_parts());
-  RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
-  call.in_context(stream.context);
+  RemoteCall<wire::HostFunction> call(thread, stream.context);
   auto in = call.in();
   in.setStream(stream.wire());
   in.setPart(parts.add(function));

@@ -145,8 +145,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   const StreamUse stream(thread, launch.stream);
   if (!stream) return stream.error();
-  RemoteCall<wire::Launch> call(thread, Opcode::launch, ContextNeed::none);
-  call.in_context(stream->context);
+  RemoteCall<wire::Launch> call(thread, stream->context);
   auto in = call.in();
   if (const CUresult bad = write_launch(thread, launch, *function, stream, in); bad != CUDA_SUCCESS) return bad;
   session.before_work(thread);
@@ -173,7 +172,7 @@ CUresult launch(Thread& thread, const Launch& launch) {
   if (session.waits_for_host() && !stream->capture.load()) return call.post(stream);
   const CUresult result = call.wait(stream);
   if (result != CUDA_SUCCESS) return result;
-  const auto reply = call.out<wire::LaunchReply>();
+  const auto reply = call.out();
   function->cluster[0] = reply.getClusterX();
   function->cluster[1] = reply.getClusterY();
   function->cluster[2] = reply.getClusterZ();
@@ -201,9 +200,6 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
       CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
   Session& session = thread.session();
   if (!list || count == 0 || count > session.facts().devices.size() || (flags & ~flags_known) != 0) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::LaunchTogether> call(thread, Opcode::launchTogether, ContextNeed::none);
-  call.in().setFlags(flags);
-  auto launches = call.in().initLaunches(count);
   std::vector<StreamUse> streams;
   for (unsigned i = 0; i < count; ++i) {
     const CUDA_LAUNCH_PARAMS& p = list[i];
@@ -213,6 +209,12 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
     if (stream->capture.load()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     for (unsigned j = 0; j < i; ++j)
       if (streams[j]->context->device == stream->context->device) return CUDA_ERROR_INVALID_DEVICE;
+  }
+  RemoteCall<wire::LaunchTogether> call(thread, streams[0]->context);
+  call.in().setFlags(flags);
+  auto launches = call.in().initLaunches(count);
+  for (unsigned i = 0; i < count; ++i) {
+    const CUDA_LAUNCH_PARAMS& p = list[i];
     const Function* const function = session.functions().find(p.function);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     const Launch launch{p.function,
@@ -223,11 +225,10 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
                         p.kernelParams,
                         nullptr,
                         wire::Launch::Form::COOPERATIVE};
-    if (const CUresult bad = write_launch(thread, launch, *function, stream, launches[i]); bad != CUDA_SUCCESS) return bad;
-    if (i > 0) call.also_on(*stream);
+    if (const CUresult bad = write_launch(thread, launch, *function, streams[i], launches[i]); bad != CUDA_SUCCESS) return bad;
+    if (i > 0) call.also_on(*streams[i]);
   }
   session.before_work(thread);
-  call.in_context(streams[0]->context);
   if (session.host_memory().any_mapped()) call.host_visible();
   // As with a launch: what must come first may be this thread's to do.
   return session.waits_for_host() ? call.post(streams[0]) : call.wait(streams[0]);

@@ -27,11 +27,11 @@ CUresult add(Thread& thread, CUlinkState state, CUjitInputType type, std::span<c
     jit.write(in.initJit(jit.count));
     return CUDA_SUCCESS;
   };
-  return call_with_image<wire::AddToLink, wire::LinkReply>(thread, Opcode::addToLink, ContextNeed::current, data, AnsweredAhead::never,
-                                                           fill, [&](RemoteCall<wire::AddToLink>& call, CUresult result, bool) {
-                                                             link->outputs.store(call.out<wire::LinkReply>());
-                                                             return result;
-                                                           });
+  return call_with_image<wire::AddToLink>(thread, ContextNeed::current, data, AnsweredAhead::never, fill,
+                                          [&](RemoteCall<wire::AddToLink>& call, CUresult result, bool) {
+                                            link->outputs.store(call.out());
+                                            return result;
+                                          });
 }
 
 // The result comes in parts, as much at once as an answer may bring. No more memory is taken than has come, and a part: of how much there
@@ -40,7 +40,7 @@ CUresult fetch(Thread& thread, CUlinkState state, std::size_t bytes, std::vector
   linked.clear();
   while (linked.size() < bytes) {
     const std::size_t offset = linked.size(), part = std::min(bytes - offset, limits::bulk_bytes_max);
-    RemoteCall<wire::FetchLinked> call(thread, Opcode::fetchLinked, ContextNeed::current);
+    RemoteCall<wire::FetchLinked> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     in.setLink(handle_of(state).value());
@@ -59,12 +59,12 @@ CUresult fetch(Thread& thread, CUlinkState state, std::size_t bytes, std::vector
 CUresult cuLinkCreate_v2(Thread& thread, unsigned count, CUjit_option* options, void** values, CUlinkState* state) {
   const JitOptions jit{count, options, values};
   if (!state || !jit.valid()) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CreateLink> call(thread, Opcode::createLink, ContextNeed::current);
+  RemoteCall<wire::CreateLink> call(thread);
   if (!call) return call.error();
   jit.write(call.in().initJit(count));
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const Handle handle(call.out<wire::CreateLinkReply>().getLink());
+  const Handle handle(call.out().getLink());
   thread.session().links().add(handle, JitOutputs(jit));
   *state = handle_cast<CUlinkState>(handle);
   return result;
@@ -103,11 +103,11 @@ CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::s
   if (!linked) return CUDA_ERROR_INVALID_VALUE;
   const auto link = thread.session().links().find(handle_of(state));
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CompleteLink> call(thread, Opcode::completeLink, ContextNeed::current);
+  RemoteCall<wire::CompleteLink> call(thread);
   if (!call) return call.error();
   call.in().setLink(handle_of(state).value());
   const CUresult result = call.wait();
-  const auto out = call.out<wire::LinkReply>();
+  const auto out = call.out();
   link->outputs.store(out);
   if (result != CUDA_SUCCESS) return result;
   if (out.getLinkedBytes() > limits::image_bytes_max) throw ProtocolError("the worker linked more than an image can be");
@@ -122,7 +122,7 @@ CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::s
 
 CUresult cuLinkDestroy(Thread& thread, CUlinkState state) {
   if (!thread.session().links().find(handle_of(state))) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CuLinkDestroy> call(thread, Opcode::cuLinkDestroy, ContextNeed::current);
+  RemoteCall<wire::CuLinkDestroy> call(thread);
   if (!call) return call.error();
   call.in().setState(handle_of(state).value());
   const CUresult result = call.wait();

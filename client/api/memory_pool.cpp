@@ -44,8 +44,7 @@ CUresult capture_allocation(Thread& thread, const StreamUse& use, int device, st
   const CUresult made = session.graph_memory().allocate(thread, *use->context, device, bytes, address);
   if (made != CUDA_SUCCESS) return made;
   NewParts parts(session.graph_parts());
-  RemoteCall<wire::CaptureMemory> call(thread, Opcode::captureMemory, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CaptureMemory> call(thread, use->context);
   call.in().setStream(use.wire());
   write_allocation(thread, address, bytes, call.in().initParameters().initAllocation(), parts);
   const CUresult result = call.wait(use);
@@ -60,8 +59,7 @@ CUresult capture_allocation(Thread& thread, const StreamUse& use, int device, st
 
 CUresult capture_free(Thread& thread, const StreamUse& use, CUdeviceptr address) {
   if (!thread.session().graph_memory().knows(address)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CaptureMemory> call(thread, Opcode::captureMemory, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CaptureMemory> call(thread, use->context);
   call.in().setStream(use.wire());
   call.in().initParameters().setFree(address);
   return call.wait(use);

@@ -23,7 +23,7 @@ struct LibraryOptions {
 };
 
 void tell_taken(Thread& thread, std::uint64_t library) {
-  RemoteCall<wire::TakeLoaded> call(thread, Opcode::takeLoaded, ContextNeed::none);
+  RemoteCall<wire::TakeLoaded> call(thread);
   call.in().setLibrary(library);
   call.tell();
 }
@@ -59,20 +59,21 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
     }
     return CUDA_SUCCESS;
   };
-  return call_with_image<wire::LoadImage, wire::LoadImageReply>(
-      thread, Opcode::loadImage, module ? ContextNeed::current : ContextNeed::optional, image->bytes,
-      !module && jit.count == 0 ? AnsweredAhead::maybe : AnsweredAhead::never, fill,
-      [&](RemoteCall<wire::LoadImage>& call, CUresult result, bool ahead) {
-        const auto out = call.out<wire::LoadImageReply>();
-        JitOutputs(jit).store(out);
-        handle = out.getHandle();
-        if (module && result == CUDA_SUCCESS)
-          thread.session().functions().note_module(Handle(handle), {.context = thread.session().home(*thread.context()).id()});
-        for (const auto kernel : out.getKernels()) thread.session().functions().learn(kernel, thread.context());
-        if (ahead) tell_taken(thread, handle);
-        else keep_ahead(call, out.getAhead());
-        return result;
-      });
+  return call_with_image<wire::LoadImage>(thread, module ? ContextNeed::current : ContextNeed::optional, image->bytes,
+                                          !module && jit.count == 0 ? AnsweredAhead::maybe : AnsweredAhead::never, fill,
+                                          [&](RemoteCall<wire::LoadImage>& call, CUresult result, bool ahead) {
+                                            const auto out = call.out();
+                                            JitOutputs(jit).store(out);
+                                            handle = out.getHandle();
+                                            if (module && result == CUDA_SUCCESS)
+                                              thread.session().functions().note_module(
+                                                  Handle(handle), {.context = thread.session().home(*thread.context()).id()});
+                                            for (const auto kernel : out.getKernels())
+                                              thread.session().functions().learn(kernel, thread.context());
+                                            if (ahead) tell_taken(thread, handle);
+                                            else keep_ahead(call, out.getAhead());
+                                            return result;
+                                          });
 }
 
 CUresult load_file(Thread& thread, const char* path, bool module, const JitOptions& jit, const LibraryOptions& library,
@@ -95,14 +96,14 @@ CUresult give(const std::function<CUresult(std::uint64_t&)>& load, Out* out) {
 
 // Function of a module, kernel of a library, function of a kernel.
 CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNeed need, Function*& found) {
-  RemoteCall<wire::FindFunction> call(thread, Opcode::findFunction, need);
+  RemoteCall<wire::FindFunction> call(thread, need);
   if (!call) return call.error();
   auto in = call.in();
   in.setOwner(owner.value());
   in.setName(name);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  found = thread.session().functions().learn(call.out<wire::FunctionReply>(), need == ContextNeed::none ? nullptr : thread.context());
+  found = thread.session().functions().learn(call.out(), need == ContextNeed::none ? nullptr : thread.context());
   if (!found) throw ProtocolError("the worker named a function by a handle of another kind");
   return result;
 }
@@ -118,16 +119,15 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  RemoteCall<wire::FindGlobal> call(thread, Opcode::findGlobal, ContextNeed::none);
+  RemoteCall<wire::FindGlobal> call(thread, context);
   if (!call) return call.error();
-  call.in_context(context);
   auto in = call.in();
   in.setOwner(of.owner.value());
   in.setName(name);
   in.setManaged(only_managed);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const auto out = call.out<wire::FindGlobalReply>();
+  const auto out = call.out();
   Session& session = thread.session();
   if (out.getManaged() && !session.managed().adopt(thread, *context, out.getAddress(), out.getBytes()))
     return refuse_use("a managed variable that the GPU host's driver placed where this process has no room");
@@ -145,17 +145,17 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
 }
 
 CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need, const std::function<void(unsigned, Handle)>& store) {
-  RemoteCall<wire::DescribeFunction> call(thread, Opcode::listFunctions, need);
+  RemoteCall<wire::ListFunctions> call(thread, need);
   if (!call) return call.error();
-  call.in().setFunction(owner.value());
+  call.in().setOwner(owner.value());
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const auto list = call.out<wire::FunctionList>().getFunctions();
+  const auto list = call.out().getFunctions();
   for (unsigned i = 0; i < std::min<unsigned>(room, list.size()); ++i) {
-    RemoteCall<wire::DescribeFunction> describe(thread, Opcode::describeFunction, need);
+    RemoteCall<wire::DescribeFunction> describe(thread, need);
     describe.in().setFunction(list[i]);
     if (const CUresult bad = describe.wait(); bad != CUDA_SUCCESS) return bad;
-    if (!thread.session().functions().learn(describe.out<wire::FunctionReply>(), thread.context()))
+    if (!thread.session().functions().learn(describe.out(), thread.context()))
       throw ProtocolError("the worker named a function by a handle of another kind");
     store(i, Handle(list[i]));
   }
@@ -223,7 +223,7 @@ CUresult cuLibraryLoadFromFile(Thread& thread, CUlibrary* library, const char* p
 CUresult cuModuleUnload(Thread& thread, CUmodule module) {
   const Handle handle = handle_of(module);
   if (!handle.well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CuModuleUnload> call(thread, Opcode::cuModuleUnload, ContextNeed::current);
+  RemoteCall<wire::CuModuleUnload> call(thread);
   if (!call) return call.error();
   call.in().setHmod(handle.value());
   return unload(thread, handle, call);
@@ -232,7 +232,7 @@ CUresult cuModuleUnload(Thread& thread, CUmodule module) {
 CUresult cuLibraryUnload(Thread& thread, CUlibrary library) {
   const Handle handle = handle_of(library);
   if (!handle.well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CuLibraryUnload> call(thread, Opcode::cuLibraryUnload, ContextNeed::none);
+  RemoteCall<wire::CuLibraryUnload> call(thread);
   if (!call) return call.error();
   call.in().setLibrary(handle.value());
   return unload(thread, handle, call);
@@ -243,9 +243,7 @@ CUresult cuLibraryUnload(Thread& thread, CUlibrary library) {
 CUresult cuModuleGetFunction(Thread& thread, CUfunction* out, CUmodule module, const char* name) {
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = RemoteCall<wire::FindFunction>(thread, Opcode::findFunction, ContextNeed::current).refusal();
-      bad != CUDA_SUCCESS)
-    return bad;
+  if (const CUresult bad = RemoteCall<wire::FindFunction>(thread, ContextNeed::current).refusal(); bad != CUDA_SUCCESS) return bad;
   Function* function = thread.session().functions().find_named(handle_of(module), name);
   const CUresult result = function ? CUDA_SUCCESS : find_function(thread, handle_of(module), name, ContextNeed::current, function);
   if (result == CUDA_SUCCESS) *out = handle_cast<CUfunction>(function->handle);
@@ -277,7 +275,7 @@ CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
     }
     // Nobody waits for what would only say what is known. Should the driver have no room for the code, that is said late.
     if (thread.session().worker_serves(Opcode::kernelFunction)) {
-      RemoteCall<wire::KernelFunction> call(thread, Opcode::kernelFunction, ContextNeed::current);
+      RemoteCall<wire::KernelFunction> call(thread);
       if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
       if (Function* const derived = functions.derive(*known, *context)) {
         call.in().setKernel(known->handle.value());
@@ -313,12 +311,12 @@ CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
 CUresult cuLibraryGetModule(Thread& thread, CUmodule* module, CUlibrary library) {
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CuLibraryGetModule> call(thread, Opcode::cuLibraryGetModule, ContextNeed::current);
+  RemoteCall<wire::CuLibraryGetModule> call(thread);
   if (!call) return call.error();
   call.in().setLibrary(handle_of(library).value());
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const Handle found(call.out<wire::CuLibraryGetModuleReply>().getPMod());
+  const Handle found(call.out().getPMod());
   if (!found.well_formed(HandleKind::module)) throw ProtocolError("the worker named a library's module by a handle of another kind");
   thread.session().functions().note_module(found,
                                            {.context = thread.session().home(*thread.context()).id(), .library = handle_of(library)});

@@ -21,7 +21,7 @@ namespace {
 
 CUresult active_blocks(Thread& thread, const Function& function, int block, std::size_t shared_bytes, unsigned flags, int& blocks) {
   using Request = wire::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags;
-  RemoteCall<Request> call(thread, Opcode::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, ContextNeed::current);
+  RemoteCall<Request> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   in.setFunc(function.handle.value());
@@ -30,7 +30,7 @@ CUresult active_blocks(Thread& thread, const Function& function, int block, std:
   in.setFlags(flags);
   call.about(function.handle);
   const CUresult result = call.recall();
-  if (result == CUDA_SUCCESS) blocks = call.out<wire::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsReply>().getNumBlocks();
+  if (result == CUDA_SUCCESS) blocks = call.out().getNumBlocks();
   return result;
 }
 
@@ -94,7 +94,7 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   if (!value || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   Function* const function = thread.session().functions().find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::ClusterOccupancy> call(thread, Opcode::clusterOccupancy, ContextNeed::current);
+  RemoteCall<wire::ClusterOccupancy> call(thread);
   if (!call) return call.error();
   if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
   const ClusterQuestion question(*thread.context(), *config, potential);
@@ -129,7 +129,7 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
     return bad;
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  const auto out = call.out<wire::ClusterOccupancyReply>();
+  const auto out = call.out();
   {
     const std::lock_guard lock(function->mutex);
     if (function->changes == changes) {  // else it may be an answer about what was before

@@ -68,10 +68,10 @@ CUresult cuIpcGetEventHandle(Thread& thread, CUipcEventHandle* handle, CUevent e
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (!found->shared()) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::ShareEvent> call(thread, Opcode::shareEvent, ContextNeed::none);
+  RemoteCall<wire::ShareEvent> call(thread);
   call.in().setEvent(handle_of(event).value());
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
-  write({SharedHandle::Kind::event, key_of(call.out<wire::Shared>())}, *handle);
+  write({SharedHandle::Kind::event, key_of(call.out())}, *handle);
   return CUDA_SUCCESS;
 }
 
@@ -79,7 +79,7 @@ CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle han
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   const auto shared = read(handle, SharedHandle::Kind::event);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::OpenSharedEvent> call(thread, Opcode::openSharedEvent, ContextNeed::current);
+  RemoteCall<wire::OpenSharedEvent> call(thread);
   if (!call) return call.error();
   Session& session = thread.session();
   const auto [minted, event] = session.events().create();
@@ -158,10 +158,10 @@ CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAll
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("export of an allocation other than as a file descriptor");
   thread.session().shared_memory().note();
-  RemoteCall<wire::ShareAllocation> call(thread, Opcode::shareAllocation, ContextNeed::none);
+  RemoteCall<wire::ShareAllocation> call(thread);
   call.in().setAllocation(allocation);
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
-  const auto shared = call.out<wire::Shared>();
+  const auto shared = call.out();
   const int descriptor = SharedHandle{SharedHandle::Kind::allocation, key_of(shared), shared.getBytes(), 0, shared.getBytes()}.to_file();
   if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   std::memcpy(out, &descriptor, sizeof(descriptor));
@@ -175,11 +175,11 @@ CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHa
   const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::allocation);
   if (!shared) return CUDA_ERROR_UNKNOWN;  // what NVIDIA's driver says
   thread.session().shared_memory().note();
-  RemoteCall<wire::ImportAllocation> call(thread, Opcode::importAllocation, ContextNeed::optional);
+  RemoteCall<wire::ImportAllocation> call(thread);
   if (!call) return call.error();
   call.in().setKey(wire_of(shared->key));
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) *out = call.out<wire::ImportAllocationReply>().getAllocation();
+  if (result == CUDA_SUCCESS) *out = call.out().getAllocation();
   return result;
 }
 

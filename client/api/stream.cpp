@@ -18,8 +18,7 @@ namespace fargpu::client {
 
 CUresult destroy_stream(Thread& thread, Stream& stream) {
   Session& session = thread.session();
-  RemoteCall<wire::CuStreamDestroyV2> call(thread, Opcode::cuStreamDestroy_v2, ContextNeed::none);
-  call.in_context(stream.context);
+  RemoteCall<wire::CuStreamDestroyV2> call(thread, stream.context);
   call.in().setHStream(stream.handle.value());
   session.captures().forget(stream);
   const Handle handle = stream.handle;
@@ -48,16 +47,14 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
   stream->id = context->number << 32 | handle.id();
   CUresult result;
   if (with_priority) {
-    RemoteCall<wire::CuStreamCreateWithPriority> call(thread, Opcode::cuStreamCreateWithPriority, ContextNeed::none);
-    call.in_context(context);
+    RemoteCall<wire::CuStreamCreateWithPriority> call(thread, context);
     auto in = call.in();
     in.setPhStream(handle.value());
     in.setFlags(flags);
     in.setPriority(stream->priority);
     result = call.post();
   } else {
-    RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
-    call.in_context(context);
+    RemoteCall<wire::CuStreamCreate> call(thread, context);
     auto in = call.in();
     in.setPhStream(handle.value());
     in.setFlags(flags);
@@ -91,8 +88,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   const bool node = flags & CU_EVENT_RECORD_EXTERNAL;  // becomes a node of the graph that is captured
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   if (node) recorded->recorded_by_work = true;
-  RemoteCall<wire::CuEventRecordWithFlags> call(thread, Opcode::cuEventRecordWithFlags, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CuEventRecordWithFlags> call(thread, use->context);
   auto in = call.in();
   in.setHEvent(handle_of(event).value());
   in.setHStream(use.wire());
@@ -109,7 +105,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
 }
 
 // Asks the worker about an event unless its outcome is known; `done(event, record)` when it has happened.
-template <class Request, Opcode opcode, class Done>
+template <class Request, class Done>
 CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
   Session& session = thread.session();
   Event* const found = session.events().find(handle_of(event));
@@ -117,8 +113,7 @@ CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
   if (const CUresult bad = session.captures().check_event(*found); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = session.captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
-  RemoteCall<Request> call(thread, opcode, ContextNeed::none);
-  call.in_context(found->context);
+  RemoteCall<Request> call(thread, found->context);
   call.in().setHEvent(handle_of(event).value());
   if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
   session.host_memory().before_wait(thread);
@@ -167,8 +162,7 @@ CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   Session& session = thread.session();
   if (const CUresult bad = session.captures().check_query(thread, *use); bad != CUDA_SUCCESS) return bad;
   if (use->idle() && use->context->failure == CUDA_SUCCESS) return thread.take_late_error();
-  RemoteCall<wire::CuStreamQuery> call(thread, Opcode::cuStreamQuery, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CuStreamQuery> call(thread, use->context);
   call.in().setHStream(use.wire());
   session.host_memory().before_wait(thread);
   const std::uint64_t items = use->items.load();
@@ -195,8 +189,7 @@ CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsig
     if (const CUresult bad = session.captures().wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
   }
   const bool joins = !captured && use->capture.load();
-  RemoteCall<wire::CuStreamWaitEvent> call(thread, Opcode::cuStreamWaitEvent, ContextNeed::none);
-  call.in_context(use->context);
+  RemoteCall<wire::CuStreamWaitEvent> call(thread, use->context);
   auto in = call.in();
   in.setHStream(use.wire());
   in.setHEvent(handle_of(event).value());
@@ -218,9 +211,8 @@ CUresult stream_attribute(Thread& thread, CUstream stream, CUstreamAttrID id, bo
   if (!facts || facts->holds_event) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  RemoteCall<wire::StreamAttribute> call(thread, Opcode::streamAttribute, ContextNeed::none);
+  RemoteCall<wire::StreamAttribute> call(thread, use->context);
   if (!call) return call.error();
-  call.in_context(use->context);
   auto in = call.in();
   in.setStream(use.wire());
   in.setSet(set);
@@ -231,7 +223,7 @@ CUresult stream_attribute(Thread& thread, CUstream stream, CUstreamAttrID id, bo
   if (const CUresult bad = write_attribute(thread, attribute, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  if (!set) read_attribute(call.out<wire::StreamAttributeReply>().getAttribute(), value);
+  if (!set) read_attribute(call.out().getAttribute(), value);
   if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY)
     use->priority = std::clamp(value.priority, use->context->greatest_priority, use->context->least_priority);
   return result;
@@ -254,9 +246,8 @@ CUresult cuStreamCopyAttributes(Thread& thread, CUstream to, CUstream from) {
   if (!target) return target.error();
   if (!source) return source.error();
   if (target->context != source->context) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CuStreamCopyAttributes> call(thread, Opcode::cuStreamCopyAttributes, ContextNeed::none);
+  RemoteCall<wire::CuStreamCopyAttributes> call(thread, target->context);
   if (!call) return call.error();
-  call.in_context(target->context);
   call.in().setDstStream(target.wire());
   call.in().setSrcStream(source.wire());
   if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
@@ -301,7 +292,7 @@ CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CuEventCreate> call(thread, Opcode::cuEventCreate, ContextNeed::current);
+  RemoteCall<wire::CuEventCreate> call(thread);
   if (!call) return call.error();
   Session& session = thread.session();
   const auto [handle, event] = session.events().create();
@@ -322,8 +313,7 @@ CUresult cuEventDestroy_v2(Thread& thread, CUevent event) {
   Session& session = thread.session();
   Event* const found = session.events().find(handle_of(event));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CuEventDestroyV2> call(thread, Opcode::cuEventDestroy_v2, ContextNeed::none);
-  call.in_context(found->context);
+  RemoteCall<wire::CuEventDestroyV2> call(thread, found->context);
   call.in().setHEvent(handle_of(event).value());
   if (!session.events().erase(handle_of(event))) return CUDA_ERROR_INVALID_HANDLE;
   return call.post();
@@ -356,8 +346,7 @@ CUresult cuCtxRecordEvent(Thread& thread, CUcontext handle, CUevent event) {
   Event* recorded = nullptr;
   if (const CUresult bad = check_context_event(thread, handle, event, context, recorded); bad != CUDA_SUCCESS) return bad;
   if (&thread.session().home(*recorded->context) != &thread.session().home(*context)) return CUDA_ERROR_INVALID_HANDLE;
-  RemoteCall<wire::CuCtxRecordEvent> call(thread, Opcode::cuCtxRecordEvent, ContextNeed::none);
-  call.in_context(context);
+  RemoteCall<wire::CuCtxRecordEvent> call(thread, context);
   call.in().setHCtx(context->handle.value());
   call.in().setHEvent(recorded->handle.value());
   if (const CUresult result = recorded->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
@@ -372,8 +361,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
   Event* waited = nullptr;
   if (const CUresult bad = check_context_event(thread, handle, event, context, waited); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = thread.session().captures().check_event(*waited); bad != CUDA_SUCCESS) return bad;
-  RemoteCall<wire::CuCtxWaitEvent> call(thread, Opcode::cuCtxWaitEvent, ContextNeed::none);
-  call.in_context(context);
+  RemoteCall<wire::CuCtxWaitEvent> call(thread, context);
   call.in().setHCtx(context->handle.value());
   call.in().setHEvent(waited->handle.value());
   if (const CUresult result = waited->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
@@ -394,14 +382,14 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
 }
 
 CUresult cuEventQuery(Thread& thread, CUevent event) {
-  return ask_event<wire::CuEventQuery, Opcode::cuEventQuery>(thread, event, [&](Event&, std::uint64_t) {
+  return ask_event<wire::CuEventQuery>(thread, event, [&](Event&, std::uint64_t) {
     thread.session().after_wait(thread);
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {
-  return ask_event<wire::CuEventSynchronize, Opcode::cuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
+  return ask_event<wire::CuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
     if (Stream* const stream = found.recorded_on()) raise(stream->completed, record);  // what came before it is done too
     thread.session().after_wait(thread);
     return thread.take_late_error();

@@ -18,8 +18,7 @@ using Operations = std::span<const MemoryOperation>;
 
 // On memory of the GPU: in one call, which the GPU executes.
 CUresult give_to_gpu(Thread& thread, const StreamUse& stream, Operations operations) {
-  RemoteCall<wire::StreamMemory> call(thread, Opcode::streamMemory, ContextNeed::none);
-  call.in_context(stream->context);
+  RemoteCall<wire::StreamMemory> call(thread, stream->context);
   call.in().setStream(stream.wire());
   auto list = call.in().initOperations(static_cast<unsigned>(operations.size()));
   for (unsigned i = 0; i < operations.size(); ++i) write_operation(operations[i], list[i]);
@@ -50,8 +49,7 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
       if (region && region->on_host() && region->contains(operation.address, operation.wide() ? 8 : 4)) operation.write();
     });
   }
-  RemoteCall<wire::HostFunction> call(thread, Opcode::hostFunction, ContextNeed::none);
-  call.in_context(stream->context);
+  RemoteCall<wire::HostFunction> call(thread, stream->context);
   auto in = call.in();
   in.setStream(stream.wire());
   in.setCallback(number);

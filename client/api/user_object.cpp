@@ -15,7 +15,7 @@ CUresult cuUserObjectCreate(Thread& thread, CUuserObject* out, void* object, CUh
   if (!out || !destroy || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   if (references == 0 || references > unsigned{std::numeric_limits<int>::max()}) return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(thread.session().graph_parts());
-  RemoteCall<wire::CreateUserObject> call(thread, Opcode::createUserObject, ContextNeed::none);
+  RemoteCall<wire::CreateUserObject> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   in.setPart(parts.add(GraphParts::Function{destroy, object, true}));
@@ -23,7 +23,7 @@ CUresult cuUserObjectCreate(Thread& thread, CUuserObject* out, void* object, CUh
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   parts.keep();
-  *out = handle_cast<CUuserObject>(Handle(call.out<wire::CreateUserObjectReply>().getObject()));
+  *out = handle_cast<CUuserObject>(Handle(call.out().getObject()));
   return result;
 }
 

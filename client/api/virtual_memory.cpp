@@ -59,7 +59,7 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   if (size == 0 || ptr % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Session& session = thread.session();
   if (!session.reserved(ptr, size) || session.map().overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::MapMemory> call(thread, Opcode::mapMemory, ContextNeed::optional);
+  RemoteCall<wire::MapMemory> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   in.setAddress(ptr);
@@ -74,7 +74,7 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   session.map().add({.kind = Region::Kind::mapped,
                      .base = ptr,
                      .bytes = size,
-                     .device = known ? held->device : session.client_ordinal(call.out<wire::MapMemoryReply>().getDevice()),
+                     .device = known ? held->device : session.client_ordinal(call.out().getDevice()),
                      .buffer_id = session.map().next_buffer_id(),
                      .owner = handle,
                      .accessible = false});
@@ -85,7 +85,7 @@ namespace {
 
 // A copy that the program has been told is done may be on its way yet: it comes before what takes its memory away.
 CUresult finish_copies(Thread& thread) {
-  RemoteCall<wire::FinishCopies> copies(thread, Opcode::finishCopies, ContextNeed::optional);
+  RemoteCall<wire::FinishCopies> copies(thread);
   return thread.session().idle() ? copies.refusal() : copies.wait();
 }
 
@@ -125,7 +125,7 @@ CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const
   const auto writable = [](const CUmemAccessDesc& d) { return d.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE; };
   if (!std::all_of(desc, desc + count, writable))
     if (const CUresult bad = finish_copies(thread); bad != CUDA_SUCCESS) return bad;
-  RemoteCall<wire::CuMemSetAccess> call(thread, Opcode::cuMemSetAccess, ContextNeed::optional);
+  RemoteCall<wire::CuMemSetAccess> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   in.setPtr(ptr);
@@ -149,13 +149,13 @@ CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLo
   if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
   CUmemLocation there = *location;
   if (!translate(thread.session(), there)) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CuMemGetAccess> call(thread, Opcode::cuMemGetAccess, ContextNeed::optional);
+  RemoteCall<wire::CuMemGetAccess> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   encode(there, in.initLocation());
   in.setPtr(ptr);
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) *flags = call.out<wire::CuMemGetAccessReply>().getFlags();
+  if (result == CUDA_SUCCESS) *flags = call.out().getFlags();
   return result;
 }
 
@@ -186,24 +186,24 @@ CUresult cuMemGetAllocationGranularity(Thread& thread, std::size_t* bytes, const
   if (const CUresult bad = location_error(thread.session(), there.location); bad != CUDA_SUCCESS) return bad;
   translate(thread.session(), there.location);
   there.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-  RemoteCall<wire::CuMemGetAllocationGranularity> call(thread, Opcode::cuMemGetAllocationGranularity, ContextNeed::none);
+  RemoteCall<wire::CuMemGetAllocationGranularity> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   encode(there, in.initProp());
   in.setOption(option);
   const CUresult result = call.recall();
-  if (result == CUDA_SUCCESS) *bytes = call.out<wire::CuMemGetAllocationGranularityReply>().getGranularity();
+  if (result == CUDA_SUCCESS) *bytes = call.out().getGranularity();
   return result;
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(Thread& thread, CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
   if (!prop) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::CuMemGetAllocationPropertiesFromHandle> call(thread, Opcode::cuMemGetAllocationPropertiesFromHandle, ContextNeed::none);
+  RemoteCall<wire::CuMemGetAllocationPropertiesFromHandle> call(thread);
   if (!call) return call.error();
   call.in().setHandle(handle);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  decode(call.out<wire::CuMemGetAllocationPropertiesFromHandleReply>().getProp(), *prop);
+  decode(call.out().getProp(), *prop);
   if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) prop->location.id = thread.session().client_ordinal(prop->location.id);
   return result;
 }
@@ -212,12 +212,12 @@ CUresult cuMemRetainAllocationHandle(Thread& thread, CUmemGenericAllocationHandl
   if (!handle || !addr) return CUDA_ERROR_INVALID_VALUE;
   const auto region = thread.session().map().find(reinterpret_cast<std::uint64_t>(addr));
   if (!region || region->kind != Region::Kind::mapped) return CUDA_ERROR_INVALID_VALUE;
-  RemoteCall<wire::RetainAllocation> call(thread, Opcode::retainAllocation, ContextNeed::none);
+  RemoteCall<wire::RetainAllocation> call(thread);
   if (!call) return call.error();
   call.in().setAddress(region->base);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  *handle = call.out<wire::RetainAllocationReply>().getAllocation();
+  *handle = call.out().getAllocation();
   thread.session().device_memory().retained(*handle, region->bytes, region->device);
   return result;
 }

@@ -8,17 +8,18 @@
 
 namespace fargpu::client {
 
-RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need)
-    : thread_(thread), session_(thread.session()), opcode_(opcode) {
-  if (need != ContextNeed::none) context_ = thread.context();
-  if (!context_ && need == ContextNeed::current) {
-    error_ = CUDA_ERROR_INVALID_CONTEXT;
-  } else if (context_ && !context_->active.load(std::memory_order_relaxed)) {
-    error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  } else if (!session_.worker_serves(opcode)) {
+RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, Context* context)
+    : thread_(thread), session_(thread.session()), opcode_(opcode), context_(context) {
+  if (!session_.worker_serves(opcode)) [[unlikely]] {
     refuse_use(std::string(opcode_name(static_cast<std::uint16_t>(opcode))).c_str());
     error_ = CUDA_ERROR_NOT_SUPPORTED;
   }
+}
+
+RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need)
+    : RemoteCallBase(thread, opcode, need == ContextNeed::none ? nullptr : thread.context()) {
+  if (!context_ && need == ContextNeed::current) error_ = CUDA_ERROR_INVALID_CONTEXT;
+  else if (context_ && !context_->active.load(std::memory_order_relaxed)) error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 FrameHeader RemoteCallBase::header(std::uint32_t flags) const {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/objects/context.h"
-#include "opcodes.h"
+#include "call_traits.h"
 #include "protocol/handle_results.h"
 #include "protocol/message.h"
 #include "receiver.h"
@@ -16,17 +16,9 @@
 
 namespace fargpu::client {
 
-/// What a call needs of the calling thread's current context.
-enum class ContextNeed {
-  current,   ///< INVALID_CONTEXT without one
-  none,      ///< none is named
-  optional,  ///< the current one if there is one
-};
-
 /// The part that does not depend on the message's type. Used by one thread, for one call.
 class RemoteCallBase {
  public:
-  RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need);
   RemoteCallBase(const RemoteCallBase&) = delete;
   RemoteCallBase& operator=(const RemoteCallBase&) = delete;
 
@@ -34,8 +26,6 @@ class RemoteCallBase {
   explicit operator bool() const { return error_ == CUDA_SUCCESS; }
   CUresult error() const { return error_; }
 
-  /// Names another context than the current one; null for none.
-  void in_context(Context* context) { context_ = context; }
   /// Bytes that travel behind the message; read before the call returns.
   void bulk(std::span<const std::byte> bytes) { bulk_ = bytes; }
   /// Where data frames of the answer go.
@@ -87,6 +77,9 @@ class RemoteCallBase {
   std::size_t arrived_bytes() const { return pending_.arrived_bytes; }
 
  protected:
+  RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need);
+  RemoteCallBase(Thread& thread, Opcode opcode, Context* context);
+
   template <class Request>
   typename Request::Builder request() {
     return message_.root<Request>();
@@ -121,15 +114,20 @@ class RemoteCallBase {
   std::vector<Stream*> further_streams_;
 };
 
+/// A call or operation, named by its request; the spec says its opcode, its reply and what it needs of the current context.
 template <class Request>
 class RemoteCall : public RemoteCallBase {
+  using Traits = CallTraits<Request>;
+
  public:
-  using RemoteCallBase::RemoteCallBase;
+  using Reply = typename Traits::Reply;
+
+  explicit RemoteCall(Thread& thread, ContextNeed need = Traits::context) : RemoteCallBase(thread, Traits::opcode, need) {}
+  /// In another context than the current one; null for none.
+  RemoteCall(Thread& thread, Context* context) : RemoteCallBase(thread, Traits::opcode, context) {}
+
   typename Request::Builder in() { return request<Request>(); }
-  template <class Reply>
-  typename Reply::Reader out() {
-    return reply<Reply>();
-  }
+  auto out() { return reply<Reply>(); }
 };
 
 /// CUDA_SUCCESS if the handle may be sent: of the right kind and, where the client keeps the objects, alive.

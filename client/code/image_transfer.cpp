@@ -11,7 +11,7 @@ void send_image(Thread& thread, const ImageHash& hash, std::span<const std::byte
   log::debug("sending an image of {} bytes", bytes.size());
   for (std::size_t offset = 0; offset < bytes.size();) {
     const std::size_t part = std::min(bytes.size() - offset, limits::bulk_bytes_max);
-    RemoteCall<wire::SendImage> call(thread, Opcode::sendImage, ContextNeed::none);
+    RemoteCall<wire::SendImage> call(thread);
     auto in = call.in();
     in.setHash(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
     in.setBytes(bytes.size());

@@ -18,12 +18,12 @@ enum class AnsweredAhead { never, maybe };
 /// Makes a call that names an image, once, or once more after the bytes were sent: `fill(in, hash)` writes the request. The reply says
 /// whether the host knows the image; `settle(call, result, ahead)` gets the call whose reply says that it does, or that failed, and whether
 /// that came ahead. Its value is the outcome.
-template <class Request, class Reply, class Fill, class Settle>
-CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::span<const std::byte> bytes, AnsweredAhead answered,
-                         Fill&& fill, Settle&& settle) {
+template <class Request, class Fill, class Settle>
+CUresult call_with_image(Thread& thread, ContextNeed need, std::span<const std::byte> bytes, AnsweredAhead answered, Fill&& fill,
+                         Settle&& settle) {
   const ImageHash hash = hash_image(bytes);
   for (bool sent = false;; sent = true) {
-    RemoteCall<Request> call(thread, opcode, need);
+    RemoteCall<Request> call(thread, need);
     if (!call) return call.error();
     if (const CUresult bad = fill(call.in(), capnp::Data::Reader(reinterpret_cast<const kj::byte*>(hash.data()), hash.size()));
         bad != CUDA_SUCCESS)
@@ -31,7 +31,7 @@ CUresult call_with_image(Thread& thread, Opcode opcode, ContextNeed need, std::s
     if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
     const bool ahead = answered == AnsweredAhead::maybe && call.take_ahead();
     const CUresult result = ahead ? CUDA_SUCCESS : call.wait_with_room();  // code lies on the device
-    const auto out = call.template out<Reply>();
+    const auto out = call.out();
     if (result != CUDA_SUCCESS || out.getKnown()) return settle(call, result, ahead);
     if (sent) throw ProtocolError("the worker asked twice for an image");
     send_image(thread, hash, bytes);

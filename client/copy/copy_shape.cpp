@@ -44,12 +44,11 @@ CUresult read_side(const Copy& copy, CUmemorytype type, const void* host, CUdevi
 
 // Asked once: arrays do not change.
 CUresult describe(Thread& thread, Context& context, Handle array, CUDA_ARRAY3D_DESCRIPTOR& description) {
-  RemoteCall<wire::CuArray3DGetDescriptorV2> call(thread, Opcode::cuArray3DGetDescriptor_v2, ContextNeed::none);
+  RemoteCall<wire::CuArray3DGetDescriptorV2> call(thread, &context);
   if (!call) return call.error();
-  call.in_context(&context);
   call.in().setHArray(array.value());
   const CUresult result = call.recall();
-  if (result == CUDA_SUCCESS) decode(call.out<wire::CuArray3DGetDescriptorV2Reply>().getPArrayDescriptor(), description);
+  if (result == CUDA_SUCCESS) decode(call.out().getPArrayDescriptor(), description);
   return result;
 }
 

@@ -286,10 +286,10 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
   Functions& functions = thread.session().functions();
   const Function* function = functions.find(handle_cast<CUfunction>(Handle(in.getFunction())));
   if (!function) {  // one that only the library knows which captured the launch
-    RemoteCall<wire::DescribeFunction> describe(thread, Opcode::describeFunction, ContextNeed::optional);
+    RemoteCall<wire::DescribeFunction> describe(thread);
     describe.in().setFunction(in.getFunction());
     if (const CUresult bad = describe.wait(); bad != CUDA_SUCCESS) return bad;
-    function = functions.learn(describe.out<wire::FunctionReply>(), nullptr);
+    function = functions.learn(describe.out(), nullptr);
     if (!function) throw ProtocolError("the worker named a function by a handle of another kind");
   }
   Graphs::Given& given = thread.session().graphs().given(handle_of(node));

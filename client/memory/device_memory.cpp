@@ -163,8 +163,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
     extent.base = *at;
     if (spares > 0) coming.begin(store, spares * extent.bytes);
   }
-  RemoteCall<wire::BackMemory> call(thread, Opcode::backMemory, ContextNeed::none);
-  call.in_context(&context);
+  RemoteCall<wire::BackMemory> call(thread, &context);
   auto in = call.in();
   in.setAddress(extent.base);
   in.setBytes(extent.bytes);
@@ -178,7 +177,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
     physical_.set_plenty(device, false);  // until the worker says again that there is
     MemoryStore& store = store_of(device, pool);
     store.bytes += extent.bytes;
-    backed = 1 + std::min(call.out<wire::BackMemoryReply>().getSpares(), spares);
+    backed = 1 + std::min(call.out().getSpares(), spares);
     for (std::uint32_t i = 1; i < backed; ++i) {
       store.keep({extent.base + i * extent.bytes, extent.bytes});
       store.bytes += extent.bytes;
@@ -464,7 +463,7 @@ CUresult DeviceMemory::make(Thread& thread, const PhysicalMemory::Kind& kind, CU
 }
 
 CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind, CUmemGenericAllocationHandle& allocation) {
-  RemoteCall<wire::MakeMemory> call(thread, Opcode::makeMemory, ContextNeed::optional);
+  RemoteCall<wire::MakeMemory> call(thread);
   if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
   std::uint32_t spares = 0;
   Coming coming(*this);
@@ -491,10 +490,10 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
   const std::lock_guard lock(mutex_);
   coming.end();
   if (result != CUDA_SUCCESS) return result;
-  const auto made = call.out<wire::MakeMemoryReply>().getAllocations();
+  const auto made = call.out().getAllocations();
   if (made.size() == 0 || made.size() > 1 + spares) throw ProtocolError("another number of allocations than was asked for");
   allocation = made[0];
-  physical_.set_plenty(kind.device, call.out<wire::MakeMemoryReply>().getPlenty());
+  physical_.set_plenty(kind.device, call.out().getPlenty());
   physical_.hold(allocation, kind.bytes, kind.device);
   for (unsigned i = 1; i < made.size(); ++i) physical_.keep(kind, made[i]);
   return CUDA_SUCCESS;
@@ -512,7 +511,7 @@ std::optional<PhysicalMemory::Held> DeviceMemory::safe(CUmemGenericAllocationHan
 }
 
 CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allocation) {
-  RemoteCall<wire::CuMemRelease> call(thread, Opcode::cuMemRelease, ContextNeed::none);
+  RemoteCall<wire::CuMemRelease> call(thread);
   call.in().setHandle(allocation);
   if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
   std::optional<PhysicalMemory::Held> held;
@@ -533,7 +532,7 @@ CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allo
 
 void DeviceMemory::release(Thread& thread, const std::vector<CUmemGenericAllocationHandle>& allocations) {
   for (const CUmemGenericAllocationHandle allocation : allocations) {
-    RemoteCall<wire::CuMemRelease> call(thread, Opcode::cuMemRelease, ContextNeed::none);
+    RemoteCall<wire::CuMemRelease> call(thread);
     call.in().setHandle(allocation);
     call.tell();
   }
@@ -546,7 +545,7 @@ void DeviceMemory::unmap(Thread& thread, const Region& mapping) {
 }
 
 void DeviceMemory::unmap(Thread& thread, std::uint64_t address, std::uint64_t bytes) {
-  RemoteCall<wire::UnmapMemory> call(thread, Opcode::unmapMemory, ContextNeed::none);
+  RemoteCall<wire::UnmapMemory> call(thread, ContextNeed::none);
   auto in = call.in();
   in.setAddress(address);
   in.setBytes(bytes);

@@ -77,8 +77,7 @@ CUresult HostMemory::share(Thread& thread, Context& context, std::uint64_t bytes
   if (const CUresult bad = take_window(bytes, base); bad != CUDA_SUCCESS) return bad;
   // Descriptors come in the order of the answers: one at a time is asked for.
   const std::lock_guard order(order_);
-  RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::none);
-  call.in_context(&context);
+  RemoteCall<wire::OpenHostBlock> call(thread, &context);
   auto in = call.in();
   in.setAddress(base);
   in.setBytes(bytes);
@@ -181,7 +180,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
       seen_at = *taken;
       block->window_bytes = round_up(block->bytes);
     }
-    RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::optional);
+    RemoteCall<wire::OpenHostBlock> call(thread);
     auto in = call.in();
     in.setAddress(block->base);
     const bool paged = block->owned && block->bytes > compared_bytes_max;
@@ -230,7 +229,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
 // see it: what one of them writes, another reads.
 void HostMemory::name_parts(Thread& thread, const Block& block) {
   for (const auto& [number, memory] : session_.graph_parts().within(block.base, block.bytes)) {
-    RemoteCall<wire::MapGraphPart> call(thread, Opcode::mapGraphPart, ContextNeed::none);
+    RemoteCall<wire::MapGraphPart> call(thread);
     auto in = call.in();
     in.setPart(number);
     auto side = in.initPlace();
@@ -311,7 +310,7 @@ void HostMemory::send_changes(Thread& thread) {
     }
     for (const Change& change : changes) {
       for (std::size_t offset = 0; offset < change.bytes.size(); offset += limits::bulk_bytes_max) {
-        RemoteCall<wire::WriteHostBlock> call(thread, Opcode::writeHostBlock, ContextNeed::none);
+        RemoteCall<wire::WriteHostBlock> call(thread);
         call.in().setAddress(change.address + offset);
         call.bulk(std::span(change.bytes).subspan(offset, std::min(limits::bulk_bytes_max, change.bytes.size() - offset)));
         call.tell();
@@ -408,7 +407,7 @@ HostMemory::Block* HostMemory::find(std::uint64_t address, std::uint64_t bytes) 
 }
 
 void HostMemory::open(Thread& thread, const Block& block) {
-  RemoteCall<wire::OpenHostBlock> call(thread, Opcode::openHostBlock, ContextNeed::optional);
+  RemoteCall<wire::OpenHostBlock> call(thread);
   auto in = call.in();
   in.setAddress(block.base);
   in.setBytes(block.bytes);
@@ -416,7 +415,7 @@ void HostMemory::open(Thread& thread, const Block& block) {
 }
 
 void HostMemory::close(Thread& thread, std::uint64_t base, bool awaited) {
-  RemoteCall<wire::CloseHostBlock> call(thread, Opcode::closeHostBlock, ContextNeed::none);
+  RemoteCall<wire::CloseHostBlock> call(thread);
   call.in().setAddress(base);
   const Thread::AnswersOnly answers_only(thread);
   if (awaited) call.wait();

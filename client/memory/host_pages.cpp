@@ -93,7 +93,7 @@ void HostPages::become_private() {
 void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
   for (const std::uint64_t end = offset + bytes; offset < end;) {
     const std::uint64_t part = std::min<std::uint64_t>(end - offset, limits::bulk_bytes_max);
-    RemoteCall<wire::WriteHostBlock> call(thread, Opcode::writeHostBlock, ContextNeed::none);
+    RemoteCall<wire::WriteHostBlock> call(thread);
     call.in().setAddress(block.base + offset);
     call.bulk({block.alias + offset, part});
     call.tell();
@@ -104,7 +104,7 @@ void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, s
 void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
   // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is not.
   if (process().life() != Life::ready) return;
-  RemoteCall<wire::ReadHostBlock> call(thread, Opcode::readHostBlock, ContextNeed::none);
+  RemoteCall<wire::ReadHostBlock> call(thread);
   auto in = call.in();
   in.setAddress(block.base + offset);
   in.setBytes(bytes);

@@ -159,8 +159,7 @@ void ManagedMemory::handed_over(Thread& thread) {
   const std::set<Context*> sent_to = std::exchange(sent_to_, {});
   if (sent_to.empty() || session_.devices_in_use().size() < 2) return;
   for (Context* const context : sent_to) {
-    RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
-    call.in_context(context);
+    RemoteCall<wire::CuStreamSynchronize> call(thread, context);
     call.in().setHStream(stream_of(thread, *context).wire());
     call.wait();  // should it fail, the context's next call says so
   }
@@ -172,8 +171,7 @@ void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::u
   for_parts(static_cast<const Block&>(block).parts, offset, bytes, [&](std::uint64_t at, std::uint64_t rest) {
     while (rest > 0) {
       const std::uint64_t part = std::min<std::uint64_t>(rest, limits::bulk_bytes_max);
-      RemoteCall<wire::CopyIn> call(thread, Opcode::copyIn, ContextNeed::none);
-      call.in_context(block.context);
+      RemoteCall<wire::CopyIn> call(thread, block.context);
       auto in = call.in();
       in.setStream(stream.wire());
       auto shape = in.initShape();
@@ -193,8 +191,7 @@ void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::u
 
 void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::uint64_t offset, std::uint64_t bytes) {
   for_parts(static_cast<const Block&>(block).parts, offset, bytes, [&](std::uint64_t at, std::uint64_t length) {
-    RemoteCall<wire::CopyOut> call(thread, Opcode::copyOut, ContextNeed::none);
-    call.in_context(block.context);
+    RemoteCall<wire::CopyOut> call(thread, block.context);
     auto in = call.in();
     in.setStream(stream_of(thread, *block.context).wire());
     auto shape = in.initShape();

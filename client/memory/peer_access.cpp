@@ -94,7 +94,7 @@ CUresult PeerAccess::withdraw(Thread& thread, int from, int to) {
 }
 
 CUresult PeerAccess::tell(Thread& thread, int from, int to, bool allowed) {
-  RemoteCall<wire::SetPeerAccess> call(thread, Opcode::setPeerAccess, ContextNeed::none);
+  RemoteCall<wire::SetPeerAccess> call(thread);
   auto in = call.in();
   in.setFrom(session_.facts().device(from)->worker_ordinal);
   in.setTo(session_.facts().device(to)->worker_ordinal);

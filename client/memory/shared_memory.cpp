@@ -17,10 +17,10 @@ CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool
   if (session_.graph_memory().knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
   note();
   const auto [base, bytes] = session_.device_memory().share_piece(region->base);
-  RemoteCall<wire::ShareMemory> call(thread, Opcode::shareMemory, ContextNeed::none);
+  RemoteCall<wire::ShareMemory> call(thread);
   call.in().setAddress(base);
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
-  const auto shared = call.out<wire::Shared>();
+  const auto shared = call.out();
   const auto key = share_key(shared.getKey());
   if (!key || shared.getBytes() != bytes) throw ProtocolError("the worker shared other memory than it was asked to");
   handle = {SharedHandle::Kind::memory, *key, bytes, region->base - base, region->bytes};
@@ -39,8 +39,7 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
   if (found == opened_.end()) {
     const auto base = session_.device_memory().reserve(handle.bytes, 0, 0);
     if (!base) return CUDA_ERROR_OUT_OF_MEMORY;
-    RemoteCall<wire::OpenSharedMemory> call(thread, Opcode::openSharedMemory, ContextNeed::none);
-    call.in_context(&context);
+    RemoteCall<wire::OpenSharedMemory> call(thread, &context);
     auto in = call.in();
     in.setKey(wire_of(handle.key));
     in.setAddress(*base);
@@ -49,7 +48,7 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
       session_.device_memory().unreserve(*base, handle.bytes);
       return bad;
     }
-    const int device = session_.client_ordinal(static_cast<int>(call.out<wire::OpenSharedMemoryReply>().getDevice()));
+    const int device = session_.client_ordinal(static_cast<int>(call.out().getDevice()));
     found = opened_.emplace(key, Opened{*base, handle.bytes, device, {}}).first;
   }
   Opened& opened = found->second;

@@ -124,7 +124,7 @@ Context* Session::make_context(int device, unsigned flags) {
 }
 
 CUresult Session::open_context(Thread& thread, Context& context, Handle resources) {
-  RemoteCall<wire::OpenContext> call(thread, Opcode::openContext, ContextNeed::none);
+  RemoteCall<wire::OpenContext> call(thread);
   if (!call) return call.error();
   auto in = call.in();
   in.setContext(context.handle.value());
@@ -133,7 +133,7 @@ CUresult Session::open_context(Thread& thread, Context& context, Handle resource
   in.setFlags(context.flags);
   in.setResources(resources.value());
   if (const CUresult result = call.wait(); result != CUDA_SUCCESS) return result;
-  const auto out = call.out<wire::OpenContextReply>();
+  const auto out = call.out();
   context.number = out.getNumber();
   context.least_priority = out.getLeastPriority();
   context.greatest_priority = out.getGreatestPriority();
@@ -187,7 +187,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   for (Context* const green : greens(context)) close_context(thread, *green);
   stream_waits_.forget(context);  // nobody may be left who would write what they wait for
   context.storage.clear(context.cuda());
-  RemoteCall<wire::CloseContext> call(thread, Opcode::closeContext, ContextNeed::none);
+  RemoteCall<wire::CloseContext> call(thread);
   call.in().setContext(context.handle.value());
   context.active = false;
   if (!context.green) take_variables([&](const Region& region) { return region.context == &context; });
@@ -259,8 +259,7 @@ CUresult Session::synchronize(Thread& thread, Stream& stream) {
 }
 
 CUresult Session::settle(Thread& thread, Context& context) {
-  RemoteCall<wire::CuCtxSynchronize> call(thread, Opcode::cuCtxSynchronize, ContextNeed::none);
-  call.in_context(&context);
+  RemoteCall<wire::CuCtxSynchronize> call(thread, &context);
   std::vector<Context*> all = greens(context);
   all.push_back(&context);
   const bool idle = std::all_of(all.begin(), all.end(), [](const Context* c) { return c->idle(); });
@@ -283,8 +282,7 @@ CUresult Session::settle(Thread& thread, Context& context) {
 
 CUresult Session::settle(Thread& thread, Stream& stream) {
   if (stream.idle() && stream.context->failure == CUDA_SUCCESS) return thread.take_late_error();
-  RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
-  call.in_context(stream.context);
+  RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
   call.in().setHStream(stream.wire());
   const std::uint64_t items = stream.items.load();
   host_memory_.before_wait(thread);
@@ -299,8 +297,7 @@ CUresult Session::settle(Thread& thread, Stream& stream) {
 // Programs wait for each copy of pageable memory. What is left of it concerns nobody but later work on the device, which the worker
 // keeps behind it, on all streams.
 CUresult Session::put_before_all(Thread& thread, Stream& stream) {
-  RemoteCall<wire::CuStreamSynchronize> call(thread, Opcode::cuStreamSynchronize, ContextNeed::none);
-  call.in_context(stream.context);
+  RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
   call.in().setHStream(stream.wire());
   const std::uint64_t items = stream.items.load();
   if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
@@ -350,8 +347,7 @@ Stream* Session::make_hidden_stream(Thread& thread, Context& context, unsigned f
   stream->context = &context;
   stream->flags = flags;
   stream->id = context.number << 32 | handle.id();
-  RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::none);
-  call.in_context(&context);
+  RemoteCall<wire::CuStreamCreate> call(thread, &context);
   auto in = call.in();
   in.setPhStream(handle.value());
   in.setFlags(flags);

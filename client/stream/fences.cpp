@@ -47,8 +47,7 @@ void Fences::passed(std::uint64_t fence) {
 }
 
 void Fences::send(Thread& thread, std::uint64_t fence, Context* context, std::uint64_t stream) {
-  RemoteCall<wire::Fence> call(thread, Opcode::fence, ContextNeed::none);
-  call.in_context(context);
+  RemoteCall<wire::Fence> call(thread, context);
   auto in = call.in();
   in.setFence(fence);
   in.setStream(stream);

@@ -58,6 +58,7 @@ def context(spec: Spec) -> dict:
     operations = sorted(spec.operations.values(), key=lambda o: o.opcode)
     return {
         "spec": spec, "calls": calls, "travelling": travelling, "operations": operations,
+        "operation_structs": sorted({s for o in operations for s in (o.request, o.reply) if s}),
         "groups": spec.groups, "functions": [header.functions[n] for n in sorted(header.functions)],
         "kinds": sorted(spec.kinds.values(), key=lambda k: k.number),
         "structs": [spec.structs[n] for n in sorted(spec.structs)],
@@ -125,7 +126,7 @@ def write(spec: Spec, templates: Path, out: Path, touched: dict[str, set[str]]) 
         if not path.exists() or path.read_text() != text:  # an unchanged file keeps its time and rebuilds nothing
             path.write_text(text)
 
-    for name in ("handle_kinds.h", "opcodes.h", "opcodes.cpp", "symbols.h", "symbols.cpp", "structs.capnp",
+    for name in ("handle_kinds.h", "opcodes.h", "opcodes.cpp", "call_traits.h", "symbols.h", "symbols.cpp", "structs.capnp",
                  "struct_codecs.h", "client_hand.h", "proc_table.cpp", "server_hand.h", "server_dispatch.cpp",
                  "driver_table.h", "fake_entries.cpp", "client.map", "cuda_facts.h", "cuda_facts.cpp",
                  "softgpu_exports.cpp", "coverage.md"):

@@ -560,6 +560,9 @@ class Loader:
             self.complain(file, name, "reason", "an operation is hand-written and needs a reason: add why = \"...\"")
         if not entry.get("request"):
             self.complain(file, name, "request", "name its struct of protocol/operations.capnp: add request = \"...\"")
+        taken = next((o.name for o in self.operations.values() if o.request == entry.get("request")), "")
+        if taken:
+            self.complain(file, name, "request", f"{taken} has this request already; a request names one operation: give it a struct of its own")
         self.check_value(file, name, "mode", entry.get("mode", ""), MODES)
         self.check_value(file, name, "context", entry.get("context", "current"), CONTEXTS)
         self.operations[name] = Operation(name, group, entry.get("request", ""), entry.get("reply", ""),

@@ -89,6 +89,9 @@ FAULTS = {
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
         "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, aside, context, forgotten_by, mode, reply, "
         "request, stream, turn, why"),
+    "an operation has the request of another": (
+        "spec/box.toml", "", '[operations.shutBox]\nrequest = "OpenBox"\nmode = "barrier"\nwhy = "the lid is heavy"\n',
+        "box.toml: shutBox: [request] openBox has this request already; a request names one operation: give it a struct of its own"),
     "an operation has no request": (
         "spec/box.toml", 'request = "OpenBox"\n', "",
         'box.toml: openBox: [request] name its struct of protocol/operations.capnp: add request = "..."'),

@@ -412,23 +412,23 @@ Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::R
   return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), session.reveal(HandleKind::module, module, call));
 }
 
-Outcome listFunctions(Session& session, Call& call, wire::DescribeFunction::Reader in) {
+Outcome listFunctions(Session& session, Call& call, wire::ListFunctions::Reader in) {
   DriverTable& driver = session.driver();
   unsigned count = 0;
   CUresult result;
   std::vector<Handle> handles;
-  if (CUmodule module{}; session.resolve(HandleKind::module, in.getFunction(), module)) {
+  if (CUmodule module{}; session.resolve(HandleKind::module, in.getOwner(), module)) {
     result = driver.cuModuleGetFunctionCount(&count, module);
     if (result != CUDA_SUCCESS) return result;
     std::vector<CUfunction> functions(count);
     if (count > 0) result = driver.cuModuleEnumerateFunctions(functions.data(), count, module);
-    for (const CUfunction function : functions) handles.push_back(session.reveal(HandleKind::function, function, call, in.getFunction()));
-  } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getFunction(), library)) {
+    for (const CUfunction function : functions) handles.push_back(session.reveal(HandleKind::function, function, call, in.getOwner()));
+  } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getOwner(), library)) {
     result = driver.cuLibraryGetKernelCount(&count, library);
     if (result != CUDA_SUCCESS) return result;
     std::vector<CUkernel> kernels(count);
     if (count > 0) result = driver.cuLibraryEnumerateKernels(kernels.data(), count, library);
-    for (const CUkernel kernel : kernels) handles.push_back(session.reveal(HandleKind::kernel, kernel, call, in.getFunction()));
+    for (const CUkernel kernel : kernels) handles.push_back(session.reveal(HandleKind::kernel, kernel, call, in.getOwner()));
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }

@@ -21,7 +21,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxCreate(CUbox * box, const CUboxShape * shape
   return enter<Symbol::cuBoxCreate>([&](Thread& thread) -> CUresult {
     if (const CUresult bad = thread.session().captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
     if (!box) return CUDA_ERROR_INVALID_VALUE;
-    RemoteCall<wire::CuBoxCreate> call(thread, Opcode::cuBoxCreate, ContextNeed::current);
+    RemoteCall<wire::CuBoxCreate> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (!shape) return CUDA_ERROR_INVALID_VALUE;
@@ -33,7 +33,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxCreate(CUbox * box, const CUboxShape * shape
     in.setDev(devWorker);
     const CUresult result = call.wait();
     if (result != CUDA_SUCCESS) return result;
-    const auto out = call.template out<wire::CuBoxCreateReply>();
+    const auto out = call.out();
     *box = handle_cast<CUbox>(Handle(out.getBox()));
     return result;
   });
@@ -41,7 +41,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxCreate(CUbox * box, const CUboxShape * shape
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxDestroy(CUbox box) {
   return enter<Symbol::cuBoxDestroy>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuBoxDestroy> call(thread, Opcode::cuBoxDestroy, ContextNeed::current);
+    RemoteCall<wire::CuBoxDestroy> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (const CUresult bad = check_handle<HandleKind::box>(thread, handle_of(box)); bad != CUDA_SUCCESS) return bad;
@@ -52,7 +52,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxDestroy(CUbox box) {
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char value, size_t bytes) {
   return enter<Symbol::cuBoxFill>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
+    RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -72,7 +72,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char value, size_t bytes) {
   return enter<Symbol::cuBoxFill_ptds>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
+    RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -92,7 +92,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream) {
   return enter<Symbol::cuBoxFillAsync>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
+    RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -110,7 +110,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned char value, size_t bytes, CUstream hStream) {
   return enter<Symbol::cuBoxFillAsync_ptsz>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuBoxFillAsync> call(thread, Opcode::cuBoxFillAsync, ContextNeed::current);
+    RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -129,14 +129,14 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned
 FARGPU_EXPORT CUresult CUDAAPI cuBoxGetColour(CUcolour * colour, CUbox box) {
   return enter<Symbol::cuBoxGetColour>([&](Thread& thread) -> CUresult {
     if (!colour) return CUDA_ERROR_INVALID_VALUE;
-    RemoteCall<wire::CuBoxGetColour> call(thread, Opcode::cuBoxGetColour, ContextNeed::none);
+    RemoteCall<wire::CuBoxGetColour> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (const CUresult bad = check_handle<HandleKind::box>(thread, handle_of(box)); bad != CUDA_SUCCESS) return bad;
     in.setBox(handle_of(box).value());
     const CUresult result = call.recall();
     if (result != CUDA_SUCCESS) return result;
-    const auto out = call.template out<wire::CuBoxGetColourReply>();
+    const auto out = call.out();
     *colour = static_cast<CUcolour>(out.getColour());
     return result;
   });
@@ -151,14 +151,14 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxGetSize(unsigned int * bytes, CUbox box) {
 FARGPU_EXPORT CUresult CUDAAPI cuBoxGetSize_v2(size_t * bytes, CUbox box) {
   return enter<Symbol::cuBoxGetSize_v2>([&](Thread& thread) -> CUresult {
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
-    RemoteCall<wire::CuBoxGetSizeV2> call(thread, Opcode::cuBoxGetSize_v2, ContextNeed::current);
+    RemoteCall<wire::CuBoxGetSizeV2> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (const CUresult bad = check_handle<HandleKind::box>(thread, handle_of(box)); bad != CUDA_SUCCESS) return bad;
     in.setBox(handle_of(box).value());
     const CUresult result = call.wait();
     if (result != CUDA_SUCCESS) return result;
-    const auto out = call.template out<wire::CuBoxGetSizeV2Reply>();
+    const auto out = call.out();
     *bytes = out.getBytes();
     return result;
   });
@@ -166,7 +166,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxGetSize_v2(size_t * bytes, CUbox box) {
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
   return enter<Symbol::cuBoxList>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuBoxList> call(thread, Opcode::cuBoxList, ContextNeed::current);
+    RemoteCall<wire::CuBoxList> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     in.setWantsBoxes(boxes != nullptr);
@@ -175,7 +175,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxList(CUbox * boxes, size_t * count) {
     const std::size_t countRoom = *count;
     const CUresult result = call.wait_with_room();
     if (result != CUDA_SUCCESS) return result;
-    const auto out = call.template out<wire::CuBoxListReply>();
+    const auto out = call.out();
     if (boxes) {
       const auto list = out.getBoxes();
       const auto room = countRoom;
@@ -196,7 +196,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxOpen(CUbox box, void ** contents) {
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights, unsigned int count) {
   return enter<Symbol::cuBoxSetWeights>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuBoxSetWeights> call(thread, Opcode::cuBoxSetWeights, ContextNeed::current);
+    RemoteCall<wire::CuBoxSetWeights> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (const CUresult bad = check_handle<HandleKind::box>(thread, handle_of(box)); bad != CUDA_SUCCESS) return bad;

@@ -27,7 +27,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuProfilerStart() {
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream * phStream, unsigned int Flags) {
   return enter<Symbol::cuStreamCreate>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuStreamCreate> call(thread, Opcode::cuStreamCreate, ContextNeed::current);
+    RemoteCall<wire::CuStreamCreate> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     in.setFlags(Flags);
@@ -37,7 +37,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream * phStream, unsigned int 
 
 FARGPU_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
   return enter<Symbol::cuStreamDestroy>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuStreamDestroy> call(thread, Opcode::cuStreamDestroy, ContextNeed::current);
+    RemoteCall<wire::CuStreamDestroy> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     const StreamUse hStreamUse(thread, hStream);

@@ -20,7 +20,7 @@ extern "C" {
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject * object, const CUcontents * contents, const CUboxShape * shape) {
   return enter<Symbol::cuTexObjectCreate>([&](Thread& thread) -> CUresult {
     if (!object) return CUDA_ERROR_INVALID_VALUE;
-    RemoteCall<wire::CuTexObjectCreate> call(thread, Opcode::cuTexObjectCreate, ContextNeed::current);
+    RemoteCall<wire::CuTexObjectCreate> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (!contents) return CUDA_ERROR_INVALID_VALUE;
@@ -41,7 +41,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject * object, const CUc
     }
     const CUresult result = call.wait();
     if (result != CUDA_SUCCESS) return result;
-    const auto out = call.template out<wire::CuTexObjectCreateReply>();
+    const auto out = call.out();
     *object = handle_cast<CUtexObject>(Handle(out.getObject()));
     return result;
   });
@@ -49,7 +49,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject * object, const CUc
 
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object) {
   return enter<Symbol::cuTexObjectDestroy>([&](Thread& thread) -> CUresult {
-    RemoteCall<wire::CuTexObjectDestroy> call(thread, Opcode::cuTexObjectDestroy, ContextNeed::current);
+    RemoteCall<wire::CuTexObjectDestroy> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (const CUresult bad = check_handle<HandleKind::texobject>(thread, handle_of(object)); bad != CUDA_SUCCESS) return bad;
@@ -62,14 +62,14 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectDestroy(CUtexObject object) {
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetBox(CUbox * box, CUtexObject object) {
   return enter<Symbol::cuTexObjectGetBox>([&](Thread& thread) -> CUresult {
     if (!box) return CUDA_ERROR_INVALID_VALUE;
-    RemoteCall<wire::CuTexObjectGetBox> call(thread, Opcode::cuTexObjectGetBox, ContextNeed::current);
+    RemoteCall<wire::CuTexObjectGetBox> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (const CUresult bad = check_handle<HandleKind::texobject>(thread, handle_of(object)); bad != CUDA_SUCCESS) return bad;
     in.setObject(handle_of(object).value());
     const CUresult result = call.wait();
     if (result != CUDA_SUCCESS) return result;
-    const auto out = call.template out<wire::CuTexObjectGetBoxReply>();
+    const auto out = call.out();
     *box = handle_cast<CUbox>(Handle(out.getBox()));
     return result;
   });
@@ -78,14 +78,14 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetBox(CUbox * box, CUtexObject object
 FARGPU_EXPORT CUresult CUDAAPI cuTexObjectGetContents(CUcontents * contents, size_t * room, CUtexObject object) {
   return enter<Symbol::cuTexObjectGetContents>([&](Thread& thread) -> CUresult {
     if (!contents) return CUDA_ERROR_INVALID_VALUE;
-    RemoteCall<wire::CuTexObjectGetContents> call(thread, Opcode::cuTexObjectGetContents, ContextNeed::current);
+    RemoteCall<wire::CuTexObjectGetContents> call(thread);
     if (!call) return call.error();
     auto in = call.in();
     if (const CUresult bad = check_handle<HandleKind::texobject>(thread, handle_of(object)); bad != CUDA_SUCCESS) return bad;
     in.setObject(handle_of(object).value());
     const CUresult result = call.wait();
     if (result != CUDA_SUCCESS) return result;
-    const auto out = call.template out<wire::CuTexObjectGetContentsReply>();
+    const auto out = call.out();
     decode(out.getContents(), *contents);
     if (room) *room = static_cast<size_t>(out.getRoom());
     return result;

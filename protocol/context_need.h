@@ -1,0 +1,14 @@
+#pragma once
+// What a call needs of its thread's current context. The spec says it for each call (`context`).
+
+#include <cstdint>
+
+namespace fargpu {
+
+enum class ContextNeed : std::uint8_t {
+  current,   ///< INVALID_CONTEXT without one
+  none,      ///< none is named
+  optional,  ///< the current one if there is one
+};
+
+}  // namespace fargpu
