@@ -23,8 +23,16 @@ constexpr std::uint64_t plenty = 1u << 30;
 HostBudget unbounded(0);
 
 struct Folder : test::TemporaryFolder {
-  std::size_t files() const { return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), {})); }
-  fs::path only_file() const { return fs::directory_iterator(path)->path(); }
+  /// Besides the account of what they take.
+  std::vector<fs::path> all() const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(path))
+      if (entry.path() != account()) found.push_back(entry.path());
+    return found;
+  }
+  std::size_t files() const { return all().size(); }
+  fs::path only_file() const { return all().front(); }
+  fs::path account() const { return path / FolderAccount::file_name; }
 };
 
 ImageHash hash_of(const Bytes& bytes) { return hash_image(bytes); }
@@ -260,6 +268,53 @@ TEST_CASE("above its limit the folder loses what was used longest ago") {
   CHECK(found(store, images[1]) == images[1]);
 }
 
+TEST_CASE("a new image is kept without looking at the others, until by the account there is no room") {
+  Folder folder;
+  constexpr std::uint64_t bytes_max = 40u << 10;
+  ImageStore store(folder.path, bytes_max, unbounded);
+  CHECK(receive(store, pattern(8, 0)));
+  // Nobody charged for these: whoever looked at all files would have to make room.
+  for (const char digit : {'a', 'b', 'c'}) std::ofstream(folder.path / std::string(64, digit)) << std::string(16u << 10, 'x');
+  for (unsigned i = 1; i < 10; ++i) CHECK(receive(store, pattern(8, i)));
+  CHECK(folder.files() == 13);
+  CHECK(receive(store, pattern(8, 10)));
+  std::uint64_t bytes = 0;
+  for (const fs::path& file : folder.all()) bytes += (fs::file_size(file) + 4095) / 4096 * 4096;
+  CHECK(bytes <= bytes_max);
+  CHECK(fs::exists(folder.account()));
+}
+
+TEST_CASE("an account that is missing, damaged or wrong is put right by a count") {
+  Folder folder;
+  constexpr std::uint64_t bytes_max = 40u << 10;
+  {
+    ImageStore store(folder.path, bytes_max, unbounded);
+    for (unsigned i = 0; i < 9; ++i) CHECK(receive(store, pattern(8, i)));
+  }
+  CHECK(folder.files() == 9);
+  SECTION("missing") { fs::remove(folder.account()); }
+  SECTION("empty") { fs::resize_file(folder.account(), 0); }
+  SECTION("cut") { fs::resize_file(folder.account(), 17); }
+  SECTION("of another kind") { std::ofstream(folder.account()) << std::string(24, 'x'); }
+  SECTION("far too high, as after deaths before files were written") {
+    FolderAccount(folder.path).charge({~std::uint64_t{0}, ~std::uint64_t{0}}, {});
+  }
+  ImageStore store(folder.path, bytes_max, unbounded);
+  CHECK(receive(store, pattern(8, 9)));
+  CHECK(folder.files() == 9);  // a tenth of the folder goes at once
+  CHECK_FALSE(FolderAccount(folder.path).charge({4096, 1}, {bytes_max, 100}));
+  CHECK(FolderAccount(folder.path).charge({4096, 1}, {bytes_max, 100}));
+}
+
+TEST_CASE("an account that cannot be a file costs a count for each image, and nothing else") {
+  Folder folder;
+  fs::create_directory(folder.account());
+  ImageStore store(folder.path, 40u << 10, unbounded);
+  for (unsigned i = 0; i < 20; ++i) CHECK(receive(store, pattern(8, i)));
+  CHECK(folder.files() <= 10);
+  CHECK(found(store, pattern(8, 19)) == pattern(8, 19));
+}
+
 TEST_CASE("small images fill the folder by what they take of a disk") {
   Folder folder;
   constexpr std::uint64_t bytes_max = 64u << 10, block = 4096;
@@ -334,7 +389,8 @@ TEST_CASE("nobody else looks into a folder of our making") {
   ImageStore store(folder.path / "images", plenty, unbounded);
   CHECK(receive(store, pattern(100)));
   CHECK(rights(folder.path / "images") == fs::perms::owner_all);
-  CHECK(rights(fs::directory_iterator(folder.path / "images")->path()) == (fs::perms::owner_read | fs::perms::owner_write));
+  for (const auto& entry : fs::directory_iterator(folder.path / "images"))
+    CHECK(rights(entry.path()) == (fs::perms::owner_read | fs::perms::owner_write));
 }
 
 TEST_CASE("images in memory count, those that are still arriving too, and there is an end of them") {

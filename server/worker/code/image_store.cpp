@@ -23,6 +23,8 @@ constexpr const char* found_suffix = ".found";
 constexpr const char* next_suffix = ".next";
 constexpr std::uint64_t file_bytes_min = 4096;  // that the smallest file takes of a disk
 
+std::uint64_t disk_bytes(std::uint64_t file_bytes) { return (file_bytes + file_bytes_min - 1) / file_bytes_min * file_bytes_min; }
+
 // A private mapping, so that nobody who can write the file can change what the driver reads later.
 const std::byte* map_copy(std::span<const std::byte> bytes) {
   void* const memory = ::mmap(nullptr, bytes.size() + image_end_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -49,12 +51,12 @@ std::vector<std::byte> read_note(const std::filesystem::path& path, std::size_t 
   return contents;
 }
 
-// Beside, and renamed: nobody ever sees half a file. False if it could not be written.
-bool write_whole(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+// Beside, and renamed: nobody ever sees half a file. What could not be written is not there.
+void write_whole(const std::filesystem::path& path, std::span<const std::byte> bytes) {
   std::filesystem::path beside = path;
   beside += "." + std::to_string(::getpid()) + ".part";
   const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) return false;
+  if (file < 0) return;
   std::size_t written = 0;
   while (written < bytes.size()) {
     const ssize_t n = ::write(file, bytes.data() + written, bytes.size() - written);
@@ -65,13 +67,12 @@ bool write_whole(const std::filesystem::path& path, std::span<const std::byte> b
   std::error_code error;
   if (written == bytes.size()) std::filesystem::rename(beside, path, error);
   else std::filesystem::remove(beside, error);
-  return written == bytes.size() && !error;
 }
 
 }  // namespace
 
 ImageStore::ImageStore(std::filesystem::path folder, std::uint64_t bytes_max, HostBudget& budget)
-    : folder_(std::move(folder)), bytes_max_(bytes_max), budget_(budget) {}
+    : folder_(std::move(folder)), limit_{bytes_max, folder_images_max}, account_(folder_), budget_(budget) {}
 
 ImageStore::~ImageStore() {
   for (const auto& [hash, image] : mapped_) ::munmap(const_cast<std::byte*>(image.data), image.bytes + image_end_bytes);
@@ -157,15 +158,30 @@ std::filesystem::path ImageStore::note_of(const ImageHash& hash, const char* suf
 
 // Failure costs a later session a transfer, no more.
 void ImageStore::keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes) {
-  if (folder_.empty()) return;
+  const FolderAccount::Used more{disk_bytes(bytes.size()), 1};
+  if (folder_.empty() || more.bytes > limit_.bytes) return;
   std::error_code ignored;
   if (std::filesystem::create_directories(folder_, ignored))  // ours alone; one that was there is as its owner wants it
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all, ignored);
+  if (!std::filesystem::exists(path_of(hash), ignored)) make_room(more);
   write_whole(path_of(hash), bytes);
-  evict();
 }
 
-void ImageStore::evict() {
+// For a file that is about to be written. Looking at the whole folder makes room for the next tenth of it too.
+void ImageStore::make_room(FolderAccount::Used more) {
+  if (!account_.charge(more, limit_)) return;
+  account_.recount(limit_, [&] {
+    const auto room = [](std::uint64_t limit, std::uint64_t needed) {
+      const std::uint64_t most = limit - limit / 10;
+      return most > needed ? most - needed : 0;
+    };
+    const FolderAccount::Used left = evict({room(limit_.bytes, more.bytes), room(limit_.images, more.images)});
+    return FolderAccount::Used{left.bytes + more.bytes, left.images + more.images};
+  });
+}
+
+// Looks at all of the folder, and has what was used longest ago go until no more than `most` is left. Returns what is.
+FolderAccount::Used ImageStore::evict(FolderAccount::Used most) const {
   struct File {
     std::filesystem::file_time_type used;
     std::uint64_t bytes;
@@ -173,7 +189,7 @@ void ImageStore::evict() {
   };
   std::error_code error;
   std::vector<File> files;
-  std::uint64_t total = 0;
+  FolderAccount::Used total;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
     if (const auto suffix = entry.path().extension(); suffix == found_suffix || suffix == next_suffix) {
       std::error_code gone;  // with a note that came late
@@ -183,21 +199,23 @@ void ImageStore::evict() {
     if (!named_as_image(entry.path())) continue;
     std::uint64_t bytes = entry.file_size(error);
     if (error) continue;
-    const auto taken = [](std::uint64_t size) { return (size + file_bytes_min - 1) / file_bytes_min * file_bytes_min; };
-    bytes = taken(bytes);
+    bytes = disk_bytes(bytes);
     for (const char* const suffix : {found_suffix, next_suffix})
-      if (const std::uint64_t note = std::filesystem::file_size(entry.path().string() + suffix, error); !error) bytes += taken(note);
+      if (const std::uint64_t note = std::filesystem::file_size(entry.path().string() + suffix, error); !error) bytes += disk_bytes(note);
     error.clear();
     files.push_back({entry.last_write_time(error), bytes, entry.path()});
-    total += bytes;
+    total.bytes += bytes;
+    ++total.images;
   }
   std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
   for (const File& file : files) {
-    if (total <= bytes_max_) break;
+    if (total.bytes <= most.bytes && total.images <= most.images) break;
     std::filesystem::remove(file.path, error);
     for (const char* const suffix : {found_suffix, next_suffix}) std::filesystem::remove(file.path.string() + suffix, error);
-    total -= file.bytes;
+    total.bytes -= file.bytes;
+    --total.images;
   }
+  return total;
 }
 
 const std::vector<std::string>& ImageStore::names_found(const ImageHash& hash) {
@@ -227,10 +245,10 @@ void ImageStore::note_found(const ImageHash& hash, const std::string& name) {
   const std::string line = name + "\n";
   struct stat status {};
   if (::fstat(file, &status) == 0 && S_ISREG(status.st_mode) && static_cast<std::size_t>(status.st_size) + line.size() <= found_bytes_max) {
+    if (status.st_size == 0) make_room({file_bytes_min, 0});
     [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
   }
   ::close(file);
-  if (status.st_size == 0) evict();
 }
 
 const std::vector<std::byte>& ImageStore::next_load(const ImageHash& hash) {
@@ -244,8 +262,8 @@ void ImageStore::note_next_load(const ImageHash& hash, std::span<const std::byte
   next_[hash].assign(request.begin(), request.end());
   std::error_code ignored;
   if (folder_.empty() || !std::filesystem::exists(path_of(hash), ignored)) return;
-  const bool first = !std::filesystem::exists(note_of(hash, next_suffix), ignored);
-  if (write_whole(note_of(hash, next_suffix), request) && first) evict();
+  if (!std::filesystem::exists(note_of(hash, next_suffix), ignored)) make_room({disk_bytes(request.size()), 0});
+  write_whole(note_of(hash, next_suffix), request);
 }
 
 }  // namespace fargpu::server

@@ -9,18 +9,21 @@
 #include <string>
 #include <vector>
 
-#include "server/worker/memory/host_budget.h"
+#include "folder_account.h"
 #include "protocol/image_hash.h"
+#include "server/worker/memory/host_budget.h"
 
 namespace fargpu::server {
 
-constexpr std::size_t image_end_bytes = 1;  ///< of the null behind each image
+constexpr std::size_t image_end_bytes = 1;          ///< of the null behind each image
+constexpr std::uint64_t folder_images_max = 16384;  ///< in a folder, whatever bytes they have
 
 /// Images lie as files named by their hash in a folder that all workers of the host share; without a folder they are kept for this
 /// session only. Bytes are trusted only after their hash was checked, on writing and on reading. Used by the executor only.
 class ImageStore {
  public:
-  /// Above `bytes_max` the files used longest ago go. What is in memory counts in `budget`.
+  /// Above `bytes_max` bytes or `folder_images_max` images the files used longest ago go, a tenth of the folder at a time, so that looking
+  /// at all of them is rare. What is in memory counts in `budget`.
   ImageStore(std::filesystem::path folder, std::uint64_t bytes_max, HostBudget& budget);
   ~ImageStore();
 
@@ -45,10 +48,12 @@ class ImageStore {
   std::filesystem::path note_of(const ImageHash& hash, const char* suffix) const;
   std::filesystem::path path_of(const ImageHash& hash) const;
   void keep_on_disk(const ImageHash& hash, std::span<const std::byte> bytes);
-  void evict();
+  void make_room(FolderAccount::Used more);
+  FolderAccount::Used evict(FolderAccount::Used most) const;
 
   const std::filesystem::path folder_;
-  const std::uint64_t bytes_max_;
+  const FolderAccount::Used limit_;
+  const FolderAccount account_;
   HostBudget& budget_;
   struct Mapped {
     const std::byte* data;
