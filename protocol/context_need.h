@@ -6,8 +6,8 @@
 namespace fargpu {
 
 enum class ContextNeed : std::uint8_t {
-  current,   ///< INVALID_CONTEXT without one
-  none,      ///< none is named
+  current,   ///< INVALID_CONTEXT without one; the worker wants a live one named
+  none,      ///< the client names none, unless it acts in another context than the current one
   optional,  ///< the current one if there is one
 };
 

@@ -12,7 +12,7 @@ $Cxx.namespace("fargpu::wire");
 # --- contexts ---------------------------------------------------------------------------------------------------------
 
 struct OpenContext {
-  # Creates a context, or retains the primary one, under the id the client chose. Barrier.
+  # Creates a context, or retains the primary one, under the id the client chose.
   context @0 :UInt64;
   device @1 :Int32;               # ordinal at the worker
   primary @2 :Bool;
@@ -28,7 +28,7 @@ struct OpenContextReply {
 }
 
 struct CloseContext {
-  # Destroys it (resets and releases the primary one) with everything made in it. Barrier.
+  # Destroys it (resets and releases the primary one) with everything made in it.
   context @0 :UInt64;
 }
 
@@ -42,7 +42,7 @@ struct Resource {
 }
 
 struct DeviceResource {
-  # cuDeviceGetDevResource, cuCtxGetDevResource and cuGreenCtxGetDevResource. Barrier.
+  # cuDeviceGetDevResource, cuCtxGetDevResource and cuGreenCtxGetDevResource.
   type @0 :UInt32;
   of :union {
     device @1 :Int32;
@@ -54,7 +54,7 @@ struct DeviceResourceReply {
 }
 
 struct SplitResource {
-  # cuDevSmResourceSplitByCount. Barrier.
+  # cuDevSmResourceSplitByCount.
   resource @0 :UInt64;
   groups @1 :UInt32;              # how many at most
   simulate @2 :Bool;              # only the number of groups is wanted
@@ -69,7 +69,7 @@ struct SplitResourceReply {
 }
 
 struct DescribeResources {
-  # cuDevResourceGenerateDesc. Barrier.
+  # cuDevResourceGenerateDesc.
   resources @0 :List(UInt64);
 }
 struct DescribeResourcesReply {
@@ -79,7 +79,7 @@ struct DescribeResourcesReply {
 # --- device memory ----------------------------------------------------------------------------------------------------
 
 struct BackMemory {
-  # Puts physical memory of the device behind a range of the window. Charged before the driver is asked. Barrier.
+  # Puts physical memory of the device behind a range of the window. Charged before the driver is asked.
   address @0 :UInt64;
   bytes @1 :UInt64;               # multiple of 2 MiB
   device @2 :Int32;
@@ -90,14 +90,14 @@ struct BackMemoryReply {
 }
 
 struct SetPeerAccess {
-  # Whether kernels of device `from` may use what backMemory put, and will put, on device `to`. Barrier.
+  # Whether kernels of device `from` may use what backMemory put, and will put, on device `to`.
   from @0 :Int32;
   to @1 :Int32;
   allowed @2 :Bool;
 }
 
 struct MakeMemory {
-  # cuMemCreate. Charged before the driver is asked. Barrier.
+  # cuMemCreate. Charged before the driver is asked.
   bytes @0 :UInt64;
   device @1 :Int32;
   type @2 :UInt32;                # from here on: fields of CUmemAllocationProp
@@ -113,7 +113,7 @@ struct MakeMemoryReply {
 }
 
 struct MapMemory {
-  # cuMemMap of a handle that makeMemory made. A barrier, or deferred where it cannot fail: all of an allocation that the client knows.
+  # cuMemMap of a handle that makeMemory made. Awaited only where it may fail: not for all of an allocation that the client knows.
   address @0 :UInt64;
   bytes @1 :UInt64;
   offset @2 :UInt64;
@@ -125,17 +125,17 @@ struct MapMemoryReply {
 
 struct UnmapMemory {
   # Takes memory away again, whether backMemory, mapMemory or openSharedMemory put it there; the client has made sure that the GPU is past
-  # all work that uses it. Deferred, and held up by nothing: the range may have other memory next.
+  # all work that uses it. It is held up by nothing: the range may have other memory next.
   address @0 :UInt64;
   bytes @1 :UInt64;
 }
 
 struct FinishCopies {
-  # Answered when the copies that the program takes for done by now are done, those that are held back too. Barrier.
+  # Answered when the copies that the program takes for done by now are done, those that are held back too.
 }
 
 struct RetainAllocation {
-  # cuMemRetainAllocationHandle. Barrier.
+  # cuMemRetainAllocationHandle.
   address @0 :UInt64;             # base of a mapping
 }
 struct RetainAllocationReply {
@@ -146,13 +146,13 @@ struct RetainAllocationReply {
 
 struct Fence {
   # The worker sends Control.passed with this number when the GPU has completed what was submitted before: on one stream,
-  # or on all streams of all contexts if `stream` is 0. Deferred.
+  # or on all streams of all contexts if `stream` is 0.
   fence @0 :UInt64;
   stream @1 :UInt64;
 }
 
 struct HostFunction {
-  # Runs a function of the client when the stream gets here (Control.callback). Deferred.
+  # Runs a function of the client when the stream gets here (Control.callback).
   stream @0 :UInt64;
   callback @1 :UInt64;
   always @2 :Bool;                # also when the stream has failed, as cuStreamAddCallback does
@@ -169,13 +169,13 @@ struct MemoryOperation {
 }
 
 struct StreamMemory {
-  # cuStreamWaitValue, cuStreamWriteValue and cuStreamBatchMemOp. Deferred.
+  # cuStreamWaitValue, cuStreamWriteValue and cuStreamBatchMemOp.
   stream @0 :UInt64;
   operations @1 :List(MemoryOperation);
 }
 
 struct StreamAttribute {
-  # cuStreamGetAttribute and, if `set`, cuStreamSetAttribute. Barrier.
+  # cuStreamGetAttribute and, if `set`, cuStreamSetAttribute.
   stream @0 :UInt64;
   set @1 :Bool;
   attribute @2 :LaunchAttribute;
@@ -212,7 +212,7 @@ struct ArrayPlace {
 
 struct CopyIn {
   # Host to device memory or array. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
-  # pulled from the client when the stream gets here. Deferred; a large copy is several of these.
+  # pulled from the client when the stream gets here. A large copy is several of these.
   stream @0 :UInt64;
   shape @1 :Shape;
   target @2 :Side;
@@ -251,7 +251,7 @@ struct CopyDevice {
 
 # --- sharing between sessions -----------------------------------------------------------------------------------------
 # What a session shares is named by a key of 16 random bytes, which programs pass to each other in CUDA's IPC and shareable handles. The
-# host's broker keeps what is behind it until the session that shared it takes it back or ends. All of these are barriers: another
+# host's broker keeps what is behind it until the session that shared it takes it back or ends. All of these are awaited: another
 # program acts on what this one says it has done.
 
 struct ShareMemory {
@@ -298,35 +298,35 @@ struct OpenSharedEvent {
 struct OpenHostBlock {
   # Tells the worker of pinned or registered memory of the client that takes part in a copy it must remember, or that
   # kernels use. `mapped`: kernels may use it, at `address` (which lies in the host window), and its contents follow in
-  # WriteHostBlock frames; barrier. Else the worker keeps a copy of its own that kernels cannot reach; deferred.
+  # WriteHostBlock frames; it is awaited. Else the worker keeps a copy of its own that kernels cannot reach, and nobody waits.
   address @0 :UInt64;             # as the client's programs know it
   bytes @1 :UInt64;
   mapped @2 :Bool;
   device @3 :UInt64;              # mapped: address at which kernels see it
   paged @4 :Bool;                 # mapped: the client asks for what kernels write (ReadHostBlock); else it is delivered when it has changed
   shared @5 :Bool;                # on a connection of shared memory: pinned memory of both sides, page-aligned in the host window, which the
-                                  # worker makes, and whose descriptor it sends beside the frames before the reply; kernels use it; barrier
+                                  # worker makes, and whose descriptor it sends beside the frames before the reply; kernels use it; awaited
 }
 
 struct MapGraphPart {
   # Where kernels see memory that a graph copies from or to: from the next launch on, the graph's copies go there. The device address 0
-  # says that kernels see it no more, and that the copies are the client's again. A part that is gone is no error. Deferred.
+  # says that kernels see it no more, and that the copies are the client's again. A part that is gone is no error.
   part @0 :UInt64;
   place @1 :CopySide;
 }
 
 struct CloseHostBlock {
-  # The block is gone. The client has made sure that nothing pending uses it. Deferred.
+  # The block is gone. The client has made sure that nothing pending uses it.
   address @0 :UInt64;
 }
 
 struct WriteHostBlock {
-  # Followed by bulk bytes: new contents of a mapped block, before the launch that may read them. Deferred.
+  # Followed by bulk bytes: new contents of a mapped block, before the launch that may read them.
   address @0 :UInt64;
 }
 
 struct ReadHostBlock {
-  # What a mapped block contains at this moment; the bytes come in data frames before the reply. Barrier.
+  # What a mapped block contains at this moment; the bytes come in data frames before the reply.
   address @0 :UInt64;
   bytes @1 :UInt64;               # at most limits::host_read_bytes_max
 }
@@ -340,14 +340,14 @@ struct Option {
 }
 
 struct SendImage {
-  # Followed by bulk bytes: a part of an image that the host lacks. Deferred; the worker checks the hash when it is complete.
+  # Followed by bulk bytes: a part of an image that the host lacks. The worker checks the hash when it is complete.
   hash @0 :Data;                  # SHA-256
   bytes @1 :UInt64;               # of the whole image
   offset @2 :UInt64;
 }
 
 struct LoadImage {
-  # Loads a library or, into the context, a module. Barrier. If the host lacks the image it says so (`known` false, the
+  # Loads a library or, into the context, a module. If the host lacks the image it says so (`known` false, the
   # result is success); the client then sends it and asks again.
   hash @0 :Data;
   bytes @1 :UInt64;
@@ -377,7 +377,7 @@ struct TakeLoaded {
 # --- linking ------------------------------------------------------------------------------------------------------------
 
 struct CreateLink {
-  # cuLinkCreate. Barrier, as all of these are.
+  # cuLinkCreate.
   jit @0 :List(Option);
 }
 struct CreateLinkReply {
@@ -415,18 +415,18 @@ struct FetchLinked {
 # --- functions ----------------------------------------------------------------------------------------------------------
 
 struct FindFunction {
-  # cuModuleGetFunction, cuLibraryGetKernel, cuKernelGetFunction. Barrier.
+  # cuModuleGetFunction, cuLibraryGetKernel, cuKernelGetFunction.
   owner @0 :UInt64;               # module, library or kernel
   name @1 :Text;
 }
 struct KernelFunction {
   # cuKernelGetFunction of a kernel of which the client knows all that the answer would say: the function gets the handle that the client
-  # gives. Deferred.
+  # gives.
   kernel @0 :UInt64;
   function @1 :UInt64;
 }
 struct DescribeFunction {
-  # Facts of a function or kernel that came by enumeration. Barrier.
+  # Facts of a function or kernel that came by enumeration.
   function @0 :UInt64;
 }
 struct FunctionReply {
@@ -443,7 +443,7 @@ struct Parameter {
 }
 
 struct ListFunctions {
-  # Functions of a module or kernels of a library, in the driver's order. Barrier.
+  # Functions of a module or kernels of a library, in the driver's order.
   owner @0 :UInt64;
 }
 struct FunctionList {
@@ -451,7 +451,7 @@ struct FunctionList {
 }
 
 struct FunctionAttributes {
-  # All attributes of a function (of a kernel: for the device of the context, or the one named). Barrier, once.
+  # All attributes of a function (of a kernel: for the device of the context, or the one named). Asked once.
   function @0 :UInt64;
   device @1 :Int32 = -1;
 }
@@ -461,7 +461,7 @@ struct FunctionAttributesReply {
 }
 
 struct SetFunctionAttribute {
-  # cuFuncSetAttribute, cuKernelSetAttribute. Deferred where the driver cannot but accept the value, else a barrier: tuners probe what is
+  # cuFuncSetAttribute, cuKernelSetAttribute. Awaited unless the driver cannot but accept the value: tuners probe what is
   # allowed by trying.
   function @0 :UInt64;
   device @1 :Int32 = -1;
@@ -483,7 +483,7 @@ struct FindGlobalReply {
 # --- launches -----------------------------------------------------------------------------------------------------------
 
 struct Launch {
-  # Deferred, but the first of its class is a barrier. `parameters` is the kernel's parameter block, laid out as
+  # The first of its class is awaited. `parameters` is the kernel's parameter block, laid out as
   # FunctionReply says.
   function @0 :UInt64;
   stream @1 :UInt64;
@@ -517,14 +517,14 @@ struct LaunchAttribute {
 }
 
 struct LaunchTogether {
-  # cuLaunchCooperativeKernelMultiDevice: cooperative launches of one kernel, each on a stream of its own, of another device. Deferred, or
-  # a barrier where nothing in the client can hold it up.
+  # cuLaunchCooperativeKernelMultiDevice: cooperative launches of one kernel, each on a stream of its own, of another device.
+  # Awaited where nothing in the client can hold it up.
   launches @0 :List(Launch);
   flags @1 :UInt32;
 }
 
 struct ClusterOccupancy {
-  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Barrier, once. Who asks about clusters of one shape asks about
+  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Asked once. Who asks about clusters of one shape asks about
   # others next: the answers for those come with it. Of a grid that is one cluster they are for grids that are one cluster each.
   function @0 :UInt64;
   gridX @1 :UInt32;
@@ -645,7 +645,7 @@ struct NodeParameters {
 }
 
 struct AddNode {
-  # cuGraphAdd<Kind>Node, cuGraphAddNode(_v2). Barrier.
+  # cuGraphAdd<Kind>Node, cuGraphAddNode(_v2).
   graph @0 :UInt64;
   dependencies @1 :List(UInt64);
   edges @2 :List(Edge);           # empty, or one for each dependency
@@ -657,14 +657,14 @@ struct AddNodeReply {
 }
 
 struct SetNode {
-  # cuGraph<Kind>NodeSetParams, or cuGraphExec<Kind>NodeSetParams if `exec` is given. Barrier.
+  # cuGraph<Kind>NodeSetParams, or cuGraphExec<Kind>NodeSetParams if `exec` is given.
   exec @0 :UInt64;
   node @1 :UInt64;
   parameters @2 :NodeParameters;
 }
 
 struct GetNode {
-  # cuGraph<Kind>NodeGetParams. Barrier.
+  # cuGraph<Kind>NodeGetParams.
   node @0 :UInt64;
   type @1 :UInt32;                # CUgraphNodeType that the node must have
 }
@@ -673,7 +673,7 @@ struct GetNodeReply {
 }
 
 struct NodeAttribute {
-  # cuGraphKernelNodeGetAttribute and, if `set`, cuGraphKernelNodeSetAttribute. Barrier.
+  # cuGraphKernelNodeGetAttribute and, if `set`, cuGraphKernelNodeSetAttribute.
   node @0 :UInt64;
   set @1 :Bool;
   attribute @2 :LaunchAttribute;
@@ -683,13 +683,13 @@ struct NodeAttributeReply {
 }
 
 struct CaptureCopy {
-  # A copy from or to memory of the client on a stream that is captured: becomes a node of the graph. Deferred.
+  # A copy from or to memory of the client on a stream that is captured: becomes a node of the graph.
   stream @0 :UInt64;
   copy @1 :CopyNode;
 }
 
 struct CaptureMemory {
-  # cuMemAllocAsync and cuMemFreeAsync on a stream that is captured: an allocation or free node. Barrier.
+  # cuMemAllocAsync and cuMemFreeAsync on a stream that is captured: an allocation or free node.
   stream @0 :UInt64;
   parameters @1 :NodeParameters;
 }
@@ -748,7 +748,7 @@ struct DecompressReply {
 }
 
 struct CreateUserObject {
-  # cuUserObjectCreate. When its last reference goes, the worker calls the graph part, and gives it back. Barrier.
+  # cuUserObjectCreate. When its last reference goes, the worker calls the graph part, and gives it back.
   part @0 :UInt64;
   references @1 :UInt32;
 }
@@ -757,7 +757,7 @@ struct CreateUserObjectReply {
 }
 
 struct PrintGraph {
-  # cuGraphDebugDotPrint: the text from `offset` on, as much as a message carries. Barrier.
+  # cuGraphDebugDotPrint: the text from `offset` on, as much as a message carries.
   graph @0 :UInt64;
   flags @1 :UInt32;
   offset @2 :UInt64;
@@ -768,7 +768,7 @@ struct PrintGraphReply {
 }
 
 struct CaptureInfo {
-  # cuStreamGetCaptureInfo with graph and dependencies. Barrier.
+  # cuStreamGetCaptureInfo with graph and dependencies.
   stream @0 :UInt64;
 }
 struct CaptureInfoReply {
@@ -780,7 +780,7 @@ struct CaptureInfoReply {
 }
 
 struct InstantiateGraph {
-  # cuGraphInstantiateWithFlags and cuGraphInstantiateWithParams. Barrier.
+  # cuGraphInstantiateWithFlags and cuGraphInstantiateWithParams.
   graph @0 :UInt64;
   flags @1 :UInt64;
   upload @2 :UInt64;              # stream to upload on, or 0
@@ -795,7 +795,7 @@ struct InstantiateGraphReply {
 }
 
 struct UpdateGraph {
-  # cuGraphExecUpdate. Barrier.
+  # cuGraphExecUpdate.
   exec @0 :UInt64;
   graph @1 :UInt64;
 }
@@ -810,7 +810,7 @@ struct UpdateGraphReply {
 
 struct LaunchGraph {
   # cuGraphLaunch of a graph with parts or events: the worker runs it in pieces where it must. When all is done, also if it failed, the
-  # worker sends Control.callback with `done`. Deferred.
+  # worker sends Control.callback with `done`.
   exec @0 :UInt64;
   stream @1 :UInt64;
   done @2 :UInt64;

@@ -118,10 +118,10 @@ CUresult RemoteCallBase::wait(Stream* stream) {
 }
 
 CUresult RemoteCallBase::wait_with_room() {
-  if (!context_) return wait();
+  if (!context_) return wait(nullptr);
   return session_.device_memory().with_room(thread_, context_, context_->device, [&] {
     pending_.done.store(false, std::memory_order_relaxed);
-    return wait();
+    return wait(nullptr);
   });
 }
 

@@ -50,22 +50,6 @@ class RemoteCallBase {
   /// What it would be answered instead of being sent. For calls that are answered from what is known.
   CUresult refusal() { return prepare(nullptr); }
 
-  /// Sends it without waiting. A failure that the worker meets comes back later. Work on a stream names it.
-  CUresult post() { return post(nullptr); }
-  CUresult post(const StreamUse& stream) { return post(&*stream); }
-  CUresult post(Stream& stream) { return post(&stream); }
-  /// Sends it without looking at earlier failures: for housekeeping that no program asked for.
-  void tell();
-
-  /// Sends it and waits for the answer.
-  CUresult wait() { return wait(nullptr); }
-  CUresult wait(const StreamUse& stream) { return wait(&*stream); }
-  CUresult wait(Stream& stream) { return wait(&stream); }
-  /// As wait, for calls without data that take memory of the context's device. Where there is no room, what is kept for reuse there is
-  /// given back, and the call made again.
-  CUresult wait_with_room();
-  /// As wait, but an equal request that was answered before is not sent again.
-  CUresult recall();
   /// Whether the answer to it came ahead, with another one: then out() has it, nothing is sent, and an equal request will be. After
   /// refusal().
   bool take_ahead();
@@ -89,10 +73,13 @@ class RemoteCallBase {
     if (!reader_) reader_.emplace(std::span<const std::byte>(pending_.message));
     return reader_->root<Reply>();
   }
-
- private:
   CUresult post(Stream* stream);
   CUresult wait(Stream* stream);
+  void tell();
+  CUresult wait_with_room();
+  CUresult recall();
+
+ private:
   CUresult prepare(Stream* stream);
   FrameHeader header(std::uint32_t flags) const;
   void note(Stream* stream, std::uint64_t number);
@@ -114,10 +101,12 @@ class RemoteCallBase {
   std::vector<Stream*> further_streams_;
 };
 
-/// A call or operation, named by its request; the spec says its opcode, its reply and what it needs of the current context.
+/// A call or operation, named by its request; the spec says its opcode, its reply, what it needs of the current context and whether its
+/// answer may be awaited.
 template <class Request>
 class RemoteCall : public RemoteCallBase {
   using Traits = CallTraits<Request>;
+  static constexpr bool deferrable = may_defer(Traits::mode), awaitable = may_wait(Traits::mode);
 
  public:
   using Reply = typename Traits::Reply;
@@ -128,6 +117,23 @@ class RemoteCall : public RemoteCallBase {
 
   typename Request::Builder in() { return request<Request>(); }
   auto out() { return reply<Reply>(); }
+
+  /// Sends it without waiting. A failure that the worker meets comes back later. Work on a stream names it.
+  CUresult post() requires deferrable { return RemoteCallBase::post(nullptr); }
+  CUresult post(const StreamUse& stream) requires deferrable { return RemoteCallBase::post(&*stream); }
+  CUresult post(Stream& stream) requires deferrable { return RemoteCallBase::post(&stream); }
+  /// Sends it without looking at earlier failures: for housekeeping that no program asked for.
+  void tell() requires deferrable { RemoteCallBase::tell(); }
+
+  /// Sends it and waits for the answer.
+  CUresult wait() requires awaitable { return RemoteCallBase::wait(nullptr); }
+  CUresult wait(const StreamUse& stream) requires awaitable { return RemoteCallBase::wait(&*stream); }
+  CUresult wait(Stream& stream) requires awaitable { return RemoteCallBase::wait(&stream); }
+  /// As wait, for calls without data that take memory of the context's device. Where there is no room, what is kept for reuse there is
+  /// given back, and the call made again.
+  CUresult wait_with_room() requires awaitable { return RemoteCallBase::wait_with_room(); }
+  /// As wait, but an equal request that was answered before is not sent again.
+  CUresult recall() requires(Traits::mode == CallMode::cached) { return RemoteCallBase::recall(); }
 };
 
 /// CUDA_SUCCESS if the handle may be sent: of the right kind and, where the client keeps the objects, alive.

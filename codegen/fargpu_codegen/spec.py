@@ -14,7 +14,7 @@ from typing import Any
 
 from .header import Function, Header, Parameter, Type
 
-MODES = ("deferred", "barrier", "cached")
+MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records", "turn", "room"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held", "turn"}
@@ -116,6 +116,10 @@ class Call:
         return self.how in ("generated", "special") and bool(self.mode) and self.server != "none" and not self.travels_as
 
     @property
+    def may_defer(self) -> bool:
+        return self.mode in ("deferred", "either")
+
+    @property
     def found_in(self) -> Argument | None:
         """The object in which handles that the call finds were found, and with which they go: a container, or one of its parts."""
         handles = [a for a in self.inputs if a.form == "handle"]
@@ -132,8 +136,7 @@ class Call:
 
     @property
     def outputs(self) -> list[Argument]:
-        minted = self.mode == "deferred"
-        return [a for a in self.arguments if a.direction in ("out", "inout") and not (minted and a.creates)]
+        return [a for a in self.arguments if a.direction in ("out", "inout") and a not in self.minted]
 
     @property
     def subject(self) -> Argument | None:
@@ -144,7 +147,7 @@ class Call:
     @property
     def minted(self) -> list[Argument]:
         """Handles that the client gives and the request therefore carries."""
-        return [a for a in self.arguments if self.mode == "deferred" and a.creates]
+        return [a for a in self.arguments if self.may_defer and a.creates]
 
     @property
     def after_held(self) -> bool:
@@ -436,6 +439,8 @@ class Loader:
         self.check_value(file, name, "context", call.context, CONTEXTS)
         self.check_value(file, name, "client", call.client, ("generated", "hand"))
         self.check_value(file, name, "server", call.server, ("generated", "hand", "none"))
+        if call.mode == "either" and call.client != "hand":
+            self.complain(file, name, "either", "what decides whether it is awaited is written by hand: add client = \"hand\"")
         if call.room and (call.mode != "barrier" or call.client == "hand" or call.stream):
             self.complain(file, name, "room", "room is made for calls that the client's generated half waits for and that are on no stream; "
                           "remove it, or use wait_with_room where the call is made by hand")
@@ -460,7 +465,7 @@ class Loader:
                 call.arguments.append(Argument(p.name, p.type, "inout", "status", counts=counted))
             else:
                 self.read_parameter(file, call, p, annotations.get(p.name, {}), names)
-        if call.mode == "deferred" and call.outputs:
+        if call.may_defer and call.outputs:
             self.complain(file, name, "deferred", f"a deferred call cannot return '{call.outputs[0].name}'; "
                           "make it a barrier, or the output a handle that the client creates")
 
@@ -564,6 +569,8 @@ class Loader:
         if taken:
             self.complain(file, name, "request", f"{taken} has this request already; a request names one operation: give it a struct of its own")
         self.check_value(file, name, "mode", entry.get("mode", ""), MODES)
+        if entry.get("mode") == "deferred" and entry.get("reply"):
+            self.complain(file, name, "deferred", f"a deferred operation cannot return a '{entry['reply']}'; make it a barrier, or either")
         self.check_value(file, name, "context", entry.get("context", "current"), CONTEXTS)
         self.operations[name] = Operation(name, group, entry.get("request", ""), entry.get("reply", ""),
                                           entry.get("mode", ""), entry.get("why", ""), entry.get("stream", ""),

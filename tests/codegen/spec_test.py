@@ -65,10 +65,10 @@ FAULTS = {
 
     "a call has no mode": (
         "spec/box.toml", 'mode = "cached"\n', "",
-        "box.toml: cuBoxGetColour: [mode] mode must be one of deferred, barrier, cached"),
+        "box.toml: cuBoxGetColour: [mode] mode must be one of deferred, barrier, cached, either"),
     "an operation has no mode": (
         "spec/box.toml", 'reply = "OpenBoxReply"\nmode = "barrier"', 'reply = "OpenBoxReply"',
-        "box.toml: openBox: [mode] mode must be one of deferred, barrier, cached"),
+        "box.toml: openBox: [mode] mode must be one of deferred, barrier, cached, either"),
     "a call needs a context of no kind": (
         "spec/box.toml", 'context = "none"', 'context = "any"',
         "box.toml: cuBoxGetColour: [context] context must be one of current, none, optional"),
@@ -113,6 +113,12 @@ FAULTS = {
     "what an operation answers is forgotten by none": (
         "spec/box.toml", '["cuBoxDestroy"]', '["cuBoxBurn"]',
         "box.toml: openBox: [unknown-name] forgotten_by names 'cuBoxBurn', which is neither call nor operation"),
+    "a deferred operation has an answer": (
+        "spec/box.toml", 'reply = "OpenBoxReply"\nmode = "barrier"', 'reply = "OpenBoxReply"\nmode = "deferred"',
+        "box.toml: openBox: [deferred] a deferred operation cannot return a 'OpenBoxReply'; make it a barrier, or either"),
+    "generated code is to decide whether a call is awaited": (
+        "spec/box.toml", '[calls.cuBoxDestroy]\nmode = "deferred"', '[calls.cuBoxDestroy]\nmode = "either"',
+        'box.toml: cuBoxDestroy: [either] what decides whether it is awaited is written by hand: add client = "hand"'),
     "a deferred call has an answer": (
         "spec/box.toml", 'mode = "cached"', 'mode = "deferred"',
         "box.toml: cuBoxGetColour: [deferred] a deferred call cannot return 'colour'; make it a barrier, or the output a handle that the "

@@ -4,21 +4,16 @@
 #include <cstdint>
 
 #include "call.h"
+#include "protocol/context_need.h"
 
 namespace fargpu::server {
-
-enum class ContextUse : std::uint8_t {
-  current,   ///< the frame must name a live context
-  none,      ///< whatever context the frame names is made current, but none is needed
-  optional,  ///< the same
-};
 
 struct Service {
   Outcome (*serve)(Session&, Call&) = nullptr;
   std::uint64_t (*stream_of)(Call&) = nullptr;  ///< of work on a stream: its handle
   std::uint64_t (*event_of)(Call&) = nullptr;   ///< of records and waits: the event's handle
   bool records_event = false;
-  ContextUse context = ContextUse::current;
+  ContextNeed context = ContextNeed::current;
   bool after_held = false;  ///< must not overtake work that is held back
   bool needs_turn = false;  ///< gives work to the GPU
 };

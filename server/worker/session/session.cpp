@@ -403,9 +403,9 @@ void Session::give_up(Call& call) {
 // --- contexts and streams ---------------------------------------------------------------------------------------------------------
 
 bool Session::enter_context(const Service& service, const Call& call) {
-  if (call.id().context == 0) return service.context != ContextUse::current;
+  if (call.id().context == 0) return service.context != ContextNeed::current;
   ContextState* const wanted = contexts_.find(call.id().context);
-  if (!wanted) return service.context == ContextUse::none;
+  if (!wanted) return service.context == ContextNeed::none;
   return make_current(*wanted);
 }
 

@@ -32,86 +32,86 @@ struct Table {
   constexpr Table() {
     services[1] = {
         .serve = &generated::serve_cuBoxCreate,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[2] = {
         .serve = &generated::serve_cuBoxDestroy,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = true,
         .needs_turn = false,
     };
     services[3] = {
         .serve = &generated::serve_cuBoxFillAsync,
         .stream_of = &generated::stream_of_cuBoxFillAsync,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[4] = {
         .serve = &generated::serve_cuBoxGetColour,
-        .context = ContextUse::none,
+        .context = ContextNeed::none,
         .after_held = false,
         .needs_turn = false,
     };
     services[5] = {
         .serve = &generated::serve_cuBoxGetSize_v2,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[6] = {
         .serve = &generated::serve_cuBoxList,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[7] = {
         .serve = &generated::serve_cuBoxSetWeights,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[8] = {
         .serve = &generated::serve_cuStreamCreate,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[9] = {
         .serve = &generated::serve_cuStreamDestroy,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = true,
         .needs_turn = false,
     };
     services[11] = {
         .serve = &generated::serve_cuTexObjectCreate,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[12] = {
         .serve = &generated::serve_cuTexObjectDestroy,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = true,
         .needs_turn = false,
     };
     services[13] = {
         .serve = &generated::serve_cuTexObjectGetBox,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[14] = {
         .serve = &generated::serve_cuTexObjectGetContents,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
     services[10] = {
         .serve = &generated::serve_openBox,
-        .context = ContextUse::current,
+        .context = ContextNeed::current,
         .after_held = false,
         .needs_turn = false,
     };
