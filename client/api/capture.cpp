@@ -5,6 +5,7 @@
 #include "calls_graph.capnp.h"
 #include "calls_stream.capnp.h"
 #include "entry.h"
+#include "forms.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -17,6 +18,8 @@ namespace {
 bool mode_valid(CUstreamCaptureMode mode) {
   return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || mode == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
+
+}  // namespace
 
 CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                       const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
@@ -52,8 +55,6 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
   if (count) *count = kept.dependencies.size();
   return CUDA_SUCCESS;
 }
-
-}  // namespace
 
 CUresult cuStreamIsCapturing(Thread& thread, CUstream stream, CUstreamCaptureStatus* status) {
   if (!status) return CUDA_ERROR_INVALID_VALUE;
@@ -92,10 +93,6 @@ CUresult cuStreamBeginCapture_v2(Thread& thread, CUstream stream, CUstreamCaptur
   in.setHStream(use.wire());
   in.setMode(mode);
   return begin(thread, *use, mode, call.wait());
-}
-
-CUresult cuStreamBeginCapture(Thread& thread, CUstream stream) {
-  return cuStreamBeginCapture_v2(thread, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
@@ -145,20 +142,6 @@ CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
   }
   if (result == CUDA_SUCCESS) *out = handle_cast<CUgraph>(Handle(graph()));
   return result;
-}
-
-CUresult cuStreamGetCaptureInfo(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
-  return capture_info(thread, stream, status, id, nullptr, nullptr, nullptr, nullptr);
-}
-
-CUresult cuStreamGetCaptureInfo_v2(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** dependencies, std::size_t* count) {
-  return capture_info(thread, stream, status, id, graph, dependencies, nullptr, count);
-}
-
-CUresult cuStreamGetCaptureInfo_v3(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count) {
-  return capture_info(thread, stream, status, id, graph, dependencies, edges, count);
 }
 
 }  // namespace fargpu::client::hand

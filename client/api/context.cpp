@@ -79,8 +79,6 @@ CUresult cuCtxPushCurrent_v2(Thread& thread, CUcontext context) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxPushCurrent(Thread& thread, CUcontext context) { return cuCtxPushCurrent_v2(thread, context); }
-
 CUresult cuCtxPopCurrent_v2(Thread& thread, CUcontext* out) {
   auto& stack = thread.contexts();
   if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -88,8 +86,6 @@ CUresult cuCtxPopCurrent_v2(Thread& thread, CUcontext* out) {
   stack.pop_back();
   return CUDA_SUCCESS;
 }
-
-CUresult cuCtxPopCurrent(Thread& thread, CUcontext* out) { return cuCtxPopCurrent_v2(thread, out); }
 
 // --- questions ------------------------------------------------------------------------------------------------------------
 
@@ -101,8 +97,6 @@ CUresult cuCtxGetDevice_v2(Thread& thread, CUdevice* device, CUcontext ctx) {
   *device = context->device;
   return CUDA_SUCCESS;
 }
-
-CUresult cuCtxGetDevice(Thread& thread, CUdevice* device) { return cuCtxGetDevice_v2(thread, device, nullptr); }
 
 CUresult cuCtxGetFlags(Thread& thread, unsigned* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
@@ -206,8 +200,6 @@ CUresult cuCtxDestroy_v2(Thread& thread, CUcontext ctx) {
   return result;
 }
 
-CUresult cuCtxDestroy(Thread& thread, CUcontext ctx) { return cuCtxDestroy_v2(thread, ctx); }
-
 CUresult cuCtxAttach(Thread& thread, CUcontext* out, unsigned flags) {
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -252,8 +244,6 @@ CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRelease(Thread& thread, CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(thread, dev); }
-
 // Destroys the context whoever retained it. The handle stays the same and stays current; the next retain revives it.
 CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
   Session& session = thread.session();
@@ -265,8 +255,6 @@ CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxReset(Thread& thread, CUdevice dev) { return cuDevicePrimaryCtxReset_v2(thread, dev); }
-
 CUresult cuDevicePrimaryCtxSetFlags_v2(Thread& thread, CUdevice dev, unsigned flags) {
   if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
   Session& session = thread.session();
@@ -274,10 +262,6 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(Thread& thread, CUdevice dev, unsigned fl
   // How a waiting thread waits is the client's own affair, so an active context needs no word to the worker.
   session.primary(dev).flags = flags;
   return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxSetFlags(Thread& thread, CUdevice dev, unsigned flags) {
-  return cuDevicePrimaryCtxSetFlags_v2(thread, dev, flags);
 }
 
 CUresult cuDevicePrimaryCtxGetState(Thread& thread, CUdevice dev, unsigned* flags, int* active) {

@@ -59,9 +59,6 @@ CUresult cuDeviceGetUuid_v2(Thread& thread, CUuuid* uuid, CUdevice dev) {
   });
 }
 
-// The older variant differs for slices of a GPU (MIG) only, which are not offered.
-CUresult cuDeviceGetUuid(Thread& thread, CUuuid* uuid, CUdevice dev) { return cuDeviceGetUuid_v2(thread, uuid, dev); }
-
 CUresult cuDeviceGetLuid(Thread& thread, char* luid, unsigned* mask, CUdevice dev) {
   if (!luid || !mask) return CUDA_ERROR_INVALID_VALUE;
   return with_device(thread, dev, [&](const Device& device) {

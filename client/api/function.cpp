@@ -140,20 +140,12 @@ CUresult cuFuncGetParamInfo(Thread& thread, CUfunction f, std::size_t index, std
   return CUDA_SUCCESS;
 }
 
-CUresult cuKernelGetParamInfo(Thread& thread, CUkernel kernel, std::size_t index, std::size_t* offset, std::size_t* bytes) {
-  return cuFuncGetParamInfo(thread, reinterpret_cast<CUfunction>(kernel), index, offset, bytes);
-}
-
 CUresult cuFuncGetName(Thread& thread, const char** name, CUfunction f) {
   const Function* const function = thread.session().functions().find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = function->name.c_str();
   return CUDA_SUCCESS;
-}
-
-CUresult cuKernelGetName(Thread& thread, const char** name, CUkernel kernel) {
-  return cuFuncGetName(thread, name, reinterpret_cast<CUfunction>(kernel));
 }
 
 CUresult cuFuncGetModule(Thread& thread, CUmodule* module, CUfunction f) {

@@ -100,10 +100,6 @@ CUresult cuGraphInstantiate_v2(Thread& thread, CUgraphExec* out, CUgraph graph, 
   return result;
 }
 
-CUresult cuGraphInstantiate(Thread& thread, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log, std::size_t log_bytes) {
-  return cuGraphInstantiate_v2(thread, out, graph, error_node, log, log_bytes);
-}
-
 CUresult cuGraphExecUpdate_v2(Thread& thread, CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   if (!info) return CUDA_ERROR_INVALID_VALUE;
   Updated updated;

@@ -33,8 +33,6 @@ CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigne
   return thread.session().host_memory().allocate(thread, *context, bytesize, flags, pp);
 }
 
-CUresult cuMemAllocHost_v2(Thread& thread, void** pp, std::size_t bytesize) { return cuMemHostAlloc(thread, pp, bytesize, 0); }
-
 CUresult cuMemFreeHost(Thread& thread, void* p) {
   if (!p) return CUDA_SUCCESS;
   return thread.session().host_memory().free(thread, p);
@@ -49,10 +47,6 @@ CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, uns
   Context* context;
   if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
   return thread.session().host_memory().add(thread, *context, p, bytesize, flags);
-}
-
-CUresult cuMemHostRegister(Thread& thread, void* p, std::size_t bytesize, unsigned flags) {
-  return cuMemHostRegister_v2(thread, p, bytesize, flags);
 }
 
 CUresult cuMemHostUnregister(Thread& thread, void* p) {

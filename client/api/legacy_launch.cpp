@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "entry.h"
+#include "forms.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -20,7 +21,9 @@ CUresult set(Thread& thread, CUfunction handle, Change&& change) {
   return change(function->legacy);
 }
 
-CUresult set_bytes(Thread& thread, CUfunction function, int offset, const void* bytes, std::size_t count) {
+}  // namespace
+
+CUresult set_parameter(Thread& thread, CUfunction function, int offset, const void* bytes, std::size_t count) {
   if (offset < 0 || !bytes || static_cast<std::size_t>(offset) + count > limits::kernel_parameter_bytes_max)
     return CUDA_ERROR_INVALID_VALUE;
   return set(thread, function, [&](Function::Legacy& legacy) {
@@ -31,7 +34,7 @@ CUresult set_bytes(Thread& thread, CUfunction function, int offset, const void* 
   });
 }
 
-CUresult launch(Thread& thread, CUfunction function, int width, int height, CUstream stream) {
+CUresult launch_legacy(Thread& thread, CUfunction function, int width, int height, CUstream stream) {
   if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
   Function::Legacy legacy;
   const auto copy = [&](const Function::Legacy& set) {
@@ -46,8 +49,6 @@ CUresult launch(Thread& thread, CUfunction function, int width, int height, CUst
   return cuLaunchKernel(thread, function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0], legacy.block[1],
                         legacy.block[2], legacy.shared_bytes, stream, nullptr, extra);
 }
-
-}  // namespace
 
 CUresult cuFuncSetBlockShape(Thread& thread, CUfunction function, int x, int y, int z) {
   if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
@@ -72,33 +73,11 @@ CUresult cuParamSetSize(Thread& thread, CUfunction function, unsigned bytes) {
   });
 }
 
-CUresult cuParamSeti(Thread& thread, CUfunction function, int offset, unsigned value) {
-  return set_bytes(thread, function, offset, &value, sizeof(value));
-}
-
-CUresult cuParamSetf(Thread& thread, CUfunction function, int offset, float value) {
-  return set_bytes(thread, function, offset, &value, sizeof(value));
-}
-
-CUresult cuParamSetv(Thread& thread, CUfunction function, int offset, void* bytes, unsigned count) {
-  return set_bytes(thread, function, offset, bytes, count);
-}
-
 // A texture reference belongs to its module, whose kernels find it without being told.
 CUresult cuParamSetTexRef(Thread& thread, CUfunction function, int unit, CUtexref texture) {
   if (unit != CU_PARAM_TR_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = check_handle<HandleKind::texref>(thread, handle_of(texture)); bad != CUDA_SUCCESS) return bad;
   return set(thread, function, [](Function::Legacy&) { return CUDA_SUCCESS; });
 }
-
-CUresult cuLaunchGridAsync(Thread& thread, CUfunction function, int width, int height, CUstream stream) {
-  return launch(thread, function, width, height, stream);
-}
-
-CUresult cuLaunchGrid(Thread& thread, CUfunction function, int width, int height) {
-  return launch(thread, function, width, height, CU_STREAM_LEGACY);
-}
-
-CUresult cuLaunch(Thread& thread, CUfunction function) { return launch(thread, function, 1, 1, CU_STREAM_LEGACY); }
 
 }  // namespace fargpu::client::hand

@@ -70,19 +70,10 @@ CUresult cuLinkCreate_v2(Thread& thread, unsigned count, CUjit_option* options, 
   return result;
 }
 
-CUresult cuLinkCreate(Thread& thread, unsigned count, CUjit_option* options, void** values, CUlinkState* state) {
-  return cuLinkCreate_v2(thread, count, options, values, state);
-}
-
 CUresult cuLinkAddData_v2(Thread& thread, CUlinkState state, CUjitInputType type, void* data, std::size_t bytes, const char* name,
                           unsigned count, CUjit_option* options, void** values) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   return add(thread, state, type, {static_cast<const std::byte*>(data), bytes}, name, {count, options, values});
-}
-
-CUresult cuLinkAddData(Thread& thread, CUlinkState state, CUjitInputType type, void* data, std::size_t bytes, const char* name,
-                       unsigned count, CUjit_option* options, void** values) {
-  return cuLinkAddData_v2(thread, state, type, data, bytes, name, count, options, values);
 }
 
 // The file is one of this machine.
@@ -92,11 +83,6 @@ CUresult cuLinkAddFile_v2(Thread& thread, CUlinkState state, CUjitInputType type
   const auto file = InputFile::read(path);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   return add(thread, state, type, type == CU_JIT_INPUT_PTX ? file->with_null() : file->bytes(), path, {count, options, values});
-}
-
-CUresult cuLinkAddFile(Thread& thread, CUlinkState state, CUjitInputType type, const char* path, unsigned count, CUjit_option* options,
-                       void** values) {
-  return cuLinkAddFile_v2(thread, state, type, path, count, options, values);
 }
 
 CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::size_t* bytes) {

@@ -6,17 +6,18 @@
 #include <cstring>
 
 #include "entry.h"
+#include "forms.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 
 namespace fargpu::client::hand {
-namespace {
-
-constexpr CUmemLocation host{.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
 
 CUmemLocation location_of(CUdevice device) {
-  return device == CU_DEVICE_CPU ? host : CUmemLocation{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  if (device == CU_DEVICE_CPU) return {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+  return {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
 }
+
+namespace {
 
 bool on_host(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_HOST || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
@@ -113,19 +114,11 @@ CUresult cuMemAdvise_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, 
   return managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemAdvise(Thread& thread, CUdeviceptr address, std::size_t bytes, CUmem_advise advice, CUdevice device) {
-  return cuMemAdvise_v2(thread, address, bytes, advice, location_of(device));
-}
-
 CUresult cuMemPrefetchAsync_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, CUmemLocation location, unsigned flags,
                                CUstream stream) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   return use ? prefetch(thread, address, bytes, location) : use.error();
-}
-
-CUresult cuMemPrefetchAsync(Thread& thread, CUdeviceptr address, std::size_t bytes, CUdevice device, CUstream stream) {
-  return cuMemPrefetchAsync_v2(thread, address, bytes, location_of(device), 0, stream);
 }
 
 CUresult cuMemPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count, CUmemLocation* locations,
@@ -151,12 +144,6 @@ CUresult cuMemDiscardBatchAsync(Thread& thread, CUdeviceptr* addresses, std::siz
   if (!use) return use.error();
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return check_ranges(thread, addresses, bytes, count);
-}
-
-CUresult cuMemDiscardAndPrefetchBatchAsync(Thread& thread, CUdeviceptr* addresses, std::size_t* bytes, std::size_t count,
-                                           CUmemLocation* locations, std::size_t* first_of_location, std::size_t location_count,
-                                           unsigned long long flags, CUstream stream) {
-  return cuMemPrefetchBatchAsync(thread, addresses, bytes, count, locations, first_of_location, location_count, flags, stream);
 }
 
 CUresult cuMemRangeGetAttribute(Thread& thread, void* data, std::size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address,

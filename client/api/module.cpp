@@ -187,14 +187,6 @@ CUresult cuModuleLoadDataEx(Thread& thread, CUmodule* module, const void* image,
   return give([&](std::uint64_t& handle) { return load(thread, image, true, {count, options, values}, {}, handle); }, module);
 }
 
-CUresult cuModuleLoadData(Thread& thread, CUmodule* module, const void* image) {
-  return cuModuleLoadDataEx(thread, module, image, 0, nullptr, nullptr);
-}
-
-CUresult cuModuleLoadFatBinary(Thread& thread, CUmodule* module, const void* image) {
-  return cuModuleLoadDataEx(thread, module, image, 0, nullptr, nullptr);
-}
-
 CUresult cuModuleLoad(Thread& thread, CUmodule* module, const char* path) {
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   return give([&](std::uint64_t& handle) { return load_file(thread, path, true, {}, {}, handle); }, module);

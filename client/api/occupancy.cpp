@@ -179,11 +179,6 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Thread& thread, int* min_grid
   return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxPotentialBlockSize(Thread& thread, int* min_grid, int* block_size, CUfunction f, CUoccupancyB2DSize shared_of_block,
-                                          std::size_t shared_bytes, int limit) {
-  return cuOccupancyMaxPotentialBlockSizeWithFlags(thread, min_grid, block_size, f, shared_of_block, shared_bytes, limit, 0);
-}
-
 CUresult cuOccupancyMaxActiveClusters(Thread& thread, int* clusters, CUfunction f, const CUlaunchConfig* config) {
   return cluster_question(thread, clusters, f, config, false);
 }

@@ -55,10 +55,6 @@ CUresult cuIpcOpenMemHandle_v2(Thread& thread, CUdeviceptr* address, CUipcMemHan
   return result;
 }
 
-CUresult cuIpcOpenMemHandle(Thread& thread, CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
-  return cuIpcOpenMemHandle_v2(thread, address, handle, flags);
-}
-
 CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) {
   return thread.session().shared_memory().close(thread, address, /*of_pool=*/false);
 }

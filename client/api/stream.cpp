@@ -148,8 +148,6 @@ CUresult cuStreamDestroy_v2(Thread& thread, CUstream stream) {
   return destroy_stream(thread, *found);
 }
 
-CUresult cuStreamDestroy(Thread& thread, CUstream stream) { return cuStreamDestroy_v2(thread, stream); }
-
 CUresult cuStreamSynchronize(Thread& thread, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
@@ -318,10 +316,6 @@ CUresult cuEventDestroy_v2(Thread& thread, CUevent event) {
   if (!session.events().erase(handle_of(event))) return CUDA_ERROR_INVALID_HANDLE;
   return call.post();
 }
-
-CUresult cuEventDestroy(Thread& thread, CUevent event) { return cuEventDestroy_v2(thread, event); }
-
-CUresult cuEventRecord(Thread& thread, CUevent event, CUstream stream) { return record(thread, event, stream, 0); }
 
 CUresult cuEventRecordWithFlags(Thread& thread, CUevent event, CUstream stream, unsigned flags) {
   return record(thread, event, stream, flags);

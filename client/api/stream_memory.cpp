@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "entry.h"
+#include "forms.h"
 #include "client/stream/memory_operation.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -81,7 +82,10 @@ CUresult submit(Thread& thread, CUstream stream, unsigned count, const CUstreamB
   return CUDA_SUCCESS;
 }
 
-CUresult submit(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value, unsigned flags) {
+}  // namespace
+
+CUresult stream_operation(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
+                          unsigned flags) {
   CUstreamBatchMemOpParams params;
   std::memset(&params, 0, sizeof(params));
   params.operation = type;
@@ -90,6 +94,8 @@ CUresult submit(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CU
   params.waitValue.value64 = value;  // of which the lower half is `value`
   return submit(thread, stream, 1, &params, 0);
 }
+
+namespace {
 
 // The first version of these calls is there only where the driver was told to offer it; what it does the second version does too, but
 // for a hint about the order of writes.
@@ -100,46 +106,23 @@ CUresult check_first_version(Thread& thread, CUstream stream, CUdevice_attribute
   return device.attribute(attribute) != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult submit_first_version(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
-                              unsigned flags) {
+}  // namespace
+
+CUresult stream_operation_v1(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
+                             unsigned flags) {
   const bool wide = type == CU_STREAM_MEM_OP_WAIT_VALUE_64 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
   const bool writes = type == CU_STREAM_MEM_OP_WRITE_VALUE_32 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
   const CUresult bad = check_first_version(
       thread, stream, wide ? CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1 : CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1);
   if (bad != CUDA_SUCCESS) return bad;
-  return submit(thread, stream, type, address, value, writes ? flags & ~unsigned{CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER} : flags);
+  return stream_operation(thread, stream, type, address, value,
+                          writes ? flags & ~unsigned{CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER} : flags);
 }
 
-}  // namespace
-
-CUresult cuStreamWaitValue32_v2(Thread& thread, CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return submit(thread, stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, value, flags);
-}
-CUresult cuStreamWaitValue64_v2(Thread& thread, CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return submit(thread, stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, address, value, flags);
-}
-CUresult cuStreamWriteValue32_v2(Thread& thread, CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return submit(thread, stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, address, value, flags);
-}
-CUresult cuStreamWriteValue64_v2(Thread& thread, CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return submit(thread, stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, value, flags);
-}
 CUresult cuStreamBatchMemOp_v2(Thread& thread, CUstream stream, unsigned count, CUstreamBatchMemOpParams* params, unsigned flags) {
   return submit(thread, stream, count, params, flags);
 }
 
-CUresult cuStreamWaitValue32(Thread& thread, CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return submit_first_version(thread, stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, value, flags);
-}
-CUresult cuStreamWaitValue64(Thread& thread, CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return submit_first_version(thread, stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, address, value, flags);
-}
-CUresult cuStreamWriteValue32(Thread& thread, CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return submit_first_version(thread, stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, address, value, flags);
-}
-CUresult cuStreamWriteValue64(Thread& thread, CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return submit_first_version(thread, stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, value, flags);
-}
 CUresult cuStreamBatchMemOp(Thread& thread, CUstream stream, unsigned count, CUstreamBatchMemOpParams* params, unsigned flags) {
   const CUresult bad = check_first_version(thread, stream, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1);
   return bad == CUDA_SUCCESS ? submit(thread, stream, count, params, flags) : bad;

@@ -83,7 +83,7 @@ CUresult primary_context(CUcontext* out, CUdevice device) {
 
 // Slots 1, 6 and 8 load fatbins for runtimes older than 12.
 CUresult module_of_wrapper(CUmodule* out, const void* wrapper) {
-  return serve([&](Thread& thread) { return hand::cuModuleLoadData(thread, out, wrapper); });
+  return serve([&](Thread& thread) { return hand::cuModuleLoadDataEx(thread, out, wrapper, 0, nullptr, nullptr); });
 }
 CUresult module_of_wrapper_extended(CUmodule* out, const void* wrapper, void* a, void* b, unsigned c) {
   if (a || b || c) return CUDA_ERROR_NOT_SUPPORTED;
@@ -91,7 +91,7 @@ CUresult module_of_wrapper_extended(CUmodule* out, const void* wrapper, void* a,
 }
 CUresult module_of_container(const void* container, CUmodule* out, void* a, void* b, unsigned c) {
   if (a || b || c) return CUDA_ERROR_NOT_SUPPORTED;
-  return serve([&](Thread& thread) { return hand::cuModuleLoadData(thread, out, container); });
+  return serve([&](Thread& thread) { return hand::cuModuleLoadDataEx(thread, out, container, 0, nullptr, nullptr); });
 }
 void nothing_to_do(std::size_t) {}
 // Slot 12: have the compilers loaded. They live on the GPU host.

@@ -25,6 +25,8 @@ NARROW_KEYS = {"to", "undo"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
 DIRECTIONS = ("in", "out", "inout")
+FORMS_MIN = 3  # calls that a function of the client must serve to be named in the spec
+WORDS = {"nullptr", "true", "false", "thread"}  # that arguments of forms may use besides parameters and constants of CUDA
 SCALARS = ("integer", "enum", "float")
 
 
@@ -103,6 +105,8 @@ class Call:
     narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
     undo: str = ""  # symbol of the call that gives back what the 64-bit call answered, when that does not fit
     narrowed: list[Narrowed] = field(default_factory=list)
+    form_of: str = ""  # function of the client, or symbol of another call, of which this one is a form
+    form_arguments: str = ""  # what that is called with: expressions over parameters
     arguments: list[Argument] = field(default_factory=list)
     shape: str = ""  # a fingerprint that changes whenever what travels changes; an opcode keeps its shape for ever
     opcode: int = 0
@@ -110,6 +114,15 @@ class Call:
     @property
     def name(self) -> str:
         return self.function.name
+
+    @property
+    def by_hand(self) -> bool:
+        """The client has a function for it."""
+        return not self.form_of and (self.how == "local" or self.how == "special" and (self.client == "hand" or not self.mode))
+
+    @property
+    def own_stream(self) -> bool:
+        return any(p.type.name == "CUstream" for p in self.function.parameters)
 
     @property
     def travels(self) -> bool:
@@ -297,6 +310,7 @@ class Loader:
         self.kind_by_type: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self.launch_attributes: dict[str, dict[str, str]] = {}
+        self.forms: dict[str, list[Call]] = {}  # by what they are forms of
         self.unsafe_in_capture: list[tuple[str, str]] = []  # file, symbol
 
     def complain(self, file: str, where: str, rule: str, text: str) -> None:
@@ -329,6 +343,7 @@ class Loader:
                 self.complain(file, f"capture, {name}", "unknown-name", "the toolkit exports no such symbol; remove or correct it")
         structs = self.collect_structs()
         self.check_creates()
+        self.check_forms()
         self.stop()  # what is not right yet has no shape
         for call in self.calls.values():
             call.shape = shape(call, structs)
@@ -361,7 +376,7 @@ class Loader:
     def read_group(self, path: Path) -> None:
         data = read_toml(path)
         group = path.stem
-        known = {"local", "special", "refused", "narrows", "calls", "operations", "structs", "attributes", "launch_attributes", "capture"}
+        known = {"local", "special", "refused", "narrows", "forms", "calls", "operations", "structs", "attributes", "launch_attributes", "capture"}
         self.check_keys(path.name, "sections", data, known)
         for how in ("local", "special", "refused"):
             for entry in data.get(how, []):
@@ -370,6 +385,8 @@ class Loader:
             self.read_call(path.name, group, name, entry)
         for name, entry in data.get("narrows", {}).items():
             self.read_narrows(path.name, group, name, entry)
+        for name, expression in data.get("forms", {}).items():
+            self.read_form(path.name, group, name, expression)
         for name, entry in data.get("operations", {}).items():
             self.read_operation(path.name, group, name, entry)
         for name, entry in data.get("structs", {}).items():
@@ -506,6 +523,41 @@ class Loader:
         if n.kind == "integer" and not n.const:
             return {"address": "address", "integer": "size"}.get(w.kind, "")
         return ""
+
+    def read_form(self, file: str, group: str, name: str, expression: str) -> None:
+        if name not in self.plain:
+            self.complain(file, name, "unknown-name", "the toolkit exports no such symbol; remove or correct it")
+            return
+        said = re.fullmatch(r"(\w+)\((.*)\)", expression)
+        if not said:
+            self.complain(file, name, "form", f"'{expression}' is no call: write FUNCTION(ARGUMENTS)")
+            return
+        target, arguments = said.groups()
+        call = Call(self.plain[name], group, "generated", form_of=target, form_arguments=arguments)
+        self.add(file, call)
+        self.forms.setdefault(target, []).append(call)
+        known = {p.name for p in call.function.parameters} | WORDS
+        twins = [f for f in self.header.functions.values() if f.plain == name]
+        if len(twins) > 1 and not call.own_stream:
+            known.add("default_stream")
+        for word in names_in(arguments):
+            if word not in known and not word.startswith("CU_"):
+                self.complain(file, name, "unknown-name", f"is a form with '{word}', which is no parameter")
+
+    def check_forms(self) -> None:
+        for target, forms in self.forms.items():
+            call, first = self.calls.get(target), forms[0]
+            file = f"{first.group}.toml"
+            if call and not call.by_hand:
+                self.complain(file, first.name, "form", f"the client has no function for {target}; name a call for which it has one, or use as")
+            elif call and call.how == "local":
+                for form in forms:
+                    form.how = "local"
+            elif not call and target.startswith("cu"):
+                self.complain(file, first.name, "unknown-name", f"is a form of '{target}', which is no call of the spec; remove or correct it")
+            elif not call and len(forms) < FORMS_MIN:
+                self.complain(file, first.name, "form", f"{target} serves {len(forms)} calls, and must serve {FORMS_MIN} to be named in the "
+                              "spec; write the calls by hand")
 
     def read_parameter(self, file: str, call: Call, p: Parameter, notes: dict[str, Any], names: set[str]) -> None:
         where = f"{call.name}, parameter {p.name} ({p.type.spelling})"

@@ -28,7 +28,7 @@ FAULTS = {
         "driver.toml: capture, cuBoxMake: [unknown-name] the toolkit exports no such symbol; remove or correct it"),
     "a section is misspelt": (
         "spec/box.toml", "[[special]]", "[[specials]]",
-        "box.toml: sections: [unknown-key] 'specials' means nothing here; known are attributes, calls, capture, launch_attributes, "
+        "box.toml: sections: [unknown-key] 'specials' means nothing here; known are attributes, calls, capture, forms, launch_attributes, "
         "local, narrows, operations, refused, special, structs",
         "cuda.h: cuBoxOpen (line 51): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
 
@@ -230,6 +230,30 @@ FAULTS = {
     "a key of a call of 32 bits is misspelt": (
         "spec/plan.toml", 'undo = ', 'undoes = ',
         "plan.toml: cuPlanPlace: [unknown-key] 'undoes' means nothing here; known are to, undo"),
+
+    "a form is no symbol": (
+        "spec/plan.toml", "cuPlanCancel =", "cuPlanCancle =",
+        "plan.toml: cuPlanCancle: [unknown-name] the toolkit exports no such symbol; remove or correct it",
+        "cuda.h: cuPlanCancel (line 101): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+    "a form is no call": (
+        "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"cuPlanRemove_v2"',
+        "plan.toml: cuPlanCancel: [form] 'cuPlanRemove_v2' is no call: write FUNCTION(ARGUMENTS)",
+        "cuda.h: cuPlanCancel (line 101): [undecided] is neither generated, local, special nor refused; add it to a file of codegen/spec"),
+    "a form is one with what is no parameter": (
+        "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"cuPlanRemove_v2(address, bytes)"',
+        "plan.toml: cuPlanCancel: [unknown-name] is a form with 'bytes', which is no parameter"),
+    "a form has a stream of its own and wants the default one": (
+        "spec/box.toml", '"paint(box, colour, hStream)"', '"paint(box, colour, default_stream)"',
+        "box.toml: cuBoxPaint: [unknown-name] is a form with 'default_stream', which is no parameter"),
+    "a form is one of no call": (
+        "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"cuPlanErase_v2(address, 0)"',
+        "plan.toml: cuPlanCancel: [unknown-name] is a form of 'cuPlanErase_v2', which is no call of the spec; remove or correct it"),
+    "a form is one of a call without a function": (
+        "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"cuPlanRemove(address, 0)"',
+        "plan.toml: cuPlanCancel: [form] the client has no function for cuPlanRemove; name a call for which it has one, or use as"),
+    "a function is named for too few forms": (
+        "spec/plan.toml", '"cuPlanRemove_v2(address, 0)"', '"remove_plan(address, 0)"',
+        "plan.toml: cuPlanCancel: [form] remove_plan serves 1 calls, and must serve 3 to be named in the spec; write the calls by hand"),
 
     "a handle has no kind": (
         "spec/handles.toml", "CUstream", "CUstrand",

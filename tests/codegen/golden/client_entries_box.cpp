@@ -6,6 +6,7 @@
 
 #include "calls_box.capnp.h"
 #include "client/api/entry.h"
+#include "client/api/forms.h"
 #include "client/api/narrow.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -14,6 +15,7 @@
 
 using namespace fargpu;
 using namespace fargpu::client;
+using namespace fargpu::client::hand;
 
 extern "C" {
 
@@ -194,6 +196,42 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxOpen(CUbox box, void ** contents) {
   });
 }
 
+FARGPU_EXPORT CUresult CUDAAPI cuBoxPaint(CUbox box, CUcolour colour, CUstream hStream) {
+  return enter<Symbol::cuBoxPaint>([&](Thread& thread) -> CUresult {
+    return hand::paint(thread, box, colour, hStream);
+  });
+}
+
+FARGPU_EXPORT CUresult CUDAAPI cuBoxPaint_ptsz(CUbox box, CUcolour colour, CUstream hStream) {
+  return enter<Symbol::cuBoxPaint_ptsz>([&](Thread& thread) -> CUresult {
+    return hand::paint(thread, box, colour, own_default(hStream));
+  });
+}
+
+FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintBlue(CUbox box) {
+  return enter<Symbol::cuBoxPaintBlue>([&](Thread& thread) -> CUresult {
+    return hand::paint(thread, box, CU_COLOUR_BLUE, CU_STREAM_LEGACY);
+  });
+}
+
+FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintBlue_ptds(CUbox box) {
+  return enter<Symbol::cuBoxPaintBlue_ptds>([&](Thread& thread) -> CUresult {
+    return hand::paint(thread, box, CU_COLOUR_BLUE, CU_STREAM_PER_THREAD);
+  });
+}
+
+FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintRed(CUbox box) {
+  return enter<Symbol::cuBoxPaintRed>([&](Thread& thread) -> CUresult {
+    return hand::paint(thread, box, CU_COLOUR_RED, CU_STREAM_LEGACY);
+  });
+}
+
+FARGPU_EXPORT CUresult CUDAAPI cuBoxPaintRed_ptds(CUbox box) {
+  return enter<Symbol::cuBoxPaintRed_ptds>([&](Thread& thread) -> CUresult {
+    return hand::paint(thread, box, CU_COLOUR_RED, CU_STREAM_PER_THREAD);
+  });
+}
+
 FARGPU_EXPORT CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights, unsigned int count) {
   return enter<Symbol::cuBoxSetWeights>([&](Thread& thread) -> CUresult {
     RemoteCall<wire::CuBoxSetWeights> call(thread);
@@ -214,6 +252,14 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights,
     in.setCount(count);
     const CUresult result = call.wait();
     return result;
+  });
+}
+
+FARGPU_EXPORT CUresult CUDAAPI cuBoxUnlock(CUbox box, void ** contents, const char * key) {
+  (void)contents;
+  (void)key;
+  return enter<Symbol::cuBoxUnlock>([&](Thread& thread) -> CUresult {
+    return hand::paint(thread, box, CU_COLOUR_RED, nullptr);
   });
 }
 

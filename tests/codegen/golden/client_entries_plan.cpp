@@ -6,6 +6,7 @@
 
 #include "calls_plan.capnp.h"
 #include "client/api/entry.h"
+#include "client/api/forms.h"
 #include "client/api/narrow.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -14,8 +15,15 @@
 
 using namespace fargpu;
 using namespace fargpu::client;
+using namespace fargpu::client::hand;
 
 extern "C" {
+
+FARGPU_EXPORT CUresult CUDAAPI cuPlanCancel(CUdeviceptr address) {
+  return enter<Symbol::cuPlanCancel>([&](Thread& thread) -> CUresult {
+    return hand::cuPlanRemove_v2(thread, address, 0);
+  });
+}
 
 FARGPU_EXPORT CUresult CUDAAPI cuPlanGet(CUplan_v1 * plan, CUdeviceptr_v1 * address, CUbox box) {
   return enter<Symbol::cuPlanGet>([&](Thread& thread) -> CUresult {

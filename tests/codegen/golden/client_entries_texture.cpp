@@ -6,6 +6,7 @@
 
 #include "calls_texture.capnp.h"
 #include "client/api/entry.h"
+#include "client/api/forms.h"
 #include "client/api/narrow.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -14,6 +15,7 @@
 
 using namespace fargpu;
 using namespace fargpu::client;
+using namespace fargpu::client::hand;
 
 extern "C" {
 

@@ -22,8 +22,16 @@ struct DriverTable {
   CUresult(CUDAAPI* cuBoxGetSize_v2)(size_t * bytes, CUbox box) = nullptr;
   CUresult(CUDAAPI* cuBoxList)(CUbox * boxes, size_t * count) = nullptr;
   CUresult(CUDAAPI* cuBoxOpen)(CUbox box, void ** contents) = nullptr;
+  CUresult(CUDAAPI* cuBoxPaint)(CUbox box, CUcolour colour, CUstream hStream) = nullptr;
+  CUresult(CUDAAPI* cuBoxPaintBlue)(CUbox box) = nullptr;
+  CUresult(CUDAAPI* cuBoxPaintBlue_ptds)(CUbox box) = nullptr;
+  CUresult(CUDAAPI* cuBoxPaintRed)(CUbox box) = nullptr;
+  CUresult(CUDAAPI* cuBoxPaintRed_ptds)(CUbox box) = nullptr;
+  CUresult(CUDAAPI* cuBoxPaint_ptsz)(CUbox box, CUcolour colour, CUstream hStream) = nullptr;
   CUresult(CUDAAPI* cuBoxSetWeights)(CUbox box, const float * weights, unsigned int count) = nullptr;
+  CUresult(CUDAAPI* cuBoxUnlock)(CUbox box, void ** contents, const char * key) = nullptr;
   CUresult(CUDAAPI* cuInit)(unsigned int Flags) = nullptr;
+  CUresult(CUDAAPI* cuPlanCancel)(CUdeviceptr address) = nullptr;
   CUresult(CUDAAPI* cuPlanGet)(CUplan_v1 * plan, CUdeviceptr_v1 * address, CUbox box) = nullptr;
   CUresult(CUDAAPI* cuPlanGet_v2)(CUplan * plan, CUdeviceptr * address, CUbox box) = nullptr;
   CUresult(CUDAAPI* cuPlanPlace)(CUdeviceptr_v1 * address, unsigned int * bytes, const CUplan_v1 * plan, CUbox box) = nullptr;
@@ -57,8 +65,16 @@ inline CUresult CUDAAPI cuBoxGetSize(unsigned int *, CUbox) { return CUDA_ERROR_
 inline CUresult CUDAAPI cuBoxGetSize_v2(size_t *, CUbox) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuBoxList(CUbox *, size_t *) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuBoxOpen(CUbox, void **) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuBoxPaint(CUbox, CUcolour, CUstream) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuBoxPaintBlue(CUbox) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuBoxPaintBlue_ptds(CUbox) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuBoxPaintRed(CUbox) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuBoxPaintRed_ptds(CUbox) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuBoxPaint_ptsz(CUbox, CUcolour, CUstream) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuBoxSetWeights(CUbox, const float *, unsigned int) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuBoxUnlock(CUbox, void **, const char *) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuInit(unsigned int) { return CUDA_ERROR_NOT_FOUND; }
+inline CUresult CUDAAPI cuPlanCancel(CUdeviceptr) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuPlanGet(CUplan_v1 *, CUdeviceptr_v1 *, CUbox) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuPlanGet_v2(CUplan *, CUdeviceptr *, CUbox) { return CUDA_ERROR_NOT_FOUND; }
 inline CUresult CUDAAPI cuPlanPlace(CUdeviceptr_v1 *, unsigned int *, const CUplan_v1 *, CUbox) { return CUDA_ERROR_NOT_FOUND; }
@@ -134,15 +150,55 @@ std::vector<std::string> DriverTable::fill(Find&& find) {
     cuBoxOpen = &missing::cuBoxOpen;
     absent.emplace_back("cuBoxOpen");
   }
+  cuBoxPaint = reinterpret_cast<decltype(cuBoxPaint)>(find("cuBoxPaint"));
+  if (!cuBoxPaint) {
+    cuBoxPaint = &missing::cuBoxPaint;
+    absent.emplace_back("cuBoxPaint");
+  }
+  cuBoxPaintBlue = reinterpret_cast<decltype(cuBoxPaintBlue)>(find("cuBoxPaintBlue"));
+  if (!cuBoxPaintBlue) {
+    cuBoxPaintBlue = &missing::cuBoxPaintBlue;
+    absent.emplace_back("cuBoxPaintBlue");
+  }
+  cuBoxPaintBlue_ptds = reinterpret_cast<decltype(cuBoxPaintBlue_ptds)>(find("cuBoxPaintBlue_ptds"));
+  if (!cuBoxPaintBlue_ptds) {
+    cuBoxPaintBlue_ptds = &missing::cuBoxPaintBlue_ptds;
+    absent.emplace_back("cuBoxPaintBlue_ptds");
+  }
+  cuBoxPaintRed = reinterpret_cast<decltype(cuBoxPaintRed)>(find("cuBoxPaintRed"));
+  if (!cuBoxPaintRed) {
+    cuBoxPaintRed = &missing::cuBoxPaintRed;
+    absent.emplace_back("cuBoxPaintRed");
+  }
+  cuBoxPaintRed_ptds = reinterpret_cast<decltype(cuBoxPaintRed_ptds)>(find("cuBoxPaintRed_ptds"));
+  if (!cuBoxPaintRed_ptds) {
+    cuBoxPaintRed_ptds = &missing::cuBoxPaintRed_ptds;
+    absent.emplace_back("cuBoxPaintRed_ptds");
+  }
+  cuBoxPaint_ptsz = reinterpret_cast<decltype(cuBoxPaint_ptsz)>(find("cuBoxPaint_ptsz"));
+  if (!cuBoxPaint_ptsz) {
+    cuBoxPaint_ptsz = &missing::cuBoxPaint_ptsz;
+    absent.emplace_back("cuBoxPaint_ptsz");
+  }
   cuBoxSetWeights = reinterpret_cast<decltype(cuBoxSetWeights)>(find("cuBoxSetWeights"));
   if (!cuBoxSetWeights) {
     cuBoxSetWeights = &missing::cuBoxSetWeights;
     absent.emplace_back("cuBoxSetWeights");
   }
+  cuBoxUnlock = reinterpret_cast<decltype(cuBoxUnlock)>(find("cuBoxUnlock"));
+  if (!cuBoxUnlock) {
+    cuBoxUnlock = &missing::cuBoxUnlock;
+    absent.emplace_back("cuBoxUnlock");
+  }
   cuInit = reinterpret_cast<decltype(cuInit)>(find("cuInit"));
   if (!cuInit) {
     cuInit = &missing::cuInit;
     absent.emplace_back("cuInit");
+  }
+  cuPlanCancel = reinterpret_cast<decltype(cuPlanCancel)>(find("cuPlanCancel"));
+  if (!cuPlanCancel) {
+    cuPlanCancel = &missing::cuPlanCancel;
+    absent.emplace_back("cuPlanCancel");
   }
   cuPlanGet = reinterpret_cast<decltype(cuPlanGet)>(find("cuPlanGet"));
   if (!cuPlanGet) {

@@ -19,8 +19,16 @@ CUresult cuBoxGetSize(unsigned int * bytes, CUbox box) __attribute__((weak));
 CUresult cuBoxGetSize_v2(size_t * bytes, CUbox box) __attribute__((weak));
 CUresult cuBoxList(CUbox * boxes, size_t * count) __attribute__((weak));
 CUresult cuBoxOpen(CUbox box, void ** contents) __attribute__((weak));
+CUresult cuBoxPaint(CUbox box, CUcolour colour, CUstream hStream) __attribute__((weak));
+CUresult cuBoxPaintBlue(CUbox box) __attribute__((weak));
+CUresult cuBoxPaintBlue_ptds(CUbox box) __attribute__((weak));
+CUresult cuBoxPaintRed(CUbox box) __attribute__((weak));
+CUresult cuBoxPaintRed_ptds(CUbox box) __attribute__((weak));
+CUresult cuBoxPaint_ptsz(CUbox box, CUcolour colour, CUstream hStream) __attribute__((weak));
 CUresult cuBoxSetWeights(CUbox box, const float * weights, unsigned int count) __attribute__((weak));
+CUresult cuBoxUnlock(CUbox box, void ** contents, const char * key) __attribute__((weak));
 CUresult cuInit(unsigned int Flags) __attribute__((weak));
+CUresult cuPlanCancel(CUdeviceptr address) __attribute__((weak));
 CUresult cuPlanGet(CUplan_v1 * plan, CUdeviceptr_v1 * address, CUbox box) __attribute__((weak));
 CUresult cuPlanGet_v2(CUplan * plan, CUdeviceptr * address, CUbox box) __attribute__((weak));
 CUresult cuPlanPlace(CUdeviceptr_v1 * address, unsigned int * bytes, const CUplan_v1 * plan, CUbox box) __attribute__((weak));
@@ -108,17 +116,65 @@ __attribute__((visibility("default"))) CUresult CUDAAPI cuBoxOpen(CUbox box, voi
   if (!behaviour::cuBoxOpen) return CUDA_ERROR_NOT_SUPPORTED;
   return behaviour::cuBoxOpen(box, contents);
 }
+__attribute__((visibility("default"))) CUresult CUDAAPI cuBoxPaint(CUbox box, CUcolour colour, CUstream hStream) {
+  Recorded call("cuBoxPaint", box, colour, hStream);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuBoxPaint) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuBoxPaint(box, colour, hStream);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuBoxPaintBlue(CUbox box) {
+  Recorded call("cuBoxPaintBlue", box);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuBoxPaintBlue) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuBoxPaintBlue(box);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuBoxPaintBlue_ptds(CUbox box) {
+  Recorded call("cuBoxPaintBlue_ptds", box);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuBoxPaintBlue_ptds) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuBoxPaintBlue_ptds(box);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuBoxPaintRed(CUbox box) {
+  Recorded call("cuBoxPaintRed", box);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuBoxPaintRed) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuBoxPaintRed(box);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuBoxPaintRed_ptds(CUbox box) {
+  Recorded call("cuBoxPaintRed_ptds", box);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuBoxPaintRed_ptds) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuBoxPaintRed_ptds(box);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuBoxPaint_ptsz(CUbox box, CUcolour colour, CUstream hStream) {
+  Recorded call("cuBoxPaint_ptsz", box, colour, hStream);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuBoxPaint_ptsz) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuBoxPaint_ptsz(box, colour, hStream);
+}
 __attribute__((visibility("default"))) CUresult CUDAAPI cuBoxSetWeights(CUbox box, const float * weights, unsigned int count) {
   Recorded call("cuBoxSetWeights", box, weights, count);
   if (call.scripted()) return call.result();
   if (!behaviour::cuBoxSetWeights) return CUDA_ERROR_NOT_SUPPORTED;
   return behaviour::cuBoxSetWeights(box, weights, count);
 }
+__attribute__((visibility("default"))) CUresult CUDAAPI cuBoxUnlock(CUbox box, void ** contents, const char * key) {
+  Recorded call("cuBoxUnlock", box, contents, key);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuBoxUnlock) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuBoxUnlock(box, contents, key);
+}
 __attribute__((visibility("default"))) CUresult CUDAAPI cuInit(unsigned int Flags) {
   Recorded call("cuInit", Flags);
   if (call.scripted()) return call.result();
   if (!behaviour::cuInit) return CUDA_ERROR_NOT_SUPPORTED;
   return behaviour::cuInit(Flags);
+}
+__attribute__((visibility("default"))) CUresult CUDAAPI cuPlanCancel(CUdeviceptr address) {
+  Recorded call("cuPlanCancel", address);
+  if (call.scripted()) return call.result();
+  if (!behaviour::cuPlanCancel) return CUDA_ERROR_NOT_SUPPORTED;
+  return behaviour::cuPlanCancel(address);
 }
 __attribute__((visibility("default"))) CUresult CUDAAPI cuPlanGet(CUplan_v1 * plan, CUdeviceptr_v1 * address, CUbox box) {
   Recorded call("cuPlanGet", plan, address, box);

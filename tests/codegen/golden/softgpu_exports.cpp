@@ -17,8 +17,16 @@ extern "C" {
 [[gnu::weak, gnu::visibility("default")]] int cuBoxGetSize_v2() { return fargpu::softgpu::unsupported("cuBoxGetSize_v2"); }
 [[gnu::weak, gnu::visibility("default")]] int cuBoxList() { return fargpu::softgpu::unsupported("cuBoxList"); }
 [[gnu::weak, gnu::visibility("default")]] int cuBoxOpen() { return fargpu::softgpu::unsupported("cuBoxOpen"); }
+[[gnu::weak, gnu::visibility("default")]] int cuBoxPaint() { return fargpu::softgpu::unsupported("cuBoxPaint"); }
+[[gnu::weak, gnu::visibility("default")]] int cuBoxPaintBlue() { return fargpu::softgpu::unsupported("cuBoxPaintBlue"); }
+[[gnu::weak, gnu::visibility("default")]] int cuBoxPaintBlue_ptds() { return fargpu::softgpu::unsupported("cuBoxPaintBlue_ptds"); }
+[[gnu::weak, gnu::visibility("default")]] int cuBoxPaintRed() { return fargpu::softgpu::unsupported("cuBoxPaintRed"); }
+[[gnu::weak, gnu::visibility("default")]] int cuBoxPaintRed_ptds() { return fargpu::softgpu::unsupported("cuBoxPaintRed_ptds"); }
+[[gnu::weak, gnu::visibility("default")]] int cuBoxPaint_ptsz() { return fargpu::softgpu::unsupported("cuBoxPaint_ptsz"); }
 [[gnu::weak, gnu::visibility("default")]] int cuBoxSetWeights() { return fargpu::softgpu::unsupported("cuBoxSetWeights"); }
+[[gnu::weak, gnu::visibility("default")]] int cuBoxUnlock() { return fargpu::softgpu::unsupported("cuBoxUnlock"); }
 [[gnu::weak, gnu::visibility("default")]] int cuInit() { return fargpu::softgpu::unsupported("cuInit"); }
+[[gnu::weak, gnu::visibility("default")]] int cuPlanCancel() { return fargpu::softgpu::unsupported("cuPlanCancel"); }
 [[gnu::weak, gnu::visibility("default")]] int cuPlanGet() { return fargpu::softgpu::unsupported("cuPlanGet"); }
 [[gnu::weak, gnu::visibility("default")]] int cuPlanGet_v2() { return fargpu::softgpu::unsupported("cuPlanGet_v2"); }
 [[gnu::weak, gnu::visibility("default")]] int cuPlanPlace() { return fargpu::softgpu::unsupported("cuPlanPlace"); }
@@ -50,8 +58,16 @@ const Procedure procedures[] = {
     {"cuBoxGetSize", 12040, false, reinterpret_cast<void*>(&::cuBoxGetSize_v2)},
     {"cuBoxList", 12000, false, reinterpret_cast<void*>(&::cuBoxList)},
     {"cuBoxOpen", 12000, false, reinterpret_cast<void*>(&::cuBoxOpen)},
+    {"cuBoxPaint", 13000, false, reinterpret_cast<void*>(&::cuBoxPaint)},
+    {"cuBoxPaint", 13000, true, reinterpret_cast<void*>(&::cuBoxPaint_ptsz)},
+    {"cuBoxPaintBlue", 13000, false, reinterpret_cast<void*>(&::cuBoxPaintBlue)},
+    {"cuBoxPaintBlue", 13000, true, reinterpret_cast<void*>(&::cuBoxPaintBlue_ptds)},
+    {"cuBoxPaintRed", 13000, false, reinterpret_cast<void*>(&::cuBoxPaintRed)},
+    {"cuBoxPaintRed", 13000, true, reinterpret_cast<void*>(&::cuBoxPaintRed_ptds)},
     {"cuBoxSetWeights", 12000, false, reinterpret_cast<void*>(&::cuBoxSetWeights)},
+    {"cuBoxUnlock", 13000, false, reinterpret_cast<void*>(&::cuBoxUnlock)},
     {"cuInit", 2000, false, reinterpret_cast<void*>(&::cuInit)},
+    {"cuPlanCancel", 13000, false, reinterpret_cast<void*>(&::cuPlanCancel)},
     {"cuPlanGet", 2000, false, reinterpret_cast<void*>(&::cuPlanGet)},
     {"cuPlanGet", 3020, false, reinterpret_cast<void*>(&::cuPlanGet_v2)},
     {"cuPlanPlace", 2000, false, reinterpret_cast<void*>(&::cuPlanPlace)},

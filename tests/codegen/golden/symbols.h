@@ -21,8 +21,16 @@ enum class Symbol : std::uint16_t {
   cuBoxGetSize_v2,
   cuBoxList,
   cuBoxOpen,
+  cuBoxPaint,
+  cuBoxPaintBlue,
+  cuBoxPaintBlue_ptds,
+  cuBoxPaintRed,
+  cuBoxPaintRed_ptds,
+  cuBoxPaint_ptsz,
   cuBoxSetWeights,
+  cuBoxUnlock,
   cuInit,
+  cuPlanCancel,
   cuPlanGet,
   cuPlanGet_v2,
   cuPlanPlace,
@@ -40,7 +48,7 @@ enum class Symbol : std::uint16_t {
   cuTexObjectGetContents,
 };
 
-inline constexpr unsigned symbol_count = 28;
+inline constexpr unsigned symbol_count = 36;
 
 enum class Service : std::uint8_t { generated, local, special, refused };
 

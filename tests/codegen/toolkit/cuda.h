@@ -91,6 +91,15 @@ CUresult CUDAAPI cuPlanRemove_v2(CUdeviceptr address, size_t bytes);
 CUresult CUDAAPI cuPlanGet(CUplan_v1* plan, CUdeviceptr_v1* address, CUbox box);
 CUresult CUDAAPI cuPlanGet_v2(CUplan* plan, CUdeviceptr* address, CUbox box);
 
+CUresult CUDAAPI cuBoxPaint(CUbox box, CUcolour colour, CUstream hStream);
+CUresult CUDAAPI cuBoxPaint_ptsz(CUbox box, CUcolour colour, CUstream hStream);
+CUresult CUDAAPI cuBoxPaintRed(CUbox box);
+CUresult CUDAAPI cuBoxPaintRed_ptds(CUbox box);
+CUresult CUDAAPI cuBoxPaintBlue(CUbox box);
+CUresult CUDAAPI cuBoxPaintBlue_ptds(CUbox box);
+CUresult CUDAAPI cuBoxUnlock(CUbox box, void** contents, const char* key);
+CUresult CUDAAPI cuPlanCancel(CUdeviceptr address);
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,3 +29,11 @@ typedef CUresult(CUDAAPI* PFN_cuPlanRemove_v2000)(CUdeviceptr_v1 address, unsign
 typedef CUresult(CUDAAPI* PFN_cuPlanRemove_v3020)(CUdeviceptr address, size_t bytes);
 typedef CUresult(CUDAAPI* PFN_cuPlanGet_v2000)(CUplan_v1* plan, CUdeviceptr_v1* address, CUbox box);
 typedef CUresult(CUDAAPI* PFN_cuPlanGet_v3020)(CUplan* plan, CUdeviceptr* address, CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuBoxPaint_v13000)(CUbox box, CUcolour colour, CUstream hStream);
+typedef CUresult(CUDAAPI* PFN_cuBoxPaint_v13000_ptsz)(CUbox box, CUcolour colour, CUstream hStream);
+typedef CUresult(CUDAAPI* PFN_cuBoxPaintRed_v13000)(CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuBoxPaintRed_v13000_ptds)(CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuBoxPaintBlue_v13000)(CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuBoxPaintBlue_v13000_ptds)(CUbox box);
+typedef CUresult(CUDAAPI* PFN_cuBoxUnlock_v13000)(CUbox box, void** contents, const char* key);
+typedef CUresult(CUDAAPI* PFN_cuPlanCancel_v13000)(CUdeviceptr address);

@@ -1,0 +1,38 @@
+#pragma once
+// Functions of which each serves several calls that differ in their arguments only. The spec says with which arguments ([forms]).
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fargpu::client {
+class Thread;
+}
+
+namespace fargpu::client::hand {
+
+/// stream_memory.cpp: a wait for a value or a write of one. The operation's type says how wide the value is.
+CUresult stream_operation(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
+                          unsigned flags);
+/// stream_memory.cpp: as stream_operation, where the device offers the first version of these calls.
+CUresult stream_operation_v1(Thread& thread, CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address, std::uint64_t value,
+                             unsigned flags);
+
+/// capture.cpp: all that can be asked of a capture. Status and id are known; graph and dependencies are asked for only when wanted.
+CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                      const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count);
+
+/// legacy_launch.cpp: a piece of the parameters with which the next launch of the function is made.
+CUresult set_parameter(Thread& thread, CUfunction function, int offset, const void* bytes, std::size_t count);
+/// legacy_launch.cpp: a launch with block shape and parameters as they were set.
+CUresult launch_legacy(Thread& thread, CUfunction function, int width, int height, CUstream stream);
+
+// --- arguments ---------------------------------------------------------------------------------------------------------------------
+
+/// Where a CUdevice of the older calls stands for a place: CU_DEVICE_CPU is the host.
+CUmemLocation location_of(CUdevice device);
+
+inline CUfunction function_of(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
+
+}  // namespace fargpu::client::hand
