@@ -26,13 +26,13 @@
 # A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
 # this file does not allow it is a protocol error and ends the connection.
 #
-# Compatibility. `protocolVersion` must be equal. The spec (set of calls and their shapes) may differ: each side names the
-# opcodes it knows, a client never sends one that the worker lacks, and the call then returns CUDA_ERROR_NOT_SUPPORTED.
+# Compatibility. `protocolVersion` must be equal. The spec (set of calls and their shapes) may differ: the worker names the
+# opcodes that it serves, a client never sends one that the worker lacks, and the call then returns CUDA_ERROR_NOT_SUPPORTED.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("fargpu::wire");
 
-const protocolVersion :UInt32 = 1;
+const protocolVersion :UInt32 = 2;
 
 struct Control {
   union {
@@ -99,31 +99,29 @@ struct Failure {
 struct Hello {
   # The broker checks the version, remembers who asks (for logs and `fargpu ls`), and answers at once.
   protocolVersion @0 :UInt32;
-  specHash @1 :UInt64;        # of the client's spec; unequal hashes only mean that opcode sets must be compared
-  driverVersion @2 :UInt32;   # CUDA version the client's programs see, for example 13000
-  program @3 :Text;           # file name of the program, for people
-  hostName @4 :Text;
-  processId @5 :UInt32;
-  token @6 :Text;             # who asks, if not a certificate or key of TLS says so; never sent where strangers can read it
-  job @7 :Data;               # 16 bytes: the job that this process belongs to; `status` then tells of that job's devices
-  localKey @8 :Data;          # on a Unix socket that an answer by TCP has named: the key that came with the name
+  driverVersion @1 :UInt32;   # CUDA version the client's programs see, for example 13000
+  program @2 :Text;           # file name of the program, for people
+  hostName @3 :Text;
+  processId @4 :UInt32;
+  token @5 :Text;             # who asks, if not a certificate or key of TLS says so; never sent where strangers can read it
+  job @6 :Data;               # 16 bytes: the job that this process belongs to; `status` then tells of that job's devices
+  localKey @7 :Data;          # on a Unix socket that an answer by TCP has named: the key that came with the name
 }
 
 struct HelloAnswer {
   protocolVersion @0 :UInt32;
-  specHash @1 :UInt64;
-  failure @2 :Failure;        # reason none: welcome
-  version @3 :Text;           # of the broker's build
-  hostName @4 :Text;
-  tenant @5 :Text;            # whom the broker takes the client for
+  failure @1 :Failure;        # reason none: welcome
+  version @2 :Text;           # of the broker's build
+  hostName @3 :Text;
+  tenant @4 :Text;            # whom the broker takes the client for
 
   # Two processes on one machine use shared memory, which begins with a Unix socket. To a client that came by TCP from this machine the
   # broker names its socket, in the abstract namespace, with two random numbers of 16 bytes that are good while that connection is open.
   # The client says hello there with the key, and is answered with the proof. Whoever else has taken that name, on a client's machine whose
   # loopback port leads elsewhere through a tunnel, does not know the proof: the broker tells it on this connection and on its own socket only.
-  localSocket @6 :Text;       # without the leading zero byte; empty: there is none, or the client is on another machine
-  localKey @7 :Data;
-  localProof @8 :Data;
+  localSocket @5 :Text;       # without the leading zero byte; empty: there is none, or the client is on another machine
+  localKey @6 :Data;
+  localProof @7 :Data;
 }
 
 # --- lease ----------------------------------------------------------------------------------------------------------
@@ -158,12 +156,11 @@ struct Variable {
 
 struct LeaseAnswer {
   failure @0 :Failure;
-  ticket @1 :Data;            # 32 random bytes, good for one attach within `ticketSeconds`, while this connection is open
-  ticketSeconds @2 :UInt32;
-  ticketName @3 :Data;        # 16 random bytes that name the ticket in the clear; where the broker speaks TLS
-  lease @4 :UInt64;           # its number at this host
-  devices @5 :List(UInt32);   # of the lease, by their places in `status`
-  memoryBytes @6 :UInt64;     # of each of them that the lease may hold; 0: no limit of its own
+  ticket @1 :Data;            # 32 random bytes, good for one attach, within the broker's handshake time and while this connection is open
+  ticketName @2 :Data;        # 16 random bytes that name the ticket in the clear; where the broker speaks TLS
+  lease @3 :UInt64;           # its number at this host
+  devices @4 :List(UInt32);   # of the lease, by their places in `status`
+  memoryBytes @5 :UInt64;     # of each of them that the lease may hold; 0: no limit of its own
 }
 
 # --- attach ---------------------------------------------------------------------------------------------------------
@@ -180,13 +177,11 @@ struct Route {
 struct Attach {
   ticket @0 :Data;                # empty if the connection's keys were made from it
   protocolVersion @1 :UInt32;
-  specHash @2 :UInt64;
-  driverVersion @3 :UInt32;
-  deviceWindows @4 :List(Range);  # in order of preference: ranges the client has reserved in its own address space
-  hostWindows @5 :List(Range);
-  opcodes @6 :Data;               # bit n of byte n/8: the client knows opcode n
-  sharedMemory @7 :Bool;          # on a Unix socket: the client wants to share memory
-  compression @8 :Compression;    # of contents of memory, either way. Not through shared memory
+  driverVersion @2 :UInt32;
+  deviceWindows @3 :List(Range);  # in order of preference: ranges the client has reserved in its own address space
+  hostWindows @4 :List(Range);
+  sharedMemory @5 :Bool;          # on a Unix socket: the client wants to share memory
+  compression @6 :Compression;    # of contents of memory, either way. Not through shared memory
 }
 
 enum Compression {
@@ -205,7 +200,7 @@ struct AttachAnswer {
   hostWindow @3 :Range;
   driverBand @4 :Range;           # empty if the worker's address space is not displaced (sanitizer builds, tests)
   facts @5 :HostFacts;
-  opcodes @6 :Data;               # those the worker serves
+  opcodes @6 :Data;               # bit n of byte n/8: the worker serves opcode n
   silenceMs @7 :UInt32;           # milliseconds after which either side takes the other's silence for its death; each sends
                                   # something several times within. 0: 30 seconds
   laneKey @8 :Data;               # random bytes by which bulk lanes are let in: 32, or 48 where the session speaks TLS
@@ -262,11 +257,10 @@ struct PeerFacts {
 struct LateError {
   # A call that nobody waited for failed. The client keeps the error and gives it to the thread that made the call, at its
   # next call that may report; a sticky error (the context is lost) goes to every thread.
-  sequence @0 :UInt32;
-  thread @1 :UInt32;
-  opcode @2 :UInt16;
-  result @3 :UInt32;              # CUresult
-  context @4 :UInt32;
+  thread @0 :UInt32;
+  opcode @1 :UInt16;
+  result @2 :UInt32;              # CUresult
+  context @3 :UInt32;
 }
 
 struct Passed {

@@ -20,8 +20,8 @@ static_assert(std::endian::native == std::endian::little, "frames are written in
 enum class FrameKind : std::uint16_t {
   control = 1,    ///< a Control message (control.capnp)
   call = 2,       ///< client to worker: a call; `opcode` names it
-  reply = 3,      ///< worker to client: the outcome of the call numbered `reply_to`
-  data = 4,       ///< worker to client: the next bulk bytes of the answer to `reply_to`, before its reply
+  reply = 3,      ///< worker to client: the outcome of the call that `subject` numbers
+  data = 4,       ///< worker to client: the next bulk bytes of the answer to the call that `subject` numbers, before its reply
   confirm = 5,    ///< either way: header only, carries `confirmed`
   heartbeat = 6,  ///< either way: header only, is answered by a confirm
 };

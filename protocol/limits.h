@@ -27,7 +27,6 @@ inline constexpr std::size_t ahead_reply_bytes_max = 256u << 10;
 inline constexpr std::size_t ahead_loads_max = 8;
 inline constexpr std::size_t ahead_waiting_max = 16;
 inline constexpr std::size_t kernel_parameter_bytes_max = 32764;  ///< CUDA Programming Guide, kernel parameters
-inline constexpr std::size_t name_bytes_max = 64u << 10;          ///< mangled kernel names are long
 inline constexpr std::uint32_t array_elements_max = 1u << 20;     ///< elements in one list argument
 inline constexpr std::uint32_t devices_max = 64;
 

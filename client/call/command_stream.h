@@ -116,10 +116,6 @@ class CommandStream {
   Left flush_some(Which which);
 
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
-  std::uint64_t last_number() const {
-    const std::lock_guard lock(mutex_);
-    return last_;
-  }
 
  private:
   using Lock = std::unique_lock<AdaptiveMutex>;

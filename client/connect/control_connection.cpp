@@ -16,7 +16,6 @@
 #include "client/base/config.h"
 #include "credentials.h"
 #include "client/base/log.h"
-#include "opcodes.h"
 #include "protocol/channel_tls.h"
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
@@ -297,7 +296,6 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
       [&](wire::Control::Builder control) {
         auto hello = control.initHello();
         hello.setProtocolVersion(wire::PROTOCOL_VERSION);
-        hello.setSpecHash(spec_hash);
         hello.setDriverVersion(static_cast<std::uint32_t>(config().driver_version));
         hello.setProgram(program_name());
         hello.setHostName(host_name());

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstring>
 #include <set>
 
 #include "client/base/log.h"
@@ -101,14 +100,11 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     auto attach = control.initAttach();
     attach.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
     attach.setProtocolVersion(wire::PROTOCOL_VERSION);
-    attach.setSpecHash(spec_hash);
     attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
     attach.setCompression(static_cast<wire::Compression>(config.compression));
     attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
     write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
     write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));
-    auto opcodes = attach.initOpcodes(opcode_max / 8 + 1);
-    std::memset(opcodes.begin(), 0xFF, opcodes.size());
   });
   const auto message = receive_control(*channel, limits::lease_timeout);
   MessageReader reader(message);

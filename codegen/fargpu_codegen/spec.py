@@ -230,7 +230,6 @@ class Spec:
     structs: dict[str, Struct]
     attributes: dict[str, dict[str, Any]]
     launch_attributes: dict[str, dict[str, str]]
-    hash: int
 
     def variants(self, call: Call) -> list[Function]:
         """The exported functions that a call stands for: itself and its per-thread twin."""
@@ -349,8 +348,7 @@ class Loader:
             call.shape = shape(call, structs)
         self.number_opcodes()
         self.stop()
-        return Spec(self.header, groups, self.calls, self.operations, self.kinds, structs, self.attributes,
-                    self.launch_attributes, self.fingerprint())
+        return Spec(self.header, groups, self.calls, self.operations, self.kinds, structs, self.attributes, self.launch_attributes)
 
     def stop(self) -> None:
         if self.complaints:
@@ -754,11 +752,6 @@ class Loader:
                 self.complain(file, name, "opcode", "has no opcode; run: codegen/register")
             else:
                 operation.opcode = entries[name]["number"]
-
-    def fingerprint(self) -> int:
-        text = "\n".join(sorted([f"{c.opcode} {c.name} {c.shape}" for c in self.calls.values() if c.travels] +
-                                [f"{o.opcode} {o.name}" for o in self.operations.values()]))
-        return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
 
 
 def load(header: Header, folder: Path) -> Spec:

@@ -9,7 +9,6 @@
 #include "broker.h"
 #include "event_log.h"
 #include "mps.h"
-#include "opcodes.h"
 #include "protocol/driver_variables.h"
 #include "protocol/errors.h"
 #include "protocol/frame.h"
@@ -314,7 +313,6 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initHelloAnswer();
       answer.setProtocolVersion(wire::PROTOCOL_VERSION);
-      answer.setSpecHash(spec_hash);
       answer.setVersion(FARGPU_VERSION);
       char name[256] = {};
       ::gethostname(name, sizeof(name) - 1);
@@ -490,7 +488,6 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
         const Tickets::Name& name = broker_.tickets_.name_of(*ticket_);
         answer.setTicketName(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(name.data()), name.size()));
       }
-      answer.setTicketSeconds(static_cast<std::uint32_t>(broker_.settings_.handshake_seconds));
       write_lease(*lease, answer);
     });
     co_return true;

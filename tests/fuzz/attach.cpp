@@ -75,7 +75,6 @@ std::vector<Input> seeds() {
     range(message.initDeviceWindows(2)[0], 0x1000'0000'0000);
     range(message.getDeviceWindows()[1], 0x3000'0000'0000);
     range(message.initHostWindows(1)[0], 0x2000'0000'0000);
-    message.initOpcodes(40);
   });
   const Input hello = framed([](wire::Control::Builder control) {
     auto message = control.initHello();

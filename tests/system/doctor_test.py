@@ -7,7 +7,7 @@ import unittest
 
 from rig import SystemTest, fake_broker, fargpu, paths
 from rig.broker import settings_file
-from rig.wire import deaf_host, listener
+from rig.wire import VERSION, deaf_host, listener
 
 
 class Doctor(SystemTest):
@@ -111,12 +111,12 @@ class Doctor(SystemTest):
 
     def test_another_version_of_the_protocol(self):
         failure = '(reason = versionMismatch, text = "this host speaks protocol 2, the client 1; install the same fargpu on both")'
-        with fake_broker(hello=f"(helloAnswer = (protocolVersion = 2, failure = {failure}))") as pool:
+        with fake_broker(hello=f"(helloAnswer = (protocolVersion = 999, failure = {failure}))") as pool:
             self.findings(pool, "this host speaks protocol 2", "install the same version of fargpu on both machines")
 
     def test_shut_out(self):
         failure = '(reason = noCapacity, text = "this host has shut out your address for up to a minute")'
-        with fake_broker(hello=f"(helloAnswer = (protocolVersion = 1, failure = {failure}))") as pool:
+        with fake_broker(hello=f"(helloAnswer = ({VERSION}, failure = {failure}))") as pool:
             report = self.findings(pool, "has shut out your address", "try again later")
             self.assertNotIn("firewall", report)
 

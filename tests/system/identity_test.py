@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
-from rig.wire import control, data_of, frame
+from rig.wire import VERSION, control, data_of, frame
 
 MIB = 1 << 20
 TENANTS = '[tenant.lab]\nmemory = "64MiB"\n[tenant.other]\n'
@@ -221,7 +221,7 @@ class Identity(SystemTest):
         half = self.connection(host)
         half.send(bytes.fromhex("16030100c8"))
         for data in (os.urandom(500), b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("16030100c801") + os.urandom(300),
-                     frame(control('(attach = (ticket = "", protocolVersion = 1))')), frame(control('(route = (ticketName = 0x"00112233445566778899aabbccddeeff"))')),
+                     frame(control(f'(attach = (ticket = "", {VERSION}))')), frame(control('(route = (ticketName = 0x"00112233445566778899aabbccddeeff"))')),
                      frame(control('(route = (ticketName = ""))')), frame(control("(leaseRequest = ())")), b""):
             stranger = self.connection(host)
             stranger.send(data)
@@ -235,14 +235,14 @@ class Identity(SystemTest):
         trust = ssl.create_default_context(cafile=self.pki / "ca.crt")
         control_connection = self.connection(host)
         control_connection.socket = trust.wrap_socket(control_connection.socket, server_hostname="127.0.0.1")
-        control_connection.say(f'(hello = (protocolVersion = 1, token = "{self.token("t")}"))')
+        control_connection.say(f'(hello = ({VERSION}, token = "{self.token("t")}"))')
         self.assertIn('tenant = "lab"', control_connection.hear())
         control_connection.say("(leaseRequest = ())")
         answer = control_connection.hear()
         ticket, name = (data_of(field, answer) for field in ("ticket", "ticketName"))
         # The ticket is worth nothing without TLS.
         plain = self.connection(host)
-        plain.say(f'(attach = (ticket = 0x"{ticket}", protocolVersion = 1))')
+        plain.say(f'(attach = (ticket = 0x"{ticket}", {VERSION}))')
         self.assertTrue(plain.is_closed())
         stranger = self.connection(host)
         stranger.say(f'(route = (ticketName = 0x"{name}"))')

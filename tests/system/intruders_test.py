@@ -11,9 +11,9 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_gone, wait_until
-from rig.wire import CALL, HEARTBEAT, control, data_of, frame
+from rig.wire import CALL, HEARTBEAT, VERSION, control, data_of, frame
 
-HELLO = "(hello = (protocolVersion = 1))"
+HELLO = f"(hello = ({VERSION}))"
 LEASE = "(leaseRequest = ())"
 
 
@@ -23,7 +23,7 @@ def lease_with(name, value):
 
 def attach_with(ticket):
     data = f'0x"{ticket}"' if ticket else '""'
-    return f'(attach = (ticket = {data}, protocolVersion = 1, driverVersion = 13000))'
+    return f'(attach = (ticket = {data}, {VERSION}, driverVersion = 13000))'
 
 
 class Intruders(SystemTest):
@@ -127,7 +127,7 @@ class Intruders(SystemTest):
 
     def test_another_version_of_the_protocol(self):
         connection = self.connection(self.host)
-        connection.say('(hello = (protocolVersion = 2, program = "a\\x1b]0;b\\x7f", hostName = "h"))')
+        connection.say('(hello = (protocolVersion = 999, program = "a\\x1b]0;b\\x7f", hostName = "h"))')
         answer = connection.hear()
         self.assertIn("versionMismatch", answer)
         self.assertIn("speaks protocol 1, the client 2; install the same fargpu on both", answer)
@@ -137,7 +137,7 @@ class Intruders(SystemTest):
     def test_another_version_at_attach(self):
         _, ticket = self.leased()
         connection = self.connection(self.host)
-        connection.say(attach_with(ticket).replace("protocolVersion = 1", "protocolVersion = 9"))
+        connection.say(attach_with(ticket).replace(VERSION, "protocolVersion = 999"))
         self.assertIn("versionMismatch", connection.hear())
         self.assert_serves()
 

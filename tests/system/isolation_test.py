@@ -5,6 +5,7 @@ import time
 import unittest
 
 from rig import SystemTest, wait_gone, wait_until
+from rig.wire import VERSION
 
 MIB = 1 << 20
 
@@ -78,7 +79,7 @@ class Descriptors(SystemTest):
         """A connection that the broker cuts off is over, whatever workers were started while it was open."""
         host = self.broker()
         connection = self.connection(host)
-        connection.say("(hello = (protocolVersion = 1))")
+        connection.say(f"(hello = ({VERSION}))")
         connection.hear()
         client = self.client(host, "init")  # its worker was there before; the next one is started now
         wait_until(lambda: len(host.logged("worker ready")) == 2, "the next warm worker")

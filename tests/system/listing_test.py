@@ -15,7 +15,7 @@ import time
 import unittest
 
 from rig import SystemTest, fargpu, paths, wait_until
-from rig.wire import deaf_host, listener
+from rig.wire import VERSION, deaf_host, listener
 
 
 class Listing(SystemTest):
@@ -167,7 +167,7 @@ class Listing(SystemTest):
         """Nothing of the host's facts is used up by telling them."""
         host = self.broker("--warm-workers", "0")
         connection = self.connection(host)
-        connection.say("(hello = (protocolVersion = 1))")
+        connection.say(f"(hello = ({VERSION}))")
         self.assertIn("helloAnswer", connection.hear())
         for _ in range(100):
             connection.say("(statusRequest = void)")

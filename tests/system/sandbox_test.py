@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rig import SystemTest, paths
 from rig.broker import settings_file
+from rig.wire import VERSION
 
 
 def status(pid):
@@ -72,7 +73,7 @@ class Callers(SystemTest):
         self.connection(host)
         self.assertTrue(first.is_closed())
         host.log("connection cut", reason="too many connections from one address")
-        others[-1].say("(hello = (protocolVersion = 1))")
+        others[-1].say(f"(hello = ({VERSION}))")
         self.assertIn("helloAnswer", others[-1].hear())
         self.client(host, "init")
 

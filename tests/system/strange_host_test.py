@@ -4,9 +4,9 @@ import socket
 import unittest
 
 from rig import SystemTest, fake_broker, fargpu
-from rig.wire import listener
+from rig.wire import VERSION, listener
 
-WELCOME = "(helloAnswer = (protocolVersion = 1))"
+WELCOME = f"(helloAnswer = ({VERSION}))"
 TICKET = '(leaseAnswer = (ticket = "abc"))'
 # What programs with any sanitizer can offer, and those without.
 WINDOWS = "deviceWindow = (base = 0x550000000000, bytes = 0x1000000000), hostWindow = (base = 0x7e8040000000, bytes = 0x1000000000)"
@@ -104,7 +104,7 @@ class StrangeHosts(SystemTest):
                 self.assertNotRegex(done.out + done.err, "(?m)^fargpu: all is well")
         status = (f'(status = (hostName = "{text}", version = "{text}", driver = "{text}", sessionsMax = 1, devices = [(name = "{text}")], '
                   f'sessions = [(program = "{text}", hostName = "{text}")], failure = (reason = hostError, text = "{text}")))')
-        with fake_broker(hello=f'(helloAnswer = (protocolVersion = 1, version = "{text}"))', statusRequest=status) as pool:
+        with fake_broker(hello=f'(helloAnswer = ({VERSION}, version = "{text}"))', statusRequest=status) as pool:
             for verb in (("run", "--", "true"), ("ls",), ("doctor",)):
                 done = fargpu(*verb, pool=pool)
                 self.assertTrue((done.out + done.err).replace("\n", "").isprintable(), verb)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
 from rig.broker import settings_file
-from rig.wire import control, data_of, frame
+from rig.wire import VERSION, control, data_of, frame
 
 MIB = 1 << 20
 ME = os.getuid()
@@ -225,7 +225,7 @@ class Floods(SystemTest):
         self.assertLessEqual(len(loud), 11)
         # It is not heard any more, for a while, and others are.
         caller = self.knock(host, "127.0.0.2")
-        caller.sendall(frame(control("(hello = (protocolVersion = 1))")))
+        caller.sendall(frame(control(f"(hello = ({VERSION}))")))
         self.assertIn(b"has shut out your address", b"".join(iter(lambda: hear(caller), b"")))
         self.assert_lives(bystander)
         self.assert_lives(self.client(host, "init", "context", "alloc a 4096", "write a 5"))
@@ -240,7 +240,7 @@ class Floods(SystemTest):
 
     def test_wrong_tickets_count_too(self):
         host = self.broker("--refusals-per-address-max", "30")
-        attach = frame(control('(attach = (protocolVersion = 1, ticket = "' + "x" * 32 + '"))'))
+        attach = frame(control(f'(attach = ({VERSION}, ticket = "' + "x" * 32 + '"))'))
         for _ in range(40):
             try:
                 connection = self.knock(host, "127.0.0.3")
@@ -273,12 +273,12 @@ class Floods(SystemTest):
     def test_a_bulk_lane_that_comes_when_its_session_has_ended_does_not_count(self):
         host = self.broker("--refusals-per-address-max", "30")
         caller = self.connection(host)
-        caller.say("(hello = (protocolVersion = 1))")
+        caller.say(f"(hello = ({VERSION}))")
         caller.hear()
         caller.say("(leaseRequest = (gpus = 1))")
         ticket = data_of("ticket", caller.hear())
         session = self.connection(host)
-        session.say(f"(attach = (ticket = 0x\"{ticket}\", protocolVersion = 1, driverVersion = 13000, deviceWindows = [(base = {0x1000_0000_0000}, "
+        session.say(f"(attach = (ticket = 0x\"{ticket}\", {VERSION}, driverVersion = 13000, deviceWindows = [(base = {0x1000_0000_0000}, "
                     f"bytes = {1 << 36})], hostWindows = [(base = {0x2b5d_4000_0000}, bytes = {1 << 36})]))")
         answer = session.hear()
         key = data_of("laneKey", answer)
@@ -384,7 +384,7 @@ class Fairness(SystemTest):
         answers = []
         for i in range(70):
             connection = self.connection(self.host)
-            connection.say(f'(hello = (protocolVersion = 1, token = "{self.one["FARGPU_TOKEN"]}"))')
+            connection.say(f'(hello = ({VERSION}, token = "{self.one["FARGPU_TOKEN"]}"))')
             connection.hear()
             connection.say(f'(leaseRequest = (job = 0x"{i:032x}", hold = true))')
             answers.append(connection.hear())

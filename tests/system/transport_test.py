@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, wait_gone, wait_until
-from rig.wire import Connection
+from rig.wire import VERSION, Connection
 
 MIB = 1 << 20
 LOST = "DEVICE_UNAVAILABLE"
@@ -155,7 +155,7 @@ class Strangers(Transport):
         self.assertEqual(self.transport(host), "tcp")
 
     def hello(self, connection, more=""):
-        connection.say(f'(hello = (protocolVersion = 1, driverVersion = 13000, program = "p", hostName = "h", processId = 1{more}))')
+        connection.say(f'(hello = ({VERSION}, driverVersion = 13000, program = "p", hostName = "h", processId = 1{more}))')
         return connection.hear()
 
     def field(self, answer, name):

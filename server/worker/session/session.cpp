@@ -373,7 +373,6 @@ void Session::finish(const CallId& call, CUresult result, std::span<const std::b
   } else if (result != CUDA_SUCCESS) {
     output_.control([&](wire::Control::Builder control) {
       auto error = control.initLateError();
-      error.setSequence(call.sequence);
       error.setThread(call.thread);
       error.setOpcode(call.opcode);
       error.setResult(result);

@@ -26,7 +26,6 @@ enum class Opcode : std::uint16_t {
 };
 
 inline constexpr unsigned opcode_max = 14;
-inline constexpr std::uint64_t spec_hash = 0xf4a979604bfc3858;
 
 /// Calls whose kept answers are no longer true after this one has succeeded (`forgotten_by` in the spec).
 std::span<const Opcode> forgotten_after(Opcode opcode);

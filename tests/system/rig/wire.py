@@ -18,11 +18,13 @@ from .process import PATIENCE
 _HEADER = struct.Struct("<IIIIHHIII")
 CONTROL, CALL, REPLY, DATA, CONFIRM, HEARTBEAT = range(1, 7)
 WANTS_REPLY = 1
+_SCHEMA = paths.SOURCE / "protocol" / "control.capnp"
+# The field by which hello, its answer and attach say the version of the protocol.
+VERSION = "protocolVersion = " + re.search(r"^const protocolVersion :UInt32 = (\d+);", _SCHEMA.read_text(), re.MULTILINE)[1]
 
 
 def _capnp(verb, data):
-    command = ["capnp", verb, "--flat", "-I", paths.BUILD / "capnproto" / "src", paths.SOURCE / "protocol" / "control.capnp",
-               "Control"]
+    command = ["capnp", verb, "--flat", "-I", paths.BUILD / "capnproto" / "src", _SCHEMA, "Control"]
     return subprocess.run(command, input=data, capture_output=True, check=True).stdout
 
 
