@@ -21,7 +21,7 @@ struct WorkerMessage {
     activity @11 :Activity; # what the session does, where others hear of it
 
     # broker -> worker
-    account @10 :Void;      # with a descriptor: the memory account of the session's tenant; right before `session`
+    account @10 :Void;      # with a descriptor: the account of the session's tenant; right before `session`
     session @4 :Session;    # with the connection's descriptor: serve it
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one

@@ -96,10 +96,10 @@ Leases::TenantUse Leases::use_of(const std::string& tenant) const {
   return use;
 }
 
-std::shared_ptr<MemoryAccount> Leases::account_of(const std::string& tenant) {
-  std::weak_ptr<MemoryAccount>& known = accounts_[tenant];
+std::shared_ptr<TenantAccount> Leases::account_of(const std::string& tenant) {
+  std::weak_ptr<TenantAccount>& known = accounts_[tenant];
   auto account = known.lock();
-  if (!account) known = account = std::make_shared<MemoryAccount>(account_slots_);
+  if (!account) known = account = std::make_shared<TenantAccount>(account_slots_);
   return account;
 }
 
@@ -107,16 +107,16 @@ void Leases::divide(const std::string& name) {
   const auto account = accounts_[name].lock();
   const Tenant* const tenant = tenants_.find(name);
   if (!account) return;
-  account->set_host_max(tenant && tenant->host_bytes != 0 ? tenant->host_bytes : MemoryAccount::no_limit);
-  account->set_bandwidth(tenant && tenant->bandwidth != 0 ? tenant->bandwidth : MemoryAccount::no_limit);
+  account->set_host_max(tenant && tenant->host_bytes != 0 ? tenant->host_bytes : TenantAccount::no_limit);
+  account->set_bandwidth(tenant && tenant->bandwidth != 0 ? tenant->bandwidth : TenantAccount::no_limit);
   if (!tenant || tenant->memory_bytes == 0) {
-    account->set_unreserved(MemoryAccount::no_limit);
+    account->set_unreserved_max(TenantAccount::no_limit);
     return;
   }
   std::uint64_t left = tenant->memory_bytes;
   for (const auto& lease : all())
     if (lease->tenant == name) left = left_of(left, lease->memory_bytes * lease->devices.size());
-  account->set_unreserved(left);
+  account->set_unreserved_max(left);
 }
 
 LeaseSession::~LeaseSession() {

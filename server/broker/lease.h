@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "control.capnp.h"
-#include "server/memory_account.h"
+#include "server/quota/tenant_account.h"
 #include "server/sm_groups.h"
 #include "tenants.h"
 
@@ -51,7 +51,7 @@ struct Lease {
   SmGroups
       sm_groups;  ///< of each device: on these multiprocessors its kernels are, and those of no other lease that goes by the same `mps`; empty: on any
   bool among_tenants = false;              ///< the host has others
-  std::shared_ptr<MemoryAccount> account;  ///< the tenant's
+  std::shared_ptr<TenantAccount> account;  ///< the tenant's
 };
 
 /// One session's part in a lease, from when it is promised. Its end frees the session's place.
@@ -165,7 +165,7 @@ class Leases {
   std::vector<unsigned> allowed(const Tenant& tenant) const;
   std::uint64_t held(const Lease& lease, std::size_t device) const;
   std::uint32_t free_percent(unsigned device) const;
-  std::shared_ptr<MemoryAccount> account_of(const std::string& tenant);
+  std::shared_ptr<TenantAccount> account_of(const std::string& tenant);
   /// What leases of the tenant without memory of their own may hold, after a change.
   void divide(const std::string& tenant);
   std::shared_ptr<Lease> make(const Tenant& tenant, const LeaseWish& wish, std::vector<unsigned> devices, const std::optional<JobKey>& job);
@@ -177,7 +177,7 @@ class Leases {
   Tenants tenants_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, std::weak_ptr<Lease>> leases_;
-  std::map<std::string, std::weak_ptr<MemoryAccount>> accounts_;
+  std::map<std::string, std::weak_ptr<TenantAccount>> accounts_;
   std::list<std::function<void()>> watchers_;
   std::list<Waiter*> queue_;  // in the order in which they came
 };

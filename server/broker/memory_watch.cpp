@@ -16,10 +16,10 @@ constexpr auto interval = std::chrono::seconds(1);
 constexpr unsigned looks_after_calls = 2;
 
 // Whether what is held together is more than it may be.
-bool beyond_limit(const Lease& lease, MemorySlot& slot, std::size_t device) {
-  MemoryAccount& account = *lease.account;
+bool beyond_limit(const Lease& lease, AccountSlot& slot, std::size_t device) {
+  TenantAccount& account = *lease.account;
   return (lease.memory_bytes != 0 && account.held(lease.id, static_cast<int>(device)) > lease.memory_bytes) ||
-         (slot.unstated != 0 && account.held_unstated() > account.unreserved());
+         (slot.unreserved != 0 && account.held_unreserved() > account.unreserved_max());
 }
 
 }  // namespace
@@ -56,12 +56,12 @@ asio::awaitable<void> MemoryWatch::look() {
       for (std::size_t d = 0; d < lease.devices.size(); ++d) use(worker, lease, lease.account->slot(worker.lease->slot()), d);
     }
   };
-  each([&](const Worker& worker, const Lease&, MemorySlot& slot, std::size_t d) {
+  each([&](const Worker& worker, const Lease&, AccountSlot& slot, std::size_t d) {
     before[{worker.process, d}] = slot.charged[d] + slot.inherited[d];
   });
   if (before.empty()) co_return;
   co_await devices_.refresh(workers_.device_uuids());
-  each([&](Worker& worker, const Lease& lease, MemorySlot& slot, std::size_t d) {
+  each([&](Worker& worker, const Lease& lease, AccountSlot& slot, std::size_t d) {
     const auto seen = devices_.process_bytes(lease.devices[d], worker.process);
     const auto known = before.find({worker.process, d});
     if (!seen || known == before.end()) return;

@@ -101,7 +101,7 @@ void HostStatus::write_leases(wire::Status::Builder status, const Viewer& viewer
     to.setPriority(leases[i]->priority);
     to.setSessions(static_cast<std::uint32_t>(leases[i]->sessions));
     const std::uint64_t bandwidth = leases[i]->account->bandwidth();
-    to.setBandwidthBytes(bandwidth == MemoryAccount::no_limit ? 0 : bandwidth);
+    to.setBandwidthBytes(bandwidth == TenantAccount::no_limit ? 0 : bandwidth);
     to.setMovedBytes(leases[i]->account->moved(leases[i]->id));
     if (const auto view = workers_.scheduling().view_of_lease(leases[i]->id)) {
       to.setSharePercent(view->share.percent);

@@ -72,10 +72,10 @@ std::string HostStatus::metrics(const std::map<std::string, std::uint64_t>& admi
                labels, view->share.percent / 100.0);
       text.add("fargpu_session_turns_total", "counter", "Turns of its lease.", labels, static_cast<double>(view->turns));
     }
-    MemoryAccount& account = *lease.account;
+    TenantAccount& account = *lease.account;
     text.add("fargpu_session_network_bytes_total", "counter", "Bytes that a session has sent and received over the network.", labels,
              static_cast<double>(account.slot(worker.lease->slot()).moved));
-    if (account.bandwidth() != MemoryAccount::no_limit)
+    if (account.bandwidth() != TenantAccount::no_limit)
       text.add("fargpu_session_network_limit_bytes_per_second", "gauge", "What the sessions of its lease may move together.", labels,
                static_cast<double>(account.bandwidth()));
     MetricsText::Labels turn = labels;

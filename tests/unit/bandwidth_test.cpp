@@ -1,6 +1,6 @@
 // What the sessions of a lease may move over the network.
 
-#include "server/worker/session/bandwidth.h"
+#include "server/quota/paced_channel.h"
 
 #include <catch2/catch.hpp>
 
@@ -21,7 +21,7 @@ constexpr std::uint64_t rate = 10'000'000;
 struct Lease {
   explicit Lease(std::uint64_t bytes = rate) { account->set_bandwidth(bytes); }
   Bandwidth session(std::uint64_t lease = 1) { return Bandwidth({account, account->begin(lease, false)}); }
-  std::shared_ptr<MemoryAccount> account = std::make_shared<MemoryAccount>(8);
+  std::shared_ptr<TenantAccount> account = std::make_shared<TenantAccount>(8);
 };
 
 }  // namespace
@@ -61,7 +61,7 @@ TEST_CASE("bandwidth: what was not moved is given back, and without a limit ther
   CHECK(one.take(1u << 20, 10ms, now) == Approx(rate / 100).margin(10));  // the first among channels
   one.give_back(all);
   CHECK(one.take(1u << 30, Time(0), now) == Approx(rate / 20 - rate / 100).margin(20));
-  lease.account->set_bandwidth(MemoryAccount::no_limit);
+  lease.account->set_bandwidth(TenantAccount::no_limit);
   CHECK(one.take(1u << 30, Time(0), now) == 1u << 30);
   CHECK(one.wait(Time(0), now) == 0ms);
 }

@@ -1,6 +1,6 @@
 // Memory of the host that a session may take.
 
-#include "server/worker/memory/host_budget.h"
+#include "server/quota/host_budget.h"
 
 #include <catch2/catch.hpp>
 
@@ -8,15 +8,15 @@ using namespace fargpu::server;
 
 TEST_CASE("a budget of the host's memory is not exceeded by a byte, whatever is asked for") {
   HostBudget budget(100);
-  CHECK(budget.take(60));
-  CHECK_FALSE(budget.take(41));
-  CHECK_FALSE(budget.take(~std::uint64_t{0}));
-  CHECK(budget.take(40));
-  CHECK_FALSE(budget.take(1));
-  CHECK(budget.take(0));
-  budget.give(40);
-  CHECK(budget.taken() == 60);
-  CHECK(HostBudget(0).take(~std::uint64_t{0}));
+  CHECK(budget.charge(60));
+  CHECK_FALSE(budget.charge(41));
+  CHECK_FALSE(budget.charge(~std::uint64_t{0}));
+  CHECK(budget.charge(40));
+  CHECK_FALSE(budget.charge(1));
+  CHECK(budget.charge(0));
+  budget.credit(40);
+  CHECK(budget.charged() == 60);
+  CHECK(HostBudget(0).charge(~std::uint64_t{0}));
 }
 
 TEST_CASE("the first refusal is told") {
@@ -25,10 +25,10 @@ TEST_CASE("the first refusal is told") {
     ++told;
     CHECK(bound == HostBudget::Bound::session);
   });
-  CHECK(budget.take(10));
+  CHECK(budget.charge(10));
   CHECK(told == 0);
-  CHECK_FALSE(budget.take(1));
-  CHECK_FALSE(budget.take(1));
+  CHECK_FALSE(budget.charge(1));
+  CHECK_FALSE(budget.charge(1));
   CHECK(told == 1);
 }
 
@@ -40,16 +40,16 @@ TEST_CASE("a charge ends with what it is for, once, wherever it went") {
     CHECK_FALSE(HostCharge::take(budget, 60));
     HostCharge kept = std::move(*first);
     first.reset();
-    CHECK(budget.taken() == 60);
+    CHECK(budget.charged() == 60);
     auto second = HostCharge::take(budget, 40);
     REQUIRE(second);
     kept = std::move(*second);
     second.reset();
-    CHECK(budget.taken() == 40);
+    CHECK(budget.charged() == 40);
     kept = HostCharge();
-    CHECK(budget.taken() == 0);
+    CHECK(budget.charged() == 0);
     kept = std::move(*HostCharge::take(budget, 5));
-    CHECK(budget.taken() == 5);
+    CHECK(budget.charged() == 5);
   }
-  CHECK(budget.taken() == 0);
+  CHECK(budget.charged() == 0);
 }

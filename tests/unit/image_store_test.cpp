@@ -401,14 +401,14 @@ TEST_CASE("images in memory count, those that are still arriving too, and there 
     ImageStore store(folder.path, plenty, budget);
     CHECK(receive(store, first));
     CHECK(taken(store, hash_of(second), 1000, 0, part(second, 0, 10)));
-    CHECK(budget.taken() == 2000);
+    CHECK(budget.charged() == 2000);
     CHECK(store.receive(hash_of(third), 1000, 0, part(third, 0, 10)) == ImageStore::Received::no_room);
     CHECK_FALSE(taken(store, hash_of(second), 1000, 20, part(second, 20, 10)));  // which drops it
-    CHECK(budget.taken() == 1000);
+    CHECK(budget.charged() == 1000);
     CHECK(receive(store, third));
     CHECK(found(store, third) == third);
   }
-  CHECK(budget.taken() == 0);
+  CHECK(budget.charged() == 0);
   HostBudget small(999);
   ImageStore store(folder.path, plenty, small);
   CHECK(found(store, first).empty());

@@ -9,7 +9,7 @@
 #include <list>
 
 #include "server/broker/settings.h"
-#include "server/worker/memory/host_budget.h"
+#include "server/quota/host_budget.h"
 
 using namespace fargpu;
 using namespace fargpu::server;
@@ -242,9 +242,9 @@ TEST_CASE("leases: a tenant's quotas") {
     CHECK(refused.may_change);
     CHECK(mentions(refused.text, "tenant 'lab' holds 30.0 GiB of its 40.0 GiB"));
     const auto second = host.get({.gpus = 1, .memory_bytes = 10 * gib}, "lab");
-    CHECK(first->account->unreserved() == 0);
+    CHECK(first->account->unreserved_max() == 0);
     first.reset();
-    CHECK(second->account->unreserved() == 30 * gib);
+    CHECK(second->account->unreserved_max() == 30 * gib);
   }
   SECTION("compute") {
     const auto first = host.get({.gpus = 1, .compute_percent = 100}, "lab");
@@ -513,17 +513,17 @@ TEST_CASE("leases: all sessions of a lease have the tenant's bound of host memor
   HostBudget::Bound refused = HostBudget::Bound::session;
   HostBudget second(0, AccountPlace{lease->account, two->slot()}, [&](HostBudget::Bound bound) { refused = bound; });
   HostBudget elsewhere(0, AccountPlace{other->account, third->slot()});
-  CHECK(first.take(gib));
-  CHECK(second.take(gib));
-  CHECK_FALSE(second.take(1));
+  CHECK(first.charge(gib));
+  CHECK(second.charge(gib));
+  CHECK_FALSE(second.charge(1));
   CHECK(refused == HostBudget::Bound::lease);
-  CHECK(elsewhere.take(2 * gib));
-  first.give(gib);
-  CHECK(second.take(gib));
+  CHECK(elsewhere.charge(2 * gib));
+  first.credit(gib);
+  CHECK(second.charge(gib));
   CHECK(lease->account->held_of_host(lease->id) == 2 * gib);
   host.leases.set_tenants(tenants_of("[tenant.a]\nhost_memory = \"3GiB\"\n"));
-  CHECK(first.take(gib));
-  CHECK_FALSE(first.take(1));
+  CHECK(first.charge(gib));
+  CHECK_FALSE(first.charge(1));
 }
 
 TEST_CASE("leases: groups of multiprocessors are kept for who waits for them") {

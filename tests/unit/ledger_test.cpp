@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "server/worker/memory/device_memory.h"
+#include "server/quota/ledger.h"
 
 using fargpu::server::Ledger;
 

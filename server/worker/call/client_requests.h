@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "control.capnp.h"
-#include "server/worker/memory/host_budget.h"
+#include "server/quota/host_budget.h"
 #include "output.h"
 
 namespace fargpu::server {

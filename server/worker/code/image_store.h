@@ -11,7 +11,7 @@
 
 #include "folder_account.h"
 #include "protocol/image_hash.h"
-#include "server/worker/memory/host_budget.h"
+#include "server/quota/host_budget.h"
 
 namespace fargpu::server {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "server/worker/memory/host_budget.h"
+#include "server/quota/host_budget.h"
 #include "operations.capnp.h"
 
 namespace fargpu::server {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "driver_table.h"
-#include "server/worker/memory/host_budget.h"
+#include "server/quota/host_budget.h"
 #include "protocol/channel.h"
 
 namespace fargpu::server {

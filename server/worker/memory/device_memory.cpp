@@ -1,70 +1,8 @@
 #include "device_memory.h"
 
-#include <algorithm>
-
 #include "protocol/limits.h"
 
 namespace fargpu::server {
-
-namespace {
-
-Ledger::Place place_alone() {
-  Ledger::Place place{std::make_shared<MemoryAccount>(1), 0};
-  place.account->begin(/*lease=*/1, /*unstated=*/false);
-  return place;
-}
-
-std::uint64_t left_of(std::uint64_t limit, std::uint64_t held) { return limit > held ? limit - held : 0; }
-
-}  // namespace
-
-Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<Place> place)
-    : limits_(std::move(limits_bytes)), charged_(limits_.size()), place_(place ? std::move(*place) : place_alone()), lease_(slot().lease) {}
-
-bool Ledger::charge(int device, std::uint64_t bytes) {
-  const auto d = static_cast<std::size_t>(device);
-  const Share share = this->share(device);
-  if (share.limit == MemoryAccount::no_limit) {  // whatever it is: the driver will say
-    charged_[d] += bytes;
-    slot().charged[d] += bytes;
-    return true;
-  }
-  if (bytes > share.limit || charged_[d] > share.limit - bytes) return false;  // whatever the others do
-  const bool taken = announce(slot().charged[d], bytes, place_.slot, [&] {
-    return (limits_[d] == 0 || place_.account->held(lease_, device) <= limits_[d]) &&
-           (!unstated() || place_.account->held_unstated() <= place_.account->unreserved());
-  });
-  if (taken) charged_[d] += bytes;
-  return taken;
-}
-
-void Ledger::credit(int device, std::uint64_t bytes) {
-  charged_[static_cast<std::size_t>(device)] -= bytes;
-  slot().charged[static_cast<std::size_t>(device)] -= bytes;
-}
-
-Ledger::Share Ledger::share(int device) {
-  Share share{MemoryAccount::no_limit, MemoryAccount::no_limit};
-  if (limits_[static_cast<std::size_t>(device)] != 0) {
-    share.limit = limit(device);
-    share.left = left_of(share.limit, place_.account->held(lease_, device));
-  }
-  if (unstated()) {
-    const std::uint64_t all = place_.account->unreserved();
-    share.limit = std::min(share.limit, all);
-    if (all != MemoryAccount::no_limit) share.left = std::min(share.left, left_of(all, place_.account->held_unstated()));
-  }
-  return share;
-}
-
-std::shared_ptr<Charge> Charge::take(Ledger& ledger, int device, std::uint64_t bytes) {
-  if (!ledger.charge(device, bytes)) return nullptr;
-  return std::shared_ptr<Charge>(new Charge(ledger, device, bytes, true));
-}
-
-std::shared_ptr<Charge> Charge::nothing(Ledger& ledger, int device, std::uint64_t bytes) {
-  return std::shared_ptr<Charge>(new Charge(ledger, device, bytes, false));
-}
 
 DeviceMemory::DeviceMemory(DriverTable& driver, Ledger& ledger, std::uint64_t window_base, std::uint64_t window_bytes)
     : driver_(driver), ledger_(ledger), window_base_(window_base), window_bytes_(window_bytes) {}

@@ -13,7 +13,7 @@
 #include "device_memory.h"
 #include "driver_table.h"
 #include "server/exchange.h"
-#include "host_budget.h"
+#include "server/quota/host_budget.h"
 #include "protocol/window.h"
 
 namespace fargpu::server {

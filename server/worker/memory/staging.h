@@ -7,7 +7,7 @@
 #include <span>
 
 #include "driver_table.h"
-#include "host_budget.h"
+#include "server/quota/host_budget.h"
 #include "server/worker/base/pages.h"
 
 namespace fargpu::server {

@@ -10,7 +10,7 @@
 
 #include "server/worker/memory/device_memory.h"
 #include "driver_table.h"
-#include "server/worker/memory/host_budget.h"
+#include "server/quota/host_budget.h"
 #include "server/worker/session/partition.h"
 #include "protocol/handle.h"
 #include "streams.h"

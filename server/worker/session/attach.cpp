@@ -112,7 +112,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
 
     std::vector<std::uint64_t> memory_limits = options.memory_limits;
     memory_limits.resize(options.devices.size());
-    Ledger quota(memory_limits, options.memory_place);
+    Ledger quota(memory_limits, options.account_place);
     const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
     send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
       if (shares_memory) answer.setRingBytes(limits::ring_bytes);
@@ -147,7 +147,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     session_options.host_window = host_window;
     session_options.devices = options.devices;
     session_options.memory_limits = memory_limits;
-    session_options.memory_place = options.memory_place;
+    session_options.account_place = options.account_place;
     session_options.image_folder = options.image_folder;
     session_options.image_bytes_max = options.image_bytes_max;
     session_options.host_bytes_max = options.host_bytes_max;

@@ -16,7 +16,7 @@ struct AttachOptions {
   std::uint64_t session_id = 0;
   std::vector<int> devices;  ///< the driver's ordinals
   std::vector<std::uint64_t> memory_limits;
-  std::optional<Ledger::Place> memory_place;
+  std::optional<AccountPlace> account_place;
   std::filesystem::path image_folder;
   std::uint64_t image_bytes_max = 8ull << 30;
   std::uint64_t host_bytes_max = 0;

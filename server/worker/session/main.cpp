@@ -18,7 +18,6 @@
 #include <thread>
 
 #include "attach.h"
-#include "bandwidth.h"
 #include "server/worker/base/driver_library.h"
 #include "facts.h"
 #include "sandbox.h"
@@ -26,6 +25,8 @@
 #include "partition.h"
 #include "protocol/channel_tls.h"
 #include "protocol/handshake.h"
+#include "server/quota/bandwidth.h"
+#include "server/quota/paced_channel.h"
 #include "server/sm_groups.h"
 #include "server/worker_link.h"
 
@@ -177,7 +178,7 @@ int run(const Options& options) {
   // The session, or the word to end.
   AttachOptions attach;
   std::unique_ptr<Channel> channel;
-  std::shared_ptr<MemoryAccount> account;
+  std::shared_ptr<TenantAccount> account;
   std::shared_ptr<Bandwidth> bandwidth;
   std::vector<std::byte> attach_message;
   std::vector<std::byte> session_lane_key;
@@ -188,7 +189,7 @@ int run(const Options& options) {
     {
       MessageReader reader(packet->message);
       if (!reader.root<wire::WorkerMessage>().isAccount() || packet->descriptor < 0) return 0;
-      account = std::make_shared<MemoryAccount>(MemoryAccount::open(packet->descriptor));
+      account = std::make_shared<TenantAccount>(TenantAccount::open(packet->descriptor));
     }
     packet = receive_link(options.link);
     if (!packet || packet->message.empty()) return 0;
@@ -197,7 +198,7 @@ int run(const Options& options) {
     if (!message.isSession() || packet->descriptor < 0 || message.getSession().getSlot() >= account->slots()) return 0;
     attach.session_id = message.getSession().getId();
     attach.memory_limits.assign(devices.size(), message.getSession().getMemoryBytes());
-    attach.memory_place = Ledger::Place{account, message.getSession().getSlot()};
+    attach.account_place = AccountPlace{account, message.getSession().getSlot()};
     bandwidth = std::make_shared<Bandwidth>(AccountPlace{account, message.getSession().getSlot()});
     attach.image_folder = message.getSession().getImageFolder().cStr();
     attach.turns.work_max = std::chrono::seconds(message.getSession().getKernelSecondsMax());

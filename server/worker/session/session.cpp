@@ -34,10 +34,10 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
     : channel_(channel),
       driver_(driver),
       options_(std::move(options)),
-      host_budget_(options_.host_bytes_max, options_.memory_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
+      host_budget_(options_.host_bytes_max, options_.account_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel, options_.compression),
-      ledger_(options_.memory_limits, options_.memory_place),
+      ledger_(options_.memory_limits, options_.account_place),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
@@ -239,7 +239,7 @@ void Session::tell_prints() {
 void Session::tell_full(HostBudget::Bound bound) {
   const bool own = bound == HostBudget::Bound::session;
   const std::string who = own ? "the session may take " + std::to_string(options_.host_bytes_max)
-                              : "all sessions of the lease may take " + std::to_string(options_.memory_place->account->host_max());
+                              : "all sessions of the lease may take " + std::to_string(options_.account_place->account->host_max());
   warn(who + " bytes of the GPU host's memory (" + (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
        (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY");
 }

@@ -31,7 +31,7 @@
 #include "server/worker/objects/handles.h"
 #include "server/worker/order/held_calls.h"
 #include "server/worker/memory/host_blocks.h"
-#include "server/worker/memory/host_budget.h"
+#include "server/quota/host_budget.h"
 #include "server/worker/code/image_store.h"
 #include "server/worker/order/launch_crew.h"
 #include "server/worker/code/links.h"
@@ -72,7 +72,7 @@ struct SessionOptions {
   Window host_window;                                           ///< the same
   std::vector<int> devices;                                     ///< the driver's ordinals, in the session's order
   std::vector<std::uint64_t> memory_limits;                     ///< bytes per device; 0 for none
-  std::optional<Ledger::Place> memory_place;                    ///< where it counts what it holds; none: by itself
+  std::optional<AccountPlace> account_place;                    ///< where it counts what it holds; none: by itself
   std::filesystem::path image_folder;                           ///< empty: images are kept for the session only
   std::uint64_t image_bytes_max = 8ull << 30;                   ///< of that folder
   std::chrono::nanoseconds spin{0};                             ///< how long to poll before sleeping, while somebody waits

@@ -1,4 +1,4 @@
-#include "memory_account.h"
+#include "tenant_account.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ std::uint64_t add(std::uint64_t a, std::uint64_t b) {
   return a > std::numeric_limits<std::uint64_t>::max() - b ? ~std::uint64_t{0} : a + b;
 }
 
-std::uint64_t all_of(const MemorySlot& slot, std::size_t device) {
+std::uint64_t all_of(const AccountSlot& slot, std::size_t device) {
   return add(add(slot.charged[device], slot.taken[device]), slot.inherited[device]);
 }
 
@@ -33,14 +33,14 @@ std::uint64_t all_of(const MemorySlot& slot, std::size_t device) {
 
 }  // namespace
 
-std::size_t MemoryAccount::bytes_of(std::size_t slots) { return sizeof(Header) + slots * sizeof(MemorySlot); }
+std::size_t TenantAccount::bytes_of(std::size_t slots) { return sizeof(Header) + slots * sizeof(AccountSlot); }
 
-void* MemoryAccount::map(int descriptor, std::size_t bytes) {
+void* TenantAccount::map(int descriptor, std::size_t bytes) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-MemoryAccount::MemoryAccount(std::size_t slots)
+TenantAccount::TenantAccount(std::size_t slots)
     : descriptor_(::memfd_create("fargpu-account", MFD_CLOEXEC | MFD_ALLOW_SEALING)), slots_(slots), memory_(nullptr) {
   if (descriptor_ < 0) fail("memfd_create");
   // Whoever has it may write to it, but not take it away from under the others.
@@ -51,37 +51,37 @@ MemoryAccount::MemoryAccount(std::size_t slots)
     ::close(descriptor_);
     fail("shared memory for a tenant's account");
   }
-  header().unreserved = header().host_max = header().bandwidth = no_limit;
+  header().unreserved_max = header().host_max = header().bandwidth = no_limit;
 }
 
-MemoryAccount MemoryAccount::open(int descriptor) {
+TenantAccount TenantAccount::open(int descriptor) {
   struct stat status {};
   void* memory = nullptr;
   if (::fstat(descriptor, &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes_of(1) ||
       !(memory = map(descriptor, static_cast<std::size_t>(status.st_size)))) {
     ::close(descriptor);
-    throw SystemError("what the broker gave is no account of memory");
+    throw SystemError("what the broker gave is no tenant's account");
   }
-  return {descriptor, (static_cast<std::size_t>(status.st_size) - sizeof(Header)) / sizeof(MemorySlot), memory};
+  return {descriptor, (static_cast<std::size_t>(status.st_size) - sizeof(Header)) / sizeof(AccountSlot), memory};
 }
 
-MemoryAccount::MemoryAccount(MemoryAccount&& other) noexcept
+TenantAccount::TenantAccount(TenantAccount&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)), slots_(other.slots_), memory_(std::exchange(other.memory_, nullptr)) {}
 
-MemoryAccount::~MemoryAccount() {
+TenantAccount::~TenantAccount() {
   if (memory_) ::munmap(memory_, bytes_of(slots_));
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-std::size_t MemoryAccount::used() { return std::min<std::uint64_t>(header().used, slots_); }
+std::size_t TenantAccount::used() { return std::min<std::uint64_t>(header().used, slots_); }
 
-std::size_t MemoryAccount::begin(std::uint64_t lease, bool unstated) {
+std::size_t TenantAccount::begin(std::uint64_t lease, bool unreserved) {
   for (std::size_t number = 0; number < slots_; ++number) {
-    MemorySlot& free = slot(number);
+    AccountSlot& free = slot(number);
     if (free.lease != 0) continue;
     end(number);
     free.pace = pace_of(lease);
-    free.unstated = unstated;
+    free.unreserved = unreserved;
     free.lease = lease;
     header().used = std::max<std::uint64_t>(header().used, number + 1);
     return number;
@@ -90,10 +90,10 @@ std::size_t MemoryAccount::begin(std::uint64_t lease, bool unstated) {
 }
 
 // That of the lease's other sessions, or one that no session goes by.
-std::size_t MemoryAccount::pace_of(std::uint64_t lease) {
+std::size_t TenantAccount::pace_of(std::uint64_t lease) {
   std::vector<bool> taken(slots_);
   for (std::size_t number = 0; number < used(); ++number) {
-    const MemorySlot& one = slot(number);
+    const AccountSlot& one = slot(number);
     if (one.lease == 0) continue;
     const std::uint64_t pace = std::min<std::uint64_t>(one.pace, slots_ - 1);
     if (one.lease == lease) return pace;
@@ -105,19 +105,19 @@ std::size_t MemoryAccount::pace_of(std::uint64_t lease) {
   return pace;
 }
 
-std::atomic<std::int64_t>& MemoryAccount::paid(std::size_t number) {
+std::atomic<std::int64_t>& TenantAccount::paid(std::size_t number) {
   return slot(std::min<std::uint64_t>(slot(number).pace, slots_ - 1)).paid;
 }
 
-std::uint64_t MemoryAccount::moved(std::uint64_t lease) {
+std::uint64_t TenantAccount::moved(std::uint64_t lease) {
   std::uint64_t sum = 0;
   for (std::size_t number = 0; number < used(); ++number)
     if (slot(number).lease == lease) sum = add(sum, slot(number).moved);
   return sum;
 }
 
-void MemoryAccount::end(std::size_t number) {
-  MemorySlot& gone = slot(number);
+void TenantAccount::end(std::size_t number) {
+  AccountSlot& gone = slot(number);
   gone.lease = 0;
   for (auto& bytes : gone.charged) bytes = 0;
   for (auto& bytes : gone.taken) bytes = 0;
@@ -126,28 +126,28 @@ void MemoryAccount::end(std::size_t number) {
   gone.moved = 0;
 }
 
-std::uint64_t MemoryAccount::held(std::uint64_t lease, int device) {
+std::uint64_t TenantAccount::held(std::uint64_t lease, int device) {
   const auto d = static_cast<std::size_t>(device);
   std::uint64_t sum = 0;
   for (std::size_t number = 0; number < used(); ++number) {
-    MemorySlot& one = slot(number);
+    AccountSlot& one = slot(number);
     if (one.lease == lease) sum = add(sum, all_of(one, d));
   }
   return sum;
 }
 
-std::uint64_t MemoryAccount::held_of_host(std::uint64_t lease) {
+std::uint64_t TenantAccount::held_of_host(std::uint64_t lease) {
   std::uint64_t sum = 0;
   for (std::size_t number = 0; number < used(); ++number)
     if (slot(number).lease == lease) sum = add(sum, slot(number).host);
   return sum;
 }
 
-std::uint64_t MemoryAccount::held_unstated() {
+std::uint64_t TenantAccount::held_unreserved() {
   std::uint64_t sum = 0;
   for (std::size_t number = 0; number < used(); ++number) {
-    MemorySlot& one = slot(number);
-    if (one.lease == 0 || one.unstated == 0) continue;
+    AccountSlot& one = slot(number);
+    if (one.lease == 0 || one.unreserved == 0) continue;
     for (std::size_t d = 0; d < limits::devices_max; ++d) sum = add(sum, all_of(one, d));
   }
   return sum;

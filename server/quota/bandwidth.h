@@ -3,10 +3,9 @@
 
 #include <chrono>
 #include <cstddef>
-#include <memory>
+#include <utility>
 
-#include "protocol/channel.h"
-#include "server/memory_account.h"
+#include "tenant_account.h"
 
 namespace fargpu::server {
 
@@ -30,14 +29,12 @@ class Bandwidth {
 
   /// What may be saved up while nothing is moved.
   static constexpr Time burst = std::chrono::milliseconds(50);
+  /// So many bytes are a message rather than contents of memory: they are moved at once.
+  static constexpr std::size_t message_bytes = 4096;
 
  private:
   std::uint64_t rate() const { return place_.account->bandwidth(); }
   AccountPlace place_;
 };
-
-/// The channel, through which no more goes than the bandwidth lets. Messages of a few kilobytes go out at once and are paid for afterwards, so
-/// that answers do not wait behind contents of memory. `first`: comes before other channels of the lease, within bounds.
-std::unique_ptr<Channel> pace(std::unique_ptr<Channel> channel, std::shared_ptr<Bandwidth> bandwidth, bool first);
 
 }  // namespace fargpu::server

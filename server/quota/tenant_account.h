@@ -1,6 +1,6 @@
 #pragma once
-// What the sessions of one tenant hold of the memory of devices and of the host, and what they move over the network, counted where the
-// broker and the tenant's workers can all see it.
+// What the sessions of one tenant hold of the memory of devices and of the host, and what they move over the network, counted in memory
+// that the broker shares with the tenant's workers.
 
 #include <atomic>
 #include <cstddef>
@@ -14,50 +14,50 @@ namespace fargpu::server {
 
 /// One session's counters. The session's worker writes `charged`, `host` and `moved`, workers of any session `paid`, the broker
 /// everything else.
-struct MemorySlot {
-  std::atomic<std::uint64_t> lease;     ///< 0: nobody's
-  std::atomic<std::uint64_t> unstated;  ///< 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds
+struct AccountSlot {
+  std::atomic<std::uint64_t> lease;       ///< 0: nobody's
+  std::atomic<std::uint64_t> unreserved;  ///< 1: the lease keeps no memory for itself, so that the tenant's quota bounds what it holds
   std::atomic<std::uint64_t> charged[limits::devices_max];    ///< by the lease's devices, in their order
   std::atomic<std::uint64_t> taken[limits::devices_max];      ///< what the driver was seen to have taken besides, for itself
   std::atomic<std::uint64_t> inherited[limits::devices_max];  ///< memory that the session has of one that has given it up, or ended
   std::atomic<std::uint64_t> host;                            ///< of the host's memory
   std::atomic<std::uint64_t> moved;                           ///< bytes over the network
   std::atomic<std::uint64_t> pace;                            ///< the slot whose `paid` is that of the session's lease
-  std::atomic<std::int64_t> paid;                             ///< whatever session this slot is: see worker/bandwidth.h
+  std::atomic<std::int64_t> paid;                             ///< whatever session this slot is: see bandwidth.h
 };
 
 /// Shared memory with one slot a session. There is no lock and no common total: each counter has one writer, and what counts are sums.
 /// So a process that dies in the middle leaves nothing wrong behind, and one that writes nonsense harms its own tenant alone.
-class MemoryAccount {
+class TenantAccount {
  public:
   static constexpr std::uint64_t no_limit = ~std::uint64_t{0};
 
   /// New memory for so many sessions. Throws SystemError.
-  explicit MemoryAccount(std::size_t slots);
+  explicit TenantAccount(std::size_t slots);
   /// The memory behind a descriptor of another one; takes the descriptor. Throws SystemError.
-  static MemoryAccount open(int descriptor);
-  MemoryAccount(MemoryAccount&& other) noexcept;
-  MemoryAccount& operator=(MemoryAccount&&) = delete;
-  ~MemoryAccount();
+  static TenantAccount open(int descriptor);
+  TenantAccount(TenantAccount&& other) noexcept;
+  TenantAccount& operator=(TenantAccount&&) = delete;
+  ~TenantAccount();
 
   int descriptor() const { return descriptor_; }
   std::size_t slots() const { return slots_; }
-  MemorySlot& slot(std::size_t number) { return first_slot()[number]; }
+  AccountSlot& slot(std::size_t number) { return first_slot()[number]; }
 
   // --- the broker's ---------------------------------------------------------------------------------------------------------
   /// A slot for a session; `slots()` if none is free.
-  std::size_t begin(std::uint64_t lease, bool unstated);
+  std::size_t begin(std::uint64_t lease, bool unreserved);
   /// The session is gone, and all that it held.
   void end(std::size_t number);
   /// What leases that keep no memory for themselves may hold together, on all devices.
-  void set_unreserved(std::uint64_t bytes) { header().unreserved = bytes; }
+  void set_unreserved_max(std::uint64_t bytes) { header().unreserved_max = bytes; }
   /// What the sessions of one lease may hold together of the host's memory.
   void set_host_max(std::uint64_t bytes) { header().host_max = bytes; }
   /// What the sessions of one lease may move over the network together, in a second.
   void set_bandwidth(std::uint64_t bytes) { header().bandwidth = bytes; }
 
   // --- sums -----------------------------------------------------------------------------------------------------------------
-  std::uint64_t unreserved() { return header().unreserved; }
+  std::uint64_t unreserved_max() { return header().unreserved_max; }
   std::uint64_t host_max() { return header().host_max; }
   std::uint64_t bandwidth() { return header().bandwidth; }
   /// Of the lease that the session of this slot belongs to.
@@ -69,20 +69,20 @@ class MemoryAccount {
   /// Held by a lease of the host's memory.
   std::uint64_t held_of_host(std::uint64_t lease);
   /// Held by all leases that keep no memory for themselves.
-  std::uint64_t held_unstated();
+  std::uint64_t held_unreserved();
 
  private:
   struct Header {
-    std::atomic<std::uint64_t> unreserved;
+    std::atomic<std::uint64_t> unreserved_max;
     std::atomic<std::uint64_t> host_max;
     std::atomic<std::uint64_t> bandwidth;
     std::atomic<std::uint64_t> used;  ///< slots up to here may be somebody's
   };
-  MemoryAccount(int descriptor, std::size_t slots, void* memory) : descriptor_(descriptor), slots_(slots), memory_(memory) {}
+  TenantAccount(int descriptor, std::size_t slots, void* memory) : descriptor_(descriptor), slots_(slots), memory_(memory) {}
   static std::size_t bytes_of(std::size_t slots);
   static void* map(int descriptor, std::size_t bytes);
   Header& header() { return *static_cast<Header*>(memory_); }
-  MemorySlot* first_slot() { return reinterpret_cast<MemorySlot*>(static_cast<std::byte*>(memory_) + sizeof(Header)); }
+  AccountSlot* first_slot() { return reinterpret_cast<AccountSlot*>(static_cast<std::byte*>(memory_) + sizeof(Header)); }
   std::size_t used();
   std::size_t pace_of(std::uint64_t lease);
 
@@ -93,7 +93,7 @@ class MemoryAccount {
 
 /// Where a session's counters are among those of its tenant.
 struct AccountPlace {
-  std::shared_ptr<MemoryAccount> account;
+  std::shared_ptr<TenantAccount> account;
   std::size_t slot = 0;
 };
 

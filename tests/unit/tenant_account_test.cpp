@@ -1,6 +1,6 @@
 // Memory that the sessions of a tenant hold together.
 
-#include "server/memory_account.h"
+#include "server/quota/tenant_account.h"
 
 #include <catch2/catch.hpp>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "protocol/errors.h"
-#include "server/worker/memory/device_memory.h"
+#include "server/quota/ledger.h"
 
 using namespace fargpu;
 using namespace fargpu::server;
@@ -17,13 +17,13 @@ using namespace fargpu::server;
 namespace {
 
 struct Tenant {
-  explicit Tenant(std::size_t slots = 8) : account(std::make_shared<MemoryAccount>(slots)) {}
+  explicit Tenant(std::size_t slots = 8) : account(std::make_shared<TenantAccount>(slots)) {}
   Ledger session(std::uint64_t lease, std::uint64_t limit) {
     const std::size_t slot = account->begin(lease, limit == 0);
     REQUIRE(slot < account->slots());
-    return Ledger({limit, limit}, Ledger::Place{account, slot});
+    return Ledger({limit, limit}, AccountPlace{account, slot});
   }
-  std::shared_ptr<MemoryAccount> account;
+  std::shared_ptr<TenantAccount> account;
 };
 
 }  // namespace
@@ -46,7 +46,7 @@ TEST_CASE("accounts: the sum of a lease's sessions counts, to the byte") {
 TEST_CASE("accounts: what a session held is free when the broker says that it is gone") {
   Tenant tenant;
   const std::size_t slot = tenant.account->begin(1, false);
-  Ledger dead({1000}, Ledger::Place{tenant.account, slot}), alive = tenant.session(1, 1000);
+  Ledger dead({1000}, AccountPlace{tenant.account, slot}), alive = tenant.session(1, 1000);
   CHECK(dead.charge(0, 1000));
   CHECK_FALSE(alive.charge(0, 1));
   tenant.account->end(slot);
@@ -56,7 +56,7 @@ TEST_CASE("accounts: what a session held is free when the broker says that it is
 
 TEST_CASE("accounts: what a session has inherited counts as what it was charged for") {
   Tenant tenant;
-  tenant.account->set_unreserved(1000);
+  tenant.account->set_unreserved_max(1000);
   Ledger heir = tenant.session(1, 1000), free = tenant.session(2, 0);
   tenant.account->slot(0).inherited[0] = 300;
   CHECK_FALSE(heir.charge(0, 701));
@@ -70,7 +70,7 @@ TEST_CASE("accounts: what a session has inherited counts as what it was charged 
 
 TEST_CASE("accounts: leases without memory of their own share what the tenant has left, on all devices") {
   Tenant tenant;
-  tenant.account->set_unreserved(1000);
+  tenant.account->set_unreserved_max(1000);
   Ledger one = tenant.session(1, 0), two = tenant.session(2, 0), kept = tenant.session(3, 500);
   CHECK(one.charge(0, 300));
   CHECK(two.charge(1, 300));
@@ -79,7 +79,7 @@ TEST_CASE("accounts: leases without memory of their own share what the tenant ha
   CHECK_FALSE(one.charge(1, 401));
   CHECK(kept.charge(0, 500));  // what it has is its own
   CHECK(one.charge(1, 400));
-  tenant.account->set_unreserved(100);
+  tenant.account->set_unreserved_max(100);
   CHECK_FALSE(two.charge(0, 1));
   CHECK(two.share(0).left == 0);
 }
@@ -119,7 +119,7 @@ TEST_CASE("accounts: racing sessions get all there is and not a byte more") {
 TEST_CASE("accounts: nonsense in shared memory makes nobody richer, and nobody crash") {
   Tenant tenant;
   Ledger victim = tenant.session(1, 1000);
-  MemorySlot& hostile = tenant.account->slot(5);
+  AccountSlot& hostile = tenant.account->slot(5);
   hostile.lease = 1;
   hostile.charged[0] = ~std::uint64_t{0};
   hostile.taken[0] = ~std::uint64_t{0};
@@ -132,7 +132,7 @@ TEST_CASE("accounts: nonsense in shared memory makes nobody richer, and nobody c
 TEST_CASE("accounts: another process sees the same") {
   Tenant tenant;
   Ledger here = tenant.session(1, 1000);
-  MemoryAccount there = MemoryAccount::open(::dup(tenant.account->descriptor()));
+  TenantAccount there = TenantAccount::open(::dup(tenant.account->descriptor()));
   CHECK(there.slots() == tenant.account->slots());
   CHECK(here.charge(0, 123));
   CHECK(there.held(1, 0) == 123);
@@ -142,6 +142,6 @@ TEST_CASE("accounts: another process sees the same") {
 TEST_CASE("accounts: what is none is refused") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
-  CHECK_THROWS_AS(MemoryAccount::open(ends[0]), SystemError);
+  CHECK_THROWS_AS(TenantAccount::open(ends[0]), SystemError);
   ::close(ends[1]);
 }

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "server/memory_account.h"
+#include "tenant_account.h"
 
 namespace fargpu::server {
 
@@ -17,37 +17,37 @@ namespace fargpu::server {
 class HostBudget {
  public:
   enum class Bound { session, lease };
-  /// `bytes_max`: the session's; 0 for none. Without a place there is no lease. `refused` is called by the first who does not get what he
-  /// wants.
+  /// `bytes_max`: the session's; 0 for none. Without a place there is no lease. `refused` is called once, when a
+  /// charge is refused for the first time.
   explicit HostBudget(
       std::uint64_t bytes_max, std::optional<AccountPlace> place = std::nullopt, std::function<void(Bound)> refused = [](Bound) {})
       : bytes_max_(bytes_max), place_(std::move(place)), lease_(place_ ? slot().lease.load() : 0), refused_(std::move(refused)) {}
 
-  bool take(std::uint64_t bytes) {
-    std::uint64_t taken = taken_.load();
+  bool charge(std::uint64_t bytes) {
+    std::uint64_t charged = charged_.load();
     do {
-      if (bytes_max_ != 0 && (bytes > bytes_max_ || taken > bytes_max_ - bytes)) return refuse(Bound::session);
-    } while (!taken_.compare_exchange_weak(taken, taken + bytes));
+      if (bytes_max_ != 0 && (bytes > bytes_max_ || charged > bytes_max_ - bytes)) return refuse(Bound::session);
+    } while (!charged_.compare_exchange_weak(charged, charged + bytes));
     if (!place_ || bytes == 0) return true;
     const auto fits = [&] { return place_->account->held_of_host(lease_) <= place_->account->host_max(); };
     if (bytes <= place_->account->host_max() && announce(slot().host, bytes, place_->slot, fits)) return true;
-    taken_.fetch_sub(bytes);
+    charged_.fetch_sub(bytes);
     return refuse(Bound::lease);
   }
-  /// Whether so much could be taken, and as much again: for what the client did not ask for.
+  /// Whether so much could be charged, and as much again: for what the client did not ask for.
   bool has_plenty(std::uint64_t bytes) {
-    const auto fits = [&](std::uint64_t taken, std::uint64_t max) { return taken <= max && bytes <= (max - taken) / 2; };
-    return (bytes_max_ == 0 || fits(taken_.load(), bytes_max_)) &&
+    const auto fits = [&](std::uint64_t held, std::uint64_t max) { return held <= max && bytes <= (max - held) / 2; };
+    return (bytes_max_ == 0 || fits(charged_.load(), bytes_max_)) &&
            (!place_ || fits(place_->account->held_of_host(lease_), place_->account->host_max()));
   }
-  void give(std::uint64_t bytes) {
-    taken_.fetch_sub(bytes);
+  void credit(std::uint64_t bytes) {
+    charged_.fetch_sub(bytes);
     if (place_) slot().host.fetch_sub(bytes);
   }
-  std::uint64_t taken() const { return taken_.load(); }
+  std::uint64_t charged() const { return charged_.load(); }
 
  private:
-  MemorySlot& slot() { return place_->account->slot(place_->slot); }
+  AccountSlot& slot() { return place_->account->slot(place_->slot); }
   bool refuse(Bound bound) {
     if (!told_.exchange(true)) refused_(bound);
     return false;
@@ -57,11 +57,11 @@ class HostBudget {
   const std::optional<AccountPlace> place_;
   const std::uint64_t lease_;
   const std::function<void(Bound)> refused_;
-  std::atomic<std::uint64_t> taken_{0};
+  std::atomic<std::uint64_t> charged_{0};
   std::atomic<bool> told_{false};
 };
 
-/// Bytes that are counted until this goes.
+/// Bytes of the host's memory that the session is charged for until this goes.
 class HostCharge {
  public:
   HostCharge() = default;
@@ -72,12 +72,12 @@ class HostCharge {
     return *this;
   }
   ~HostCharge() {
-    if (budget_) budget_->give(bytes_);
+    if (budget_) budget_->credit(bytes_);
   }
 
   /// Nothing if the session may not take so much more.
   static std::optional<HostCharge> take(HostBudget& budget, std::uint64_t bytes) {
-    if (!budget.take(bytes)) return std::nullopt;
+    if (!budget.charge(bytes)) return std::nullopt;
     return HostCharge(budget, bytes);
   }
 
