@@ -98,9 +98,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       copy.setRoot(reader.root<wire::Control>());
     } catch (const kj::Exception&) {}
     server::AttachOptions options;
-    options.session_id = 1;
-    options.devices = {0};
-    options.one_process = true;
+    options.session.id = 1;
+    options.session.devices = {0};
+    options.session.one_process = true;
     (void)server::serve_session(channel, message, fake::FakeDriver::instance().table(), options);
   } catch (const ChannelClosed&) {
   } catch (const ProtocolError&) {}

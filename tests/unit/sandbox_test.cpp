@@ -1,6 +1,6 @@
 // What a worker may still do. Each case in a process of its own, which cannot leave the sandbox again.
 
-#include "server/worker/session/sandbox.h"
+#include "server/worker/process/sandbox.h"
 
 #include <linux/perf_event.h>
 #include <sys/mount.h>

@@ -9,7 +9,8 @@
 #include "cuda_facts.h"
 #include "protocol/handshake.h"
 #include "server/worker/session/attach.h"
-#include "server/worker/session/partition.h"
+#include "server/worker/session/lane_requests.h"
+#include "server/worker/base/partition.h"
 #include "wrap.h"
 
 namespace fargpu::test {
@@ -73,24 +74,25 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
           return;
         }
         server::AttachOptions options;
-        options.session_id = 1;
-        options.devices = {0, 1};
-        options.memory_limits = memory_limits;
-        options.one_process = true;
-        options.image_folder = image_folder;
-        options.launch_threads = 2;
-        options.exchange = &shares;
+        options.session.id = 1;
+        options.session.devices = {0, 1};
+        options.session.memory_limits = memory_limits;
+        options.session.one_process = true;
+        options.session.image_folder = image_folder;
+        options.session.launch_threads = 2;
+        options.session.exchange = &shares;
         options.driver_band = {fake::driver_band, fake::driver_band_bytes};
         // The worker's end takes memory away that in one process is the client's too, and what the client was called back about may be at work
         // with it. Not waited for without end: a function of the test may be.
         options.lane_key = lane_key;
-        options.turns.work_max = work_max;
-        options.scrub = scrub;
+        options.session.turns.work_max = work_max;
+        options.session.scrub = scrub;
         if (!sm_groups.empty())
-          for (const int device : options.devices) options.parts.push_back(server::choose_sm_groups(driver.table(), device, sm_groups));
+          for (const int device : options.session.devices)
+            options.session.parts.push_back(server::choose_sm_groups(driver.table(), device, sm_groups));
         if (turnstile) {
-          options.turns.asks = true;
-          options.turns.tell = [turnstile](const scheduler::Activity& activity, std::uint64_t, scheduler::Time) {
+          options.session.turns.asks = true;
+          options.session.turns.tell = [turnstile](const scheduler::Activity& activity, std::uint64_t, scheduler::Time) {
             const std::lock_guard lock(turnstile->mutex_);
             turnstile->last_ = activity;
             ++turnstile->words_;

@@ -326,7 +326,7 @@ TEST_CASE("a worker makes green contexts only of its own resources, within an op
 }
 
 TEST_CASE("a worker opens nothing of a device beside a session's part of it") {
-  HandMadeClient client(0, false, false, server::AttachOptions().output_bytes_max, {1});
+  HandMadeClient client(0, false, false, server::SessionOptions().output_bytes_max, {1});
   client.open_context();
   const auto open = [&](std::uint32_t number, bool primary) {
     client.send_call<wire::OpenContext>(Opcode::openContext, [&](wire::OpenContext::Builder in) {

@@ -38,18 +38,18 @@ class HandMadeClient {
 #endif
 
   explicit HandMadeClient(std::uint64_t host_bytes_max = 0, bool shares_memory = false, bool scrub = false,
-                          std::size_t output_bytes_max = server::AttachOptions().output_bytes_max, std::vector<unsigned> sm_groups = {}) {
+                          std::size_t output_bytes_max = server::SessionOptions().output_bytes_max, std::vector<unsigned> sm_groups = {}) {
     auto [near, far] = shares_memory ? make_sockets() : make_memory_channel();
     channel_ = std::move(near);
     worker_ = std::thread([this, host_bytes_max, scrub, output_bytes_max, sm_groups, far = std::move(far)] {
       server::AttachOptions options;
-      options.session_id = 5;
-      options.devices = {0};
-      options.one_process = true;
-      options.host_bytes_max = host_bytes_max;
-      options.scrub = scrub;
-      options.output_bytes_max = output_bytes_max;
-      if (!sm_groups.empty()) options.parts = {server::choose_sm_groups(fake::FakeDriver::instance().table(), 0, sm_groups)};
+      options.session.id = 5;
+      options.session.devices = {0};
+      options.session.one_process = true;
+      options.session.host_bytes_max = host_bytes_max;
+      options.session.scrub = scrub;
+      options.session.output_bytes_max = output_bytes_max;
+      if (!sm_groups.empty()) options.session.parts = {server::choose_sm_groups(fake::FakeDriver::instance().table(), 0, sm_groups)};
       const auto attach = receive_control(*far, limits::lease_timeout);
       why_ = server::serve_session(*far, attach, fake::FakeDriver::instance().table(), options);
     });

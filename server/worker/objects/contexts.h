@@ -11,7 +11,7 @@
 #include "server/worker/memory/device_memory.h"
 #include "driver_table.h"
 #include "server/quota/host_budget.h"
-#include "server/worker/session/partition.h"
+#include "server/worker/base/partition.h"
 #include "protocol/handle.h"
 #include "streams.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "server/worker/base/driver_library.h"
+#include "driver_library.h"
 #include "server/sm_groups.h"
 
 namespace fargpu::server {

@@ -1,0 +1,40 @@
+#include "running_session.h"
+
+#include <utility>
+
+#include "server/worker/session/lane_requests.h"
+#include "server/worker/session/session.h"
+
+namespace fargpu::server {
+
+void RunningSession::set(Session* session) {
+  const std::lock_guard lock(mutex_);
+  session_ = session;
+  if (session_ && turn_) session_->hear_turn(*turn_);
+  if (session_ && !stop_why_.empty()) session_->stop(stop_why_);
+}
+
+void RunningSession::hear_turn(const scheduler::Turn& turn) {
+  const std::lock_guard lock(mutex_);
+  turn_ = turn;
+  if (session_) session_->hear_turn(turn);
+}
+
+void RunningSession::stop(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  stop_why_ = why;
+  if (session_) session_->stop(why);
+}
+
+void RunningSession::take_lane(std::unique_ptr<Channel> lane, bool known) {
+  const std::lock_guard lock(mutex_);
+  server::take_lane(session_, std::move(lane), known);
+}
+
+std::optional<std::uint64_t> RunningSession::rounds() const {
+  const std::lock_guard lock(mutex_);
+  if (!session_) return std::nullopt;
+  return session_->rounds();
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,291 @@
+#include "worker_process.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "displacement.h"
+#include "protocol/errors.h"
+#include "protocol/handshake.h"
+#include "protocol/limits.h"
+#include "sandbox.h"
+#include "sanitized.h"
+#include "server/quota/paced_channel.h"
+#include "server/sm_groups.h"
+#include "server/worker/base/driver_library.h"
+#include "server/worker/base/partition.h"
+#include "server/worker/session/facts.h"
+#include "server/worker/session/lane_requests.h"
+#include "server/worker_link.h"
+
+namespace fargpu::server {
+namespace {
+
+std::span<const std::byte> bytes_of(capnp::Data::Reader data) { return {reinterpret_cast<const std::byte*>(data.begin()), data.size()}; }
+
+std::vector<std::byte> copy_of(capnp::Data::Reader data) {
+  const auto bytes = bytes_of(data);
+  return {bytes.begin(), bytes.end()};
+}
+
+int fail(int link, const std::string& text) {
+  send_link(link, [&](wire::WorkerMessage::Builder message) { message.setFailed(text); });
+  return 1;
+}
+
+}  // namespace
+
+WorkerProcess::WorkerProcess(WorkerOptions options) : options_(std::move(options)), exchange_(options_.link) {}
+
+int WorkerProcess::run() {
+  try {
+    return live();
+  } catch (const std::exception& error) {  // most likely memory ran out before there was a session that could end by it
+    const std::string why = std::string("no session: ") + error.what();
+    if (!introduced_) return fail(options_.link, why);
+    end(why);
+    return 0;
+  }
+}
+
+int WorkerProcess::live() {
+  try {
+    confine();
+    load_driver();
+  } catch (const SystemError& error) {
+    return fail(options_.link, error.what());
+  } catch (const DriverError& error) {
+    return fail(options_.link, error.what());
+  }
+  if (!introduce()) return 1;
+  printed_.emplace();
+  if (receive_session()) serve();
+  return 0;
+}
+
+void WorkerProcess::confine() {
+  // The driver itself offers no other devices than these: nothing a client sends can name one, wherever a device number may stand.
+  if (!options_.devices.empty()) ::setenv("CUDA_VISIBLE_DEVICES", options_.devices.c_str(), 1);
+  if (!options_.user.empty()) become_user(options_.user);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // forgotten with the former user
+  if (options_.sandbox && !sanitized) enter_sandbox();
+}
+
+void WorkerProcess::load_driver() {
+  server::load_driver(options_.driver, driver_);
+  if (const CUresult result = driver_.cuInit(0); result != CUDA_SUCCESS) {
+    if (result == CUDA_ERROR_NO_DEVICE && !options_.devices.empty())
+      throw DriverError("the driver has none of the devices " + options_.devices);
+    const char* name = "?";
+    driver_.cuGetErrorName(result, &name);
+    throw DriverError("the driver '" + options_.driver + "' does not initialise: " + name);
+  }
+  int count = 0;
+  driver_.cuDeviceGetCount(&count);
+  devices_.resize(static_cast<std::size_t>(count));
+  std::iota(devices_.begin(), devices_.end(), 0);
+  if (!options_.devices.empty() && std::count(options_.devices.begin(), options_.devices.end(), ',') + 1 != count)
+    throw DriverError("the driver does not have all of the devices " + options_.devices);
+  if (devices_.empty()) throw DriverError("the driver '" + options_.driver + "' has no devices");
+  if (!options_.sm_groups.empty()) choose_parts();
+  if (options_.warm_context) {  // what takes longest of a session's start, done before there is one
+    CUcontext context{};
+    driver_.cuDevicePrimaryCtxRetain(&context, devices_.front());
+  }
+}
+
+void WorkerProcess::choose_parts() {
+  const auto groups = parse_sm_groups(options_.sm_groups);
+  if (!groups || groups->size() != devices_.size())
+    throw DriverError("groups of multiprocessors of so many devices: " + options_.sm_groups);
+  for (std::size_t i = 0; i < devices_.size(); ++i) parts_.push_back(choose_sm_groups(driver_, devices_[i], (*groups)[i]));
+}
+
+bool WorkerProcess::introduce() {
+  introduced_ = send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
+    auto ready = message.initReady();
+    write_facts(driver_, devices_, ready.initFacts());
+    auto groups = ready.initSmGroups(static_cast<unsigned>(devices_.size()));
+    for (unsigned i = 0; i < groups.size(); ++i) groups.set(i, count_sm_groups(driver_, devices_[i]));
+  });
+  return introduced_;
+}
+
+bool WorkerProcess::receive_session() {
+  if (!receive_account()) return false;
+  const auto packet = receive_link(options_.link);
+  if (!packet || packet->message.empty()) return false;
+  MessageReader reader(packet->message);
+  const auto message = reader.root<wire::WorkerMessage>();
+  if (!message.isSession() || packet->descriptor < 0 || message.getSession().getSlot() >= account_->slots()) return false;
+  take_session(message.getSession());
+  return take_connection(message.getSession(), packet->descriptor);
+}
+
+bool WorkerProcess::receive_account() {
+  const auto packet = receive_link(options_.link);
+  if (!packet || packet->message.empty()) return false;  // the broker is gone
+  MessageReader reader(packet->message);
+  if (!reader.root<wire::WorkerMessage>().isAccount() || packet->descriptor < 0) return false;
+  account_ = std::make_shared<TenantAccount>(TenantAccount::open(packet->descriptor));
+  return true;
+}
+
+void WorkerProcess::take_session(wire::Session::Reader session) {
+  const AccountPlace place{account_, session.getSlot()};
+  bandwidth_ = std::make_shared<Bandwidth>(place);
+  attach_.session.id = session.getId();
+  attach_.session.memory_limits.assign(devices_.size(), session.getMemoryBytes());
+  attach_.session.account_place = place;
+  attach_.session.image_folder = session.getImageFolder().cStr();
+  attach_.session.turns.work_max = std::chrono::seconds(session.getKernelSecondsMax());
+  attach_.session.scrub = session.getScrub();
+  attach_.lane_key = copy_of(session.getLaneKey());
+}
+
+bool WorkerProcess::take_connection(wire::Session::Reader session, int descriptor) {
+  const std::string peer = session.getPeer().cStr();
+  if (session.getTicketName().size() == 0) {
+    attach_message_ = copy_of(session.getAttach());
+    channel_ = make_socket_channel(descriptor, peer);
+  } else {
+    // The connection's keys are made from the ticket, which the broker gave to the client and to us: nobody else can finish the handshake.
+    try {
+      channel_ = accept_by_key(descriptor, peer, bytes_of(session.getTicketName()), bytes_of(session.getTicket()));
+      attach_message_ = receive_control(*channel_, limits::connect_timeout);
+    } catch (const std::exception& error) {  // no handshake, or no attach
+      end(std::string("no session: ") + error.what());
+      return false;
+    }
+    encrypted_lanes_.emplace(attach_.lane_key, [this](std::unique_ptr<Channel> lane) { give_lane(std::move(lane), true); });
+  }
+  // By a Unix socket come programs of this machine, whose bytes burden no network.
+  if (!channel_->passes_descriptors()) channel_ = pace(std::move(channel_), bandwidth_, true);
+  return true;
+}
+
+void WorkerProcess::serve() {
+  ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps between looks at the GPU would take 50 us longer
+  complete_options();
+  if (options_.sandbox) hide_memory();
+  ::prctl(PR_SET_PDEATHSIG, 0);  // from now on this process belongs to its client
+  // The first message is right behind the session: whether it may give work. A session that begins without it would ask for what it has.
+  if (hear_broker()) {
+    std::thread([this] {
+      while (hear_broker()) {}
+    }).detach();
+  }
+  std::thread([this] { watch(); }).detach();
+  end(serve_session(*channel_, attach_message_, driver_, attach_));
+}
+
+void WorkerProcess::complete_options() {
+  SessionOptions& session = attach_.session;
+  session.devices = devices_;
+  session.parts = parts_;
+  session.printed = &*printed_;
+  session.image_bytes_max = options_.image_bytes_max;
+  session.host_bytes_max = options_.host_bytes_max;
+  session.spin = std::chrono::microseconds(options_.spin_us);
+  session.launch_threads = std::min(options_.launch_threads, 3 * std::thread::hardware_concurrency() / 8);
+  session.silence = std::chrono::seconds(options_.silence_seconds);
+  session.exchange = &exchange_;
+  session.report = [this](const SessionUsage& used) { tell_usage(used); };
+  session.turns.asks = true;
+  session.turns.tell = [this](const scheduler::Activity& activity, std::uint64_t number, scheduler::Time since) {
+    tell_activity(activity, number, since);
+  };
+  attach_.driver_band = displaced_band();
+  attach_.running = [this](Session* now) { running_.set(now); };
+}
+
+void WorkerProcess::tell_usage(const SessionUsage& used) {
+  send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
+    const auto write = [](const std::vector<std::uint64_t>& from, auto to) {
+      for (unsigned i = 0; i < from.size(); ++i) to.set(i, from[i]);
+    };
+    auto usage = message.initUsage();
+    write(used.memory_bytes, usage.initMemoryBytes(static_cast<unsigned>(used.memory_bytes.size())));
+    usage.setCalls(used.calls);
+    write(used.busy_ns, usage.initBusyNs(static_cast<unsigned>(used.busy_ns.size())));
+    usage.setWaitedNs(used.waited_ns);
+  });
+}
+
+void WorkerProcess::tell_activity(const scheduler::Activity& activity, std::uint64_t number, scheduler::Time since) {
+  send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
+    auto told = message.initActivity();
+    told.setWants(activity.wants);
+    told.setBusy(activity.busy);
+    told.setNumber(number);
+    told.setSinceNs(since.count());
+  });
+}
+
+void WorkerProcess::end(const std::string& why) {
+  send_link(options_.link, [&](wire::WorkerMessage::Builder message) { message.setEnded(why); });
+}
+
+bool WorkerProcess::hear_broker() {
+  try {
+    const auto packet = receive_link(options_.link);
+    if (!packet) return true;
+    if (packet->message.empty()) return false;
+    Descriptor descriptor(packet->descriptor);
+    MessageReader reader(packet->message);
+    hear(reader.root<wire::WorkerMessage>(), std::move(descriptor));
+  } catch (const std::exception&) {  // without that message, a turn perhaps, the session could wait for ever
+    running_.stop("out of memory");
+  }
+  return true;
+}
+
+void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descriptor) {
+  switch (message.which()) {
+    case wire::WorkerMessage::FETCHED: exchange_.heard(message.getFetched(), std::move(descriptor)); return;
+    case wire::WorkerMessage::UNSHARED: exchange_.heard_unshared(message.getUnshared()); return;
+    case wire::WorkerMessage::LANE: hear_lane(bytes_of(message.getLane()), std::move(descriptor)); return;
+    case wire::WorkerMessage::TURN: {
+      const auto told = message.getTurn();
+      running_.hear_turn({.granted = told.getGranted(),
+                          .quiet = told.getQuiet(),
+                          .until = scheduler::Time(told.getUntilNs()),
+                          .ahead = scheduler::Time(told.getAheadNs()),
+                          .number = told.getNumber()});
+      return;
+    }
+    case wire::WorkerMessage::STOP: running_.stop(message.getStop().cStr()); return;
+    default: return;
+  }
+}
+
+void WorkerProcess::hear_lane(std::span<const std::byte> lane_message, Descriptor descriptor) {
+  if (descriptor.number() < 0) return;
+  if (encrypted_lanes_) encrypted_lanes_->asked(std::move(descriptor), lane_message);
+  else give_lane(make_socket_channel(descriptor.release(), "the client's bulk lane"), asks_for_lane(lane_message, attach_.lane_key));
+}
+
+void WorkerProcess::give_lane(std::unique_ptr<Channel> lane, bool known) {
+  if (!lane->passes_descriptors()) lane = pace(std::move(lane), bandwidth_, false);
+  running_.take_lane(std::move(lane), known);
+}
+
+// While a call to the driver does not come back, perhaps because it waits for a kernel that never ends, the session's loop stands still:
+// it hears neither its client, which gives it up after as long a silence, nor the broker, and keeps to no bound of time.
+void WorkerProcess::watch() {
+  std::uint64_t rounds = 0;
+  for (unsigned still = 0; still <= options_.silence_seconds; std::this_thread::sleep_for(std::chrono::seconds(1))) {
+    const auto now = running_.rounds();
+    still = now && *now == std::exchange(rounds, *now) ? still + 1 : 0;
+  }
+  end("a call to the driver has not come back for " + std::to_string(options_.silence_seconds) + " s");
+  std::_Exit(0);
+}
+
+}  // namespace fargpu::server
