@@ -15,6 +15,7 @@
 #include <deque>
 
 #include "channel.h"
+#include "descriptor_passing.h"
 #include "errors.h"
 #include "limits.h"
 
@@ -105,23 +106,8 @@ class SocketChannel final : public Channel {
   bool passes_descriptors() const override { return unix_; }
 
   bool send_descriptor(int descriptor) override {
-    std::byte nothing{};
-    iovec part{&nothing, 1};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-    ssize_t sent;
-    do sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    return sent == 1;
+    constexpr std::byte nothing{};
+    return send_with_descriptor(socket_, {&nothing, 1}, descriptor) == 1;
   }
 
   int receive_descriptor() override {
@@ -133,22 +119,11 @@ class SocketChannel final : public Channel {
 
  private:
   ssize_t receive_with_descriptors(std::span<std::byte> buffer) {
-    iovec part{buffer.data(), buffer.size()};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    message.msg_control = control;
-    message.msg_controllen = CMSG_LEN(sizeof(int));  // room for one: the kernel closes what more a hostile peer sends
-    const ssize_t received = ::recvmsg(socket_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (received <= 0) return received;
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-      int descriptor = -1;
-      std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
-      if (arrived_.size() < limits::descriptors_max) arrived_.push_back(descriptor);
-      else ::close(descriptor);
-    }
+    int descriptor = -1;
+    const ssize_t received = receive_with_descriptor(socket_, buffer, descriptor, MSG_DONTWAIT);
+    if (descriptor < 0) return received;
+    if (received > 0 && arrived_.size() < limits::descriptors_max) arrived_.push_back(descriptor);
+    else ::close(descriptor);
     return received;
   }
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "protocol/limits.h"
-#include "protocol/quantity.h"
+#include "protocol/text.h"
 
 namespace fargpu::client {
 namespace {

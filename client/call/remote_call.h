@@ -8,7 +8,7 @@
 
 #include "client/objects/context.h"
 #include "call_traits.h"
-#include "protocol/handle_results.h"
+#include "protocol/invalid_handle.h"
 #include "protocol/message.h"
 #include "receiver.h"
 #include "client/objects/stream.h"

@@ -14,7 +14,7 @@
 
 #include "cuda_facts.h"
 #include "client/base/log.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 #include "client/session/session.h"
 #include "client/objects/thread.h"
 #include "client/base/threads.h"

@@ -16,8 +16,7 @@
 #include "client/connect/windows.h"
 #include "commands.h"
 #include "cuda_facts.h"
-#include "protocol/printable.h"
-#include "protocol/so_many.h"
+#include "protocol/text.h"
 #include "variables.h"
 
 namespace fargpu::client::cli {

@@ -7,8 +7,7 @@
 
 #include "client/base/uuid.h"
 #include "commands.h"
-#include "protocol/printable.h"
-#include "protocol/quantity.h"
+#include "protocol/text.h"
 #include "statuses.h"
 
 namespace fargpu::client::cli {

@@ -15,9 +15,7 @@
 
 #include "client/session/dial.h"
 #include "commands.h"
-#include "protocol/printable.h"
-#include "protocol/quantity.h"
-#include "protocol/so_many.h"
+#include "protocol/text.h"
 #include "variables.h"
 
 namespace fargpu::client::cli {

@@ -6,7 +6,7 @@
 
 #include "client/connect/control_connection.h"
 #include "commands.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 
 namespace fargpu::client::cli {
 namespace {

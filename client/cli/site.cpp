@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "commands.h"
-#include "protocol/quantity.h"
+#include "protocol/text.h"
 #include "protocol/site/pki.h"
 #include "protocol/site/tokens.h"
 

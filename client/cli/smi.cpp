@@ -9,7 +9,7 @@
 #include "client/connect/control_connection.h"
 #include "client/nvml/devices.h"
 #include "commands.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 
 namespace fargpu::client::cli {
 namespace {

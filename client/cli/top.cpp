@@ -17,7 +17,7 @@
 
 #include "commands.h"
 #include "keys.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 #include "statuses.h"
 
 namespace fargpu::client::cli {

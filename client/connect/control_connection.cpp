@@ -20,7 +20,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 
 namespace fargpu::client {
 namespace {

@@ -15,7 +15,7 @@
 #include "protocol/sealed_memory.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
-#include "client/base/store_words.h"
+#include "client/base/untorn_copy.h"
 
 namespace fargpu::client {
 namespace {
@@ -378,7 +378,7 @@ bool HostMemory::awaits(std::uint64_t address, std::size_t bytes) const {
 void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   if (Block* const block = find(address, bytes.size()); block && block->opened && !block->paged && !block->shared) {
-    store_words(at(address), bytes);
+    copy_untorn(at(address), bytes);
     if (block->device_address != 0) std::memcpy(block->shadow.data() + (address - block->base), bytes.data(), bytes.size());
   }
   // Deliveries of one copy come in order, so each takes the beginning off an expected range.

@@ -8,7 +8,7 @@
 #include "client/base/log.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
-#include "protocol/so_many.h"
+#include "protocol/text.h"
 
 namespace fargpu::client {
 namespace {

@@ -12,7 +12,7 @@
 #include "client/call/printed.h"
 #include "process.h"
 #include "protocol/errors.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 #include "client/call/remote_call.h"
 #include "client/base/threads.h"
 

@@ -7,8 +7,7 @@
 #include "event_log.h"
 #include "host_facts.h"
 #include "mps.h"
-#include "protocol/printable.h"
-#include "protocol/so_many.h"
+#include "protocol/text.h"
 
 namespace fargpu::server {
 namespace {

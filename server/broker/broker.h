@@ -10,7 +10,7 @@
 #include <string>
 
 #include "callers.h"
-#include "count.h"
+#include "fair_limit.h"
 #include "device_watch.h"
 #include "identity.h"
 #include "lease.h"
@@ -78,7 +78,7 @@ class Broker {
   MemoryWatch memory_watch_;
   const HostStatus status_;
   LocalKeys local_keys_;
-  Count patient_;  // connections that wait for a lease, or hold one
+  FairLimit patient_;  // connections that wait for a lease, or hold one
   Listeners listeners_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;

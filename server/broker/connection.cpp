@@ -14,7 +14,7 @@
 #include "protocol/frame.h"
 #include "protocol/limits.h"
 #include "protocol/message.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 
 namespace fargpu::server {
 namespace {
@@ -613,7 +613,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
   std::optional<Tickets::Ticket> ticket_;  // what this connection was promised
   std::optional<JobKey> job_;              // that the client belongs to
   std::shared_ptr<Lease> lease_;           // that this connection holds
-  Count::Part counted_;                    // among those that wait for a lease or hold one
+  FairLimit::Place counted_;               // among those that wait for a lease or hold one
   std::uint32_t sequence_ = 0;
   std::uint32_t received_ = 0;
   std::vector<std::byte> message_;

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "event_log.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 
 namespace fargpu::server {
 namespace {

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "protocol/quantity.h"
-#include "protocol/so_many.h"
+#include "protocol/text.h"
 
 namespace fargpu::server {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "protocol/quantity.h"
+#include "protocol/text.h"
 
 namespace fargpu::server {
 namespace {

@@ -14,8 +14,7 @@
 #include <variant>
 
 #include "protocol/limits.h"
-#include "protocol/printable.h"
-#include "protocol/quantity.h"
+#include "protocol/text.h"
 #include "server/scheduler/policy.h"
 #include "toml_words.h"
 

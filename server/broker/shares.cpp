@@ -25,7 +25,7 @@ bool Shares::add(pid_t worker, const std::string& tenant, wire::Share::Reader sh
   }
   // Without a descriptor: none was free here.
   if (counts_[worker] >= limits::shares_max || (memory && descriptor.number() < 0)) return false;
-  Count::Part room = room_.take(tenant);
+  FairLimit::Place room = room_.take(tenant);
   if (!room) return false;
   const auto* const bytes = reinterpret_cast<const std::byte*>(event.begin());
   shares_[*key] = {worker,

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "count.h"
+#include "fair_limit.h"
 #include "server/exchange.h"
 #include "worker_link.capnp.h"
 
@@ -49,7 +49,7 @@ class Shares {
   };
   struct Share {
     pid_t worker = -1;
-    Count::Part room;
+    FairLimit::Place room;
     SharedThing thing;
     std::shared_ptr<Piece> piece;  // null for an event
   };
@@ -60,7 +60,7 @@ class Shares {
   using LoanName = std::pair<pid_t, ShareKey>;
   void pass_on(Piece& piece);
 
-  Count room_;
+  FairLimit room_;
   const Charge charge_;
   std::map<ShareKey, Share> shares_;
   std::map<pid_t, std::size_t> counts_;

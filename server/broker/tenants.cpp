@@ -8,8 +8,7 @@
 #include <set>
 
 #include "protocol/limits.h"
-#include "protocol/quantity.h"
-#include "protocol/so_many.h"
+#include "protocol/text.h"
 #include "settings.h"
 #include "toml_words.h"
 

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "protocol/printable.h"
+#include "protocol/text.h"
 #include "settings.h"
 
 namespace fargpu::server {

@@ -16,7 +16,7 @@
 #include "host_facts.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
-#include "protocol/printable.h"
+#include "protocol/text.h"
 
 extern char** environ;
 

@@ -42,7 +42,7 @@
 #include "server/worker/call/printed.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
-#include "protocol/handle_results.h"
+#include "protocol/invalid_handle.h"
 #include "protocol/limits.h"
 #include "server/worker/objects/resources.h"
 #include "server/worker/memory/scrub.h"

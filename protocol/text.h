@@ -1,13 +1,16 @@
 #pragma once
-// Amounts as people write them: memory, shares, times. Each parser gives nothing for what it does not understand.
+// What people write (memory, shares, times) and what they are shown.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace fargpu {
+
+// Each parser gives nothing for what it does not understand.
 
 /// "8GiB", "8g", "512 MiB", "100000": units are powers of 1024, whatever the spelling. Decimals are understood ("1.5GiB"), and
 /// what is left of a byte is left out.
@@ -19,5 +22,10 @@ std::optional<std::chrono::seconds> parse_duration(std::string_view text);
 
 /// "8.0 GiB", "512.0 MiB".
 std::string bytes_text(std::uint64_t bytes);
+/// "1 GPU", "3 GPUs".
+std::string so_many(std::uint64_t count, std::string_view what);
+
+/// Text that another machine sent, before it meets a terminal or a log: one line, of bounded length, nothing that steers a terminal.
+std::string printable(std::string_view text, std::size_t bytes_max = 128);
 
 }  // namespace fargpu

@@ -1,6 +1,6 @@
-// Amounts as people write them.
+// What people write, and what they and logs are shown.
 
-#include "protocol/quantity.h"
+#include "protocol/text.h"
 
 #include <catch2/catch.hpp>
 
@@ -58,4 +58,18 @@ TEST_CASE("quantity: what is shown of bytes") {
   CHECK(bytes_text(1536) == "1.5 KiB");
   CHECK(bytes_text(std::uint64_t{8} << 30) == "8.0 GiB");
   CHECK(bytes_text(std::uint64_t{5000} << 40) == "5000.0 TiB");
+}
+
+TEST_CASE("text stays as it is, what steers a terminal does not") {
+  CHECK(printable("Grüße von host-1: 5 GiB") == "Grüße von host-1: 5 GiB");
+  CHECK(printable("a\x1b[31mb\n\r\tc\x7f") == "a?[31mb???c?");
+  CHECK(printable("a\xc2\x9b"
+                  "31m") == "a??31m");
+  CHECK(printable("\xc2") == "\xc2");
+  CHECK(printable("") == "");
+}
+
+TEST_CASE("text is cut where it gets long") {
+  CHECK(printable(std::string(500, 'x')) == std::string(128, 'x'));
+  CHECK(printable("12345", 3) == "123");
 }

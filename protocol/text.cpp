@@ -1,4 +1,4 @@
-#include "quantity.h"
+#include "text.h"
 
 #include <fmt/format.h>
 
@@ -81,6 +81,21 @@ std::string bytes_text(std::uint64_t bytes) {
     ++unit;
   }
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", amount, units[unit]);
+}
+
+std::string so_many(std::uint64_t count, std::string_view what) {
+  return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");
+}
+
+std::string printable(std::string_view text, std::size_t bytes_max) {
+  std::string result(text.substr(0, bytes_max));
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(result[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < result.size() ? result[i + 1] : 0);
+    if (byte < 0x20 || byte == 0x7F) result[i] = '?';
+    else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) result[i] = result[i + 1] = '?';  // control characters of two bytes
+  }
+  return result;
 }
 
 }  // namespace fargpu

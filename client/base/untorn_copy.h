@@ -10,7 +10,7 @@ namespace fargpu::client {
 
 /// Copies `bytes` to where threads of the program may be waiting for them to change: as with a GPU's writes, nobody sees half of an
 /// aligned word of up to eight bytes, nor a race.
-inline void store_words(std::byte* to, std::span<const std::byte> bytes) {
+inline void copy_untorn(std::byte* to, std::span<const std::byte> bytes) {
   const auto each = [&]<class Word>(Word) {
     Word word;
     std::memcpy(&word, bytes.data(), sizeof(word));
