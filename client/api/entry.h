@@ -4,7 +4,7 @@
 #include <cuda.h>
 
 #include "client/call/error_log.h"
-#include "client/call/printed.h"
+#include "client/call/waiting_prints.h"
 #include "client/session/process.h"
 #include "client/call/stats.h"
 #include "symbols.h"
@@ -44,7 +44,7 @@ CUresult enter(Body&& body) noexcept {
   } catch (...) {
     result = result_of_exception(symbol);
   }
-  if (!in_callback) printed.write();
+  if (!in_callback) waiting_prints.write();
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) [[unlikely]]
     error_log().note(symbol, result);
   if (stats::tracing) [[unlikely]]

@@ -1,6 +1,6 @@
 // Linking of GPU code. CUDA Driver API, "Module Management", cuLinkCreate and its like.
 
-#include "client/code/links.h"
+#include "client/code/jit_links.h"
 
 #include "calls_module.capnp.h"
 #include "entry.h"

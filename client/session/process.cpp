@@ -11,7 +11,7 @@
 #include "client/api/entry.h"
 #include "client/call/error_log.h"
 #include "client/base/log.h"
-#include "client/call/printed.h"
+#include "client/call/waiting_prints.h"
 #include "client/call/remote_call.h"
 #include "session.h"
 #include "client/call/stats.h"
@@ -113,7 +113,7 @@ void Process::at_exit() noexcept {
   const bool was_ready = life_.compare_exchange_strong(expected, Life::ended);
   if (!was_ready && expected != Life::lost) return;
   if (was_ready) session()->leave();
-  printed.write();
+  waiting_prints.write();
   life_.store(Life::ended);
   if (stats::enabled)
     stats::print(session()->commands().bytes_sent() + session()->lanes().bytes_sent(),

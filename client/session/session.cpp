@@ -9,7 +9,7 @@
 #include "cuda_facts.h"
 #include "client/base/log.h"
 #include "operations.capnp.h"
-#include "client/call/printed.h"
+#include "client/call/waiting_prints.h"
 #include "process.h"
 #include "protocol/errors.h"
 #include "protocol/text.h"
@@ -398,7 +398,8 @@ void Session::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       const auto text = push.getPrinted();
       if (text.getDescriptor() != 1 && text.getDescriptor() != 2)
         throw ProtocolError("a kernel's output is for neither standard output nor standard error");
-      printed.add(text.getDescriptor() == 1 ? Printed::output : Printed::errors, {text.getText().asChars().begin(), text.getText().size()});
+      waiting_prints.add(text.getDescriptor() == 1 ? WaitingPrints::output : WaitingPrints::errors,
+                         {text.getText().asChars().begin(), text.getText().size()});
       return;
     }
     case wire::Control::GOODBYE:

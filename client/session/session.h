@@ -25,7 +25,7 @@
 #include "client/graph/graphs.h"
 #include "client/base/handle_map.h"
 #include "client/memory/host_memory.h"
-#include "client/code/links.h"
+#include "client/code/jit_links.h"
 #include "client/memory/managed_memory.h"
 #include "client/memory/peer_access.h"
 #include "client/memory/shared_memory.h"
@@ -81,7 +81,7 @@ class Session final : PushHandler {
   PeerAccess& peers() { return peers_; }
   SharedMemory& shared_memory() { return shared_memory_; }
   Functions& functions() { return functions_; }
-  Links& links() { return links_; }
+  JitLinks& links() { return links_; }
   Captures& captures() { return captures_; }
   Fences& fences() { return fences_; }
   Callbacks& callbacks() { return callbacks_; }
@@ -234,7 +234,7 @@ class Session final : PushHandler {
   PeerAccess peers_;
   SharedMemory shared_memory_;
   Functions functions_;
-  Links links_;
+  JitLinks links_;
   Captures captures_;
   Fences fences_;
   Callbacks callbacks_;

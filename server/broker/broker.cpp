@@ -19,18 +19,18 @@ constexpr auto stop_patience = std::chrono::seconds(5);
 Broker::Broker(asio::io_context& io, const Settings& settings)
     : io_(io),
       settings_(settings),
-      callers_(settings),
+      pending_(settings),
       leases_(settings.sessions_max),
       workers_(io, settings),
       tickets_(io, workers_, std::chrono::seconds(settings.handshake_seconds)),
       device_watch_(io, settings.nvml),
       memory_watch_(io, settings, workers_, device_watch_),
       status_(settings, leases_, workers_, device_watch_),
-      patient_(callers_.most()),
+      patient_(pending_.most()),
       listeners_(io, settings,
                  {.by_tcp = [this](asio::ip::tcp::socket socket, Transport transport) { meet(std::move(socket), transport); },
                   .by_socket = [this](asio::local::stream_protocol::socket socket) { meet(std::move(socket), Transport::plain); },
-                  .trouble = [this] { callers_.make_room(); }}),
+                  .trouble = [this] { pending_.make_room(); }}),
       signals_(io),
       drain_timer_(io) {
   signals_.add(SIGCHLD);

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "callers.h"
+#include "pending_connections.h"
 #include "fair_limit.h"
 #include "device_watch.h"
 #include "identity.h"
@@ -70,7 +70,7 @@ class Broker {
   const Settings& settings_;
   std::unique_ptr<Identity> identity_;
   std::shared_ptr<asio::ssl::context> tls_;  // of the identity; null if it has none
-  Callers callers_;                          // raises the limit of descriptors, by which others go
+  PendingConnections pending_;               // raises the limit of descriptors, by which others go
   Leases leases_;
   Workers workers_;
   Tickets tickets_;

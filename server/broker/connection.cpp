@@ -85,7 +85,7 @@ void say_shut_out(AnySocket& socket) {
 }  // namespace
 
 /// Lives as long as something is under way on it.
-class Broker::Connection final : public Caller, public std::enable_shared_from_this<Connection> {
+class Broker::Connection final : public PendingConnection, public std::enable_shared_from_this<Connection> {
  public:
   Connection(Broker& broker, asio::ip::tcp::socket socket, Transport transport)
       : broker_(broker), socket_(broker.io_), transport_(transport), deadline_(broker.io_) {
@@ -117,8 +117,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
   }
 
   void begin() {
-    place_ = broker_.callers_.add(*this);
-    calling_ = true;
+    place_ = broker_.pending_.add(*this);
+    pending_ = true;
   }
   ~Connection() {
     stop_calling();
@@ -130,7 +130,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
   const std::string& source() const override { return source_; }
 
   void cut(const std::string& why) override {
-    broker_.callers_.offended("connection cut", client_.peer, source_, why);
+    broker_.pending_.failed("connection cut", client_.peer, source_, why);
     stop_calling();
     asio::error_code ignored;
     socket_.close(ignored);
@@ -143,8 +143,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
 
  private:
   void stop_calling() {
-    if (calling_) broker_.callers_.remove(place_);
-    calling_ = false;
+    if (pending_) broker_.pending_.remove(place_);
+    pending_ = false;
   }
 
   asio::awaitable<void> serve() {
@@ -162,7 +162,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
             if (!welcome) co_return;
             break;
           case wire::Control::LEASE_REQUEST:
-            if (!welcome || !calling_) throw ProtocolError(welcome ? "a second request for a session" : "a request before hello");
+            if (!welcome || !pending_) throw ProtocolError(welcome ? "a second request for a session" : "a request before hello");
             stop_calling();
             if (!co_await on_lease(control.getLeaseRequest())) co_return;
             break;
@@ -191,7 +191,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
         }
         if (lease_) deadline_.cancel();  // it lasts as long as this connection
         else expire_after(ticket_ ? handshake_time() : control_idle_max);
-        if (calling_) broker_.callers_.spoke(place_);
+        if (pending_) broker_.pending_.spoke(place_);
       }
     } catch (const kj::Exception& error) {
       refused(error.getDescription().cStr());
@@ -211,12 +211,12 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
       const auto self = weak.lock();
       asio::error_code ignored;
       if (error || !self) return;
-      if (self->calling_ && self->received_ == 0) self->refused("said nothing in time");
+      if (self->pending_ && self->received_ == 0) self->refused("said nothing in time");
       self->socket_.close(ignored);
     });
   }
 
-  void refused(const std::string& reason) { broker_.callers_.offended("connection refused", client_.peer, source_, reason); }
+  void refused(const std::string& reason) { broker_.pending_.failed("connection refused", client_.peer, source_, reason); }
 
   // The next frame's message; false at the end of the connection.
   asio::awaitable<bool> read_frame() {
@@ -340,7 +340,7 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
                                     FARGPU_VERSION, wire::PROTOCOL_VERSION, theirs));
       }
     });
-    if (!denied.empty()) broker_.callers_.offended("client denied", client_.peer, source_, denied);
+    if (!denied.empty()) broker_.pending_.failed("client denied", client_.peer, source_, denied);
     co_return same&& denied.empty();
   }
 
@@ -608,8 +608,8 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
   bool near_ = false;       // by TCP, from this machine
   bool by_socket_ = false;  // a Unix socket
   std::optional<LocalKeys::Pair> local_;
-  Callers::Place place_;  // among the callers
-  bool calling_ = false;
+  PendingConnections::Place place_;  // among the pending ones
+  bool pending_ = false;
   std::optional<Tickets::Ticket> ticket_;  // what this connection was promised
   std::optional<JobKey> job_;              // that the client belongs to
   std::shared_ptr<Lease> lease_;           // that this connection holds
@@ -622,11 +622,11 @@ class Broker::Connection final : public Caller, public std::enable_shared_from_t
 template <class Socket>
 void Broker::meet(Socket socket, Transport transport) {
   const std::string source = source_of(socket);
-  if (callers_.shut_out(source)) {
+  if (pending_.shut_out(source)) {
     if (transport == Transport::plain) say_shut_out(socket);
     return;
   }
-  callers_.make_room_for(source);
+  pending_.make_room_for(source);
   std::make_shared<Connection>(*this, std::move(socket), transport)->start();
 }
 

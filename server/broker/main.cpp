@@ -15,7 +15,7 @@
 #include <iostream>
 
 #include "broker.h"
-#include "earlier.h"
+#include "orphaned_workers.h"
 #include "event_log.h"
 #include "settings.h"
 #include "tenants.h"
@@ -53,7 +53,7 @@ void check_workers(const Settings& settings) {
 
 // It counts neither what they hold nor who they are: leases are given as if they were not there.
 void warn_of_earlier_sessions(const Settings& settings) {
-  const std::vector<pid_t> workers = earlier_workers(settings.worker);
+  const std::vector<pid_t> workers = orphaned_workers(settings.worker);
   if (workers.empty()) return;
   EventLog::warn("sessions of an earlier fargpud",
                  {{"count", workers.size()},

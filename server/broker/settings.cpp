@@ -16,7 +16,7 @@
 #include "protocol/limits.h"
 #include "protocol/text.h"
 #include "server/scheduler/policy.h"
-#include "toml_words.h"
+#include "settings_file.h"
 
 namespace fargpu::server {
 namespace {

@@ -2,9 +2,10 @@
 // What fargpud is told: flags over environment over file over default. One table in settings.cpp says all of it.
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "settings_error.h"
 
 namespace fargpu::server {
 
@@ -55,11 +56,6 @@ struct Settings {
   std::vector<std::string> arguments;          ///< of the command line, to read all of it again
   std::vector<Origin> origins;                 ///< for --show-config
   std::vector<std::string> unknown_variables;  ///< misspelt perhaps: they count for nothing
-};
-
-/// A setting that cannot be; the text names it, its value, where it came from and what would be right.
-struct SettingsError : std::runtime_error {
-  using std::runtime_error::runtime_error;
 };
 
 /// What the command line decides besides settings.

@@ -10,7 +10,7 @@
 #include "protocol/limits.h"
 #include "protocol/text.h"
 #include "settings.h"
-#include "toml_words.h"
+#include "settings_file.h"
 
 namespace fargpu::server {
 namespace {

@@ -21,7 +21,7 @@
 #include "server/worker_link.h"
 #include "scheduling.h"
 #include "settings.h"
-#include "shares.h"
+#include "shared_things.h"
 
 namespace fargpu::server {
 
@@ -168,7 +168,7 @@ class Workers {
   asio::io_context& io_;
   const Settings& settings_;
   std::list<Worker> workers_;  // stable addresses
-  Shares shares_;
+  SharedThings shares_;
   Scheduling scheduling_;
   std::uint64_t faults_ = 0;
   std::string failure_;

@@ -4,7 +4,7 @@
 
 #include "protocol/image.h"
 #include "protocol/image_hash.h"
-#include "server/worker/code/links.h"
+#include "server/worker/code/jit_links.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
 
@@ -12,13 +12,13 @@ namespace fargpu::server::hand {
 namespace {
 
 // Null if there is no such link, or if it is in use: the driver wants its calls one after the other.
-std::shared_ptr<Link> find(Session& session, std::uint64_t handle) {
+std::shared_ptr<JitLink> find(Session& session, std::uint64_t handle) {
   const auto found = session.links().find(handle);
   if (found == session.links().end() || !session.handles().find(HandleKind::link, Handle(handle)) || found->second->busy) return nullptr;
   return found->second;
 }
 
-Outcome run(Session& session, Call& call, std::shared_ptr<Link> link, std::function<CUresult()> work) {
+Outcome run(Session& session, Call& call, std::shared_ptr<JitLink> link, std::function<CUresult()> work) {
   link->busy = true;
   return session.aside_reply(call, std::move(work), [link](CUresult result, MessageWriter& writer) {
     link->busy = false;
@@ -33,7 +33,7 @@ Outcome run(Session& session, Call& call, std::shared_ptr<Link> link, std::funct
 }  // namespace
 
 Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
-  auto link = std::make_shared<Link>();
+  auto link = std::make_shared<JitLink>();
   if (const CUresult bad = link->options.read(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
   const CUresult result =
       session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(), link->options.values(), &link->state);
@@ -45,7 +45,7 @@ Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
 }
 
 Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
-  const std::shared_ptr<Link> link = find(session, in.getLink());
+  const std::shared_ptr<JitLink> link = find(session, in.getLink());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   ImageHash hash;
   auto options = std::make_shared<JitOptions>();
@@ -68,7 +68,7 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
 }
 
 Outcome completeLink(Session& session, Call& call, wire::CompleteLink::Reader in) {
-  const std::shared_ptr<Link> link = find(session, in.getLink());
+  const std::shared_ptr<JitLink> link = find(session, in.getLink());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   return run(session, call, link, [&driver = session.driver(), link] {
     void* linked = nullptr;
@@ -83,7 +83,7 @@ Outcome completeLink(Session& session, Call& call, wire::CompleteLink::Reader in
 }
 
 Outcome fetchLinked(Session& session, Call& call, wire::FetchLinked::Reader in) {
-  const std::shared_ptr<Link> link = find(session, in.getLink());
+  const std::shared_ptr<JitLink> link = find(session, in.getLink());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   if (!call.id().wants_reply) throw ProtocolError("a result of linking that nobody waits for");
   if (in.getOffset() > link->linked_bytes || in.getBytes() > link->linked_bytes - in.getOffset() || in.getBytes() > limits::bulk_bytes_max)
@@ -96,7 +96,7 @@ Outcome fetchLinked(Session& session, Call& call, wire::FetchLinked::Reader in) 
 }
 
 Outcome cuLinkDestroy(Session& session, Call&, wire::CuLinkDestroy::Reader in) {
-  const std::shared_ptr<Link> link = find(session, in.getState());
+  const std::shared_ptr<JitLink> link = find(session, in.getState());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult result = session.driver().cuLinkDestroy(link->state);
   if (result == CUDA_SUCCESS) session.forget(HandleKind::link, in.getState());

@@ -30,7 +30,7 @@
 #include "running_session.h"
 #include "server/exchange.h"
 #include "server/quota/bandwidth.h"
-#include "server/worker/call/printed.h"
+#include "server/worker/call/captured_output.h"
 #include "server/worker/session/attach.h"
 #include "worker_link.capnp.h"
 

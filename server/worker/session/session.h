@@ -34,12 +34,12 @@
 #include "server/quota/host_budget.h"
 #include "server/worker/code/image_store.h"
 #include "server/worker/order/launch_crew.h"
-#include "server/worker/code/links.h"
+#include "server/worker/code/jit_links.h"
 #include "server/worker/code/load_order.h"
 #include "opcodes.h"
 #include "server/worker/call/output.h"
 #include "server/worker/order/taken_copies.h"
-#include "server/worker/call/printed.h"
+#include "server/worker/call/captured_output.h"
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/invalid_handle.h"
@@ -125,7 +125,7 @@ class Session final : FrameHandler {
   GraphParts& graph_parts() { return graph_parts_; }
   GraphMemory& graph_memory() { return graph_memory_; }
   Resources& resources() { return resources_; }
-  Links& links() { return links_; }
+  JitLinks& links() { return links_; }
   Handles& handles() { return handles_; }
   Contexts& contexts() { return contexts_; }
   Captures& captures() { return captures_; }
@@ -331,7 +331,7 @@ class Session final : FrameHandler {
   GraphParts graph_parts_{waker_, host_budget_};
   GraphMemory graph_memory_{handles_};
   Resources resources_;
-  Links links_;
+  JitLinks links_;
   std::shared_ptr<DriverTable> lent_driver_;
   std::unordered_map<std::uint64_t, std::unique_ptr<AttendedGraph>> attended_;
   UserObjects user_objects_{driver_, handles_};

@@ -1,5 +1,5 @@
 #pragma once
-// Links that the session has under way in the driver.
+// Links of images that the session has under way in the driver.
 
 #include <cuda.h>
 
@@ -12,7 +12,7 @@
 
 namespace fargpu::server {
 
-struct Link {
+struct JitLink {
   CUlinkState state = nullptr;
   JitOptions options;                 // the driver writes its logs until the link is destroyed
   const std::byte* linked = nullptr;  // the result, which is the driver's
@@ -20,6 +20,6 @@ struct Link {
   bool busy = false;  // a call with it runs beside the executor
 };
 
-using Links = std::map<std::uint64_t, std::shared_ptr<Link>>;  // by handle
+using JitLinks = std::map<std::uint64_t, std::shared_ptr<JitLink>>;  // by handle
 
 }  // namespace fargpu::server

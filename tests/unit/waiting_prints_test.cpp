@@ -1,6 +1,6 @@
 // What kernels print, on its way into the program's own streams.
 
-#include "client/call/printed.h"
+#include "client/call/waiting_prints.h"
 
 #include <unistd.h>
 
@@ -86,7 +86,7 @@ TEST_CASE("the thread that receives does not wait for standard output") {
   }
   Captured captured;
   std::fputs("before ", stdout);
-  printed.write();
+  waiting_prints.write();
   std::fputs("behind\n", stdout);
   CHECK(captured.text() == "before here\nbehind\n");
 }
@@ -94,9 +94,9 @@ TEST_CASE("the thread that receives does not wait for standard output") {
 TEST_CASE("what a kernel printed comes before what a thread prints that returns later") {
   Captured captured;
   for (int round = 0; round < 200; ++round) {
-    printed.add(Printed::output, "kernel\n");
-    std::thread other([] { printed.write(); });
-    printed.write();
+    waiting_prints.add(WaitingPrints::output, "kernel\n");
+    std::thread other([] { waiting_prints.write(); });
+    waiting_prints.write();
     std::fputs("program\n", stdout);
     other.join();
   }
@@ -107,11 +107,11 @@ TEST_CASE("what a kernel printed comes before what a thread prints that returns 
 
 TEST_CASE("of too much text the oldest is lost") {
   Captured captured;
-  const std::string piece(Printed::bytes_max / 2, 'x');
-  for (int i = 0; i < 3; ++i) printed.add(Printed::output, piece);
-  printed.add(Printed::output, "end");
-  printed.write();
+  const std::string piece(WaitingPrints::bytes_max / 2, 'x');
+  for (int i = 0; i < 3; ++i) waiting_prints.add(WaitingPrints::output, piece);
+  waiting_prints.add(WaitingPrints::output, "end");
+  waiting_prints.write();
   const std::string text = captured.text();
-  CHECK(text.size() == Printed::bytes_max);
+  CHECK(text.size() == WaitingPrints::bytes_max);
   CHECK(text.ends_with("xend"));
 }

@@ -1,6 +1,6 @@
 // Workers of a fargpud that died, found among the processes of this machine.
 
-#include "server/broker/earlier.h"
+#include "server/broker/orphaned_workers.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ TEST_CASE("processes that end while they are looked at are none") {
   });
   const auto end = std::chrono::steady_clock::now() + 1s;
   std::size_t looks = 0;
-  for (; std::chrono::steady_clock::now() < end; ++looks) CHECK(earlier_workers("/no/such/worker").empty());
+  for (; std::chrono::steady_clock::now() < end; ++looks) CHECK(orphaned_workers("/no/such/worker").empty());
   over = true;
   CHECK(looks > 0);
 }

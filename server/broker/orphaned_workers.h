@@ -9,6 +9,6 @@
 namespace fargpu::server {
 
 /// Processes of this worker program that are no running fargpud's, as far as this process can see others.
-std::vector<pid_t> earlier_workers(const std::string& worker);
+std::vector<pid_t> orphaned_workers(const std::string& worker);
 
 }  // namespace fargpu::server

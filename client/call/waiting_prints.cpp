@@ -1,12 +1,12 @@
-#include "printed.h"
+#include "waiting_prints.h"
 
 #include "client/base/log.h"
 
 namespace fargpu::client {
 
-Printed& printed = *new Printed;
+WaitingPrints& waiting_prints = *new WaitingPrints;
 
-void Printed::add(Stream stream, std::string_view text) {
+void WaitingPrints::add(Stream stream, std::string_view text) {
   const std::lock_guard lock(mutex_);
   std::string& waiting = texts_[stream];
   waiting += text;
@@ -18,7 +18,7 @@ void Printed::add(Stream stream, std::string_view text) {
   waiting_.store(true, std::memory_order_release);
 }
 
-void Printed::write_all() noexcept {
+void WaitingPrints::write_all() noexcept {
   write_text(texts_[output], stdout);
   write_text(texts_[errors], stderr);
   const std::lock_guard lock(mutex_);
@@ -27,7 +27,7 @@ void Printed::write_all() noexcept {
 
 // Taken under the stream's lock: who finds nothing here and prints comes behind who took it. Ours is not held meanwhile, because whoever
 // has the stream may be about to come here.
-void Printed::write_text(std::string& waiting, std::FILE* stream) noexcept {
+void WaitingPrints::write_text(std::string& waiting, std::FILE* stream) noexcept {
   ::flockfile(stream);
   std::string text;
   {

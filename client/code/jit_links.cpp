@@ -1,21 +1,21 @@
-#include "links.h"
+#include "jit_links.h"
 
 namespace fargpu::client {
 
-void Links::add(Handle handle, const JitOutputs& outputs) {
-  auto link = std::make_shared<Link>();
+void JitLinks::add(Handle handle, const JitOutputs& outputs) {
+  auto link = std::make_shared<JitLink>();
   link->outputs = outputs;
   const std::lock_guard lock(mutex_);
   links_[handle.value()] = std::move(link);
 }
 
-std::shared_ptr<Link> Links::find(Handle handle) const {
+std::shared_ptr<JitLink> JitLinks::find(Handle handle) const {
   const std::lock_guard lock(mutex_);
   const auto found = links_.find(handle.value());
   return found == links_.end() ? nullptr : found->second;
 }
 
-void Links::remove(Handle handle) {
+void JitLinks::remove(Handle handle) {
   const std::lock_guard lock(mutex_);
   links_.erase(handle.value());
 }

@@ -1,4 +1,4 @@
-#include "callers.h"
+#include "pending_connections.h"
 
 #include <sys/resource.h>
 
@@ -30,36 +30,36 @@ std::size_t raise_descriptor_limit(std::uint64_t sessions_max) {
 
 }  // namespace
 
-Callers::Callers(const Settings& settings)
-    : settings_(settings), most_(raise_descriptor_limit(settings.sessions_max)), offences_(settings.refusals_per_address_max) {}
+PendingConnections::PendingConnections(const Settings& settings)
+    : settings_(settings), most_(raise_descriptor_limit(settings.sessions_max)), failures_(settings.refusals_per_address_max) {}
 
-bool Callers::shut_out(const std::string& source) const {
-  return !everybodys(source) && offences_.shut_out(source, Offences::Clock::now());
+bool PendingConnections::shut_out(const std::string& source) const {
+  return !everybodys(source) && failures_.shut_out(source, ConnectionFailures::Clock::now());
 }
 
-void Callers::make_room() {
-  if (!callers_.empty()) callers_.front()->cut("room was needed for others");
+void PendingConnections::make_room() {
+  if (!pending_.empty()) pending_.front()->cut("room was needed for others");
 }
 
-void Callers::make_room_for(const std::string& source) {
-  if (callers_.size() >= most_) make_room();
-  const auto from_there = [&](const Caller* caller) { return caller->source() == source; };
-  if (static_cast<std::uint64_t>(std::count_if(callers_.begin(), callers_.end(), from_there)) < settings_.callers_per_address_max) return;
-  (*std::find_if(callers_.begin(), callers_.end(), from_there))->cut("too many connections from one address");
+void PendingConnections::make_room_for(const std::string& source) {
+  if (pending_.size() >= most_) make_room();
+  const auto from_there = [&](const PendingConnection* one) { return one->source() == source; };
+  if (static_cast<std::uint64_t>(std::count_if(pending_.begin(), pending_.end(), from_there)) < settings_.callers_per_address_max) return;
+  (*std::find_if(pending_.begin(), pending_.end(), from_there))->cut("too many connections from one address");
 }
 
-void Callers::offended(const char* event, const std::string& peer, const std::string& source, const std::string& reason) {
-  const Offences::Told told = offences_.add(source, Offences::Clock::now());
-  if (told == Offences::Told::shut_out && everybodys(source)) {
+void PendingConnections::failed(const char* event, const std::string& peer, const std::string& source, const std::string& reason) {
+  const ConnectionFailures::Told told = failures_.add(source, ConnectionFailures::Clock::now());
+  if (told == ConnectionFailures::Told::shut_out && everybodys(source)) {
     EventLog::warn("source not shut out", {{"source", source},
                                            {"refused", settings_.refusals_per_address_max},
                                            {"reason", reason},
                                            {"meaning", "it is everybody's on this machine; find out who does this"}});
-  } else if (told == Offences::Told::shut_out) {
+  } else if (told == ConnectionFailures::Told::shut_out) {
     EventLog::warn("source shut out", {{"source", source}, {"refused", settings_.refusals_per_address_max}, {"reason", reason}});
-  } else if (told == Offences::Told::not_any_more) {
+  } else if (told == ConnectionFailures::Told::not_any_more) {
     EventLog::debug(event, {{"peer", peer}, {"reason", reason}});
-  } else if (told == Offences::Told::last) {
+  } else if (told == ConnectionFailures::Told::last) {
     EventLog::warn(
         event, {{"peer", peer}, {"reason", reason}, {"meaning", "more of the same source in this minute are told at level debug only"}});
   } else {

@@ -1,4 +1,4 @@
-#include "toml_words.h"
+#include "settings_file.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "protocol/text.h"
-#include "settings.h"
 
 namespace fargpu::server {
 namespace {

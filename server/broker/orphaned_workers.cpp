@@ -1,4 +1,4 @@
-#include "earlier.h"
+#include "orphaned_workers.h"
 
 #include <algorithm>
 #include <charconv>
@@ -29,7 +29,7 @@ std::string parent_of(const fs::path& process) {
 
 }  // namespace
 
-std::vector<pid_t> earlier_workers(const std::string& worker) {
+std::vector<pid_t> orphaned_workers(const std::string& worker) {
   std::vector<pid_t> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/proc", fs::directory_options::skip_permission_denied, error)) {

@@ -1,4 +1,4 @@
-#include "printed.h"
+#include "captured_output.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 
 namespace fargpu::server {
 
-Printed::Printed(int descriptor) {
+CapturedOutput::CapturedOutput(int descriptor) {
   memory_ = ::memfd_create("printed", MFD_CLOEXEC);
   if (memory_ < 0) throw SystemError(std::string("memfd_create: ") + std::strerror(errno));
   // Appending, because the writers and this object share no position.
@@ -27,7 +27,7 @@ Printed::Printed(int descriptor) {
   }
 }
 
-Printed::~Printed() { ::close(memory_); }
+CapturedOutput::~CapturedOutput() { ::close(memory_); }
 
 // CUDA Binary Utilities and the PTX ISA: calls of printf are calls of vprintf, which code names, and those of assert of __assertfail.
 bool may_print(std::span<const std::byte> image) {
@@ -38,7 +38,7 @@ bool may_print(std::span<const std::byte> image) {
                      [&](std::string_view name) { return ::memmem(image.data(), image.size(), name.data(), name.size()) != nullptr; });
 }
 
-void Printed::collect(const std::function<void(std::span<const std::byte>)>& hand_on) {
+void CapturedOutput::collect(const std::function<void(std::span<const std::byte>)>& hand_on) {
   struct stat status {};
   if (::fstat(memory_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) == taken_) return;
   std::array<std::byte, piece_bytes> piece;

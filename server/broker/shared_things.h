@@ -18,12 +18,12 @@ namespace fargpu::server {
 
 /// Memory is paid for by the session that made it, and by one of those that still have it when that has given it up: always by one of
 /// them. Used by the broker's one thread.
-class Shares {
+class SharedThings {
  public:
   /// Has the session of a worker pay for so much of a device, or, with false, no more.
   using Charge = std::function<void(pid_t worker, int device, std::uint64_t bytes, bool pays)>;
   /// `most`: of all workers together, because each may hold a descriptor of this process.
-  Shares(std::size_t most, Charge charge) : room_(most), charge_(std::move(charge)) {}
+  SharedThings(std::size_t most, Charge charge) : room_(most), charge_(std::move(charge)) {}
 
   /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense. False if it is too much: then
   /// nothing is shared by the key, as whoever asks for it is told.

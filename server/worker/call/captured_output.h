@@ -9,13 +9,13 @@ namespace fargpu::server {
 
 /// Takes over a descriptor of this process: whatever is written to it gathers in memory, so that the writer never waits, and is
 /// handed on by collect(). Writing: any thread. Collecting: one.
-class Printed {
+class CapturedOutput {
  public:
   /// Throws SystemError.
-  explicit Printed(int descriptor);
-  Printed(const Printed&) = delete;
-  Printed& operator=(const Printed&) = delete;
-  ~Printed();
+  explicit CapturedOutput(int descriptor);
+  CapturedOutput(const CapturedOutput&) = delete;
+  CapturedOutput& operator=(const CapturedOutput&) = delete;
+  ~CapturedOutput();
 
   /// Calls hand_on(text) for what was written since the last time, in pieces.
   void collect(const std::function<void(std::span<const std::byte>)>& hand_on);
@@ -32,8 +32,8 @@ bool may_print(std::span<const std::byte> image);
 
 /// The two that programs look at.
 struct PrintedByKernels {
-  Printed output{1};
-  Printed errors{2};
+  CapturedOutput output{1};
+  CapturedOutput errors{2};
 };
 
 }  // namespace fargpu::server

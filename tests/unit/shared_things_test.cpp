@@ -1,6 +1,6 @@
 // Who pays for memory that sessions share.
 
-#include "server/broker/shares.h"
+#include "server/broker/shared_things.h"
 
 #include <fcntl.h>
 
@@ -25,11 +25,11 @@ ShareKey key_of(int number) {
 /// What each worker pays for beside what it made, on device 2.
 struct Host {
   std::map<pid_t, std::uint64_t> pays;
-  Shares shares{100, [this](pid_t worker, int device, std::uint64_t bytes, bool more) {
-                  CHECK(device == 2);
-                  if (more) pays[worker] += bytes;
-                  else pays[worker] -= bytes;
-                }};
+  SharedThings shares{100, [this](pid_t worker, int device, std::uint64_t bytes, bool more) {
+                        CHECK(device == 2);
+                        if (more) pays[worker] += bytes;
+                        else pays[worker] -= bytes;
+                      }};
   bool share(pid_t worker, int number, int came_by = 0, int device = 2) {
     MessageWriter writer;
     auto share = writer.root<wire::Share>();

@@ -13,7 +13,7 @@ namespace fargpu::client {
 /// Text that arrived waits for a thread of the program that returns from a call: that is when the driver prints too, and such a thread
 /// may wait for a stream's lock or for whoever reads its other end, where the receiving thread must not. Written by the C library's
 /// streams, so that it comes in order with what the program prints itself. Threads: any.
-class Printed {
+class WaitingPrints {
  public:
   /// Of more than this the oldest is lost, as in the driver's own buffer.
   static constexpr std::size_t bytes_max = 64u << 20;
@@ -36,6 +36,6 @@ class Printed {
 };
 
 /// Never destroyed.
-extern Printed& printed;
+extern WaitingPrints& waiting_prints;
 
 }  // namespace fargpu::client

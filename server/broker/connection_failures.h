@@ -1,5 +1,5 @@
 #pragma once
-// What strangers do that comes to nothing: counted by where they come from, so that a flood costs the host little and its log less.
+// Connections that come to nothing, counted by where they come from, so that a flood costs the host little and its log less.
 
 #include <chrono>
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace fargpu::server {
 
 /// Connections that were refused, cut off or never said anything, by source and minute. Used by the broker's one thread.
-class Offences {
+class ConnectionFailures {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr auto period = std::chrono::minutes(1);
@@ -18,7 +18,7 @@ class Offences {
   static constexpr std::size_t sources_max = 4096;
 
   /// `most`: of one source in a minute; beyond that it is shut out for the rest of it.
-  explicit Offences(std::uint64_t most) : most_(most) {}
+  explicit ConnectionFailures(std::uint64_t most) : most_(most) {}
 
   enum class Told {
     alone,  ///< worth a line

@@ -1,6 +1,6 @@
 // Taking over a descriptor that others write to, and which code may write to it.
 
-#include "server/worker/call/printed.h"
+#include "server/worker/call/captured_output.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ using namespace fargpu::server;
 
 namespace {
 
-std::string collected(Printed& printed) {
+std::string collected(CapturedOutput& printed) {
   std::string text;
   printed.collect([&](std::span<const std::byte> piece) { text.append(reinterpret_cast<const char*>(piece.data()), piece.size()); });
   return text;
@@ -33,7 +33,7 @@ bool may(std::string_view image) { return may_print(std::as_bytes(std::span(imag
 
 TEST_CASE("what is written to a descriptor that was taken over is collected once, in order") {
   const Descriptor descriptor;
-  Printed printed(descriptor.number);
+  CapturedOutput printed(descriptor.number);
   CHECK(collected(printed).empty());
   descriptor.write("one ");
   descriptor.write("two");
@@ -45,7 +45,7 @@ TEST_CASE("what is written to a descriptor that was taken over is collected once
 
 TEST_CASE("nothing is lost of much output, written while it is collected") {
   const Descriptor descriptor;
-  Printed printed(descriptor.number);
+  CapturedOutput printed(descriptor.number);
   std::string expected;
   for (int i = 0; i < 40000; ++i) expected += std::to_string(i) + "\n";
   std::thread writer([&] {

@@ -1,4 +1,4 @@
-#include "shares.h"
+#include "shared_things.h"
 
 #include <cuda.h>
 
@@ -7,7 +7,7 @@
 
 namespace fargpu::server {
 
-bool Shares::add(pid_t worker, const std::string& tenant, wire::Share::Reader share, Descriptor descriptor) {
+bool SharedThings::add(pid_t worker, const std::string& tenant, wire::Share::Reader share, Descriptor descriptor) {
   const auto key = share_key(share.getKey());
   const auto event = share.getEvent();
   const bool memory = share.getDevice() >= 0;
@@ -36,7 +36,7 @@ bool Shares::add(pid_t worker, const std::string& tenant, wire::Share::Reader sh
   return true;
 }
 
-void Shares::remove(pid_t worker, capnp::Data::Reader bytes) {
+void SharedThings::remove(pid_t worker, capnp::Data::Reader bytes) {
   const auto key = share_key(bytes);
   const auto found = key ? shares_.find(*key) : shares_.end();
   if (found == shares_.end() || found->second.worker != worker) return;
@@ -47,13 +47,13 @@ void Shares::remove(pid_t worker, capnp::Data::Reader bytes) {
 }
 
 // Whoever was lent it first of those that are left, for want of a better reason.
-void Shares::pass_on(Piece& piece) {
+void SharedThings::pass_on(Piece& piece) {
   piece.inherited = !piece.holders.empty();
   piece.payer = piece.inherited ? piece.holders.begin()->first : -1;
   if (piece.inherited) charge_(piece.payer, piece.device, piece.bytes, true);
 }
 
-void Shares::remove_all(pid_t worker) {
+void SharedThings::remove_all(pid_t worker) {
   std::vector<std::shared_ptr<Piece>> pieces;
   std::erase_if(shares_, [&](const auto& entry) {
     if (entry.second.worker != worker) return false;
@@ -70,7 +70,7 @@ void Shares::remove_all(pid_t worker) {
     if (piece->payer == worker) pass_on(*piece);
 }
 
-const SharedThing* Shares::lend(capnp::Data::Reader bytes, pid_t to, const std::function<bool(pid_t)>& may) {
+const SharedThing* SharedThings::lend(capnp::Data::Reader bytes, pid_t to, const std::function<bool(pid_t)>& may) {
   const auto key = share_key(bytes);
   const auto found = key ? shares_.find(*key) : shares_.end();
   if (found == shares_.end() || !may(found->second.worker)) return nullptr;
@@ -86,7 +86,7 @@ const SharedThing* Shares::lend(capnp::Data::Reader bytes, pid_t to, const std::
   return &share.thing;
 }
 
-void Shares::let_go(pid_t worker, capnp::Data::Reader bytes) {
+void SharedThings::let_go(pid_t worker, capnp::Data::Reader bytes) {
   const auto key = share_key(bytes);
   const auto found = key ? loans_.find({worker, *key}) : loans_.end();
   if (found == loans_.end()) throw ProtocolError("the worker lets go what it was not lent");

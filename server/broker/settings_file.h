@@ -1,10 +1,12 @@
 #pragma once
-// What people are told of a value in a settings file that is not what belongs there.
+// A settings file as TOML, and what people are told of a value in it that is not what belongs there.
 
 #include <toml++/toml.h>
 
 #include <string>
 #include <vector>
+
+#include "settings_error.h"
 
 namespace fargpu::server {
 
