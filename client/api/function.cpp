@@ -11,15 +11,21 @@
 namespace fargpu::client::hand {
 namespace {
 
-// Asks for all attributes at once; programs ask for about a dozen of them, thousands of times.
-CUresult fetch(Thread& thread, Function& function, int device, Function::Attributes& attributes) {
-  RemoteCall<wire::FunctionAttributes> call(thread);
+// Names the function, and the device by the worker's number: -1 for that of the current context.
+template <class Request>
+CUresult address(Thread& thread, RemoteCall<Request>& call, const Function& function, int device) {
   if (!call) return call.error();
   int worker_device = -1;
   if (device >= 0 && !thread.session().worker_ordinal(device, worker_device)) return CUDA_ERROR_INVALID_DEVICE;
-  auto in = call.in();
-  in.setFunction(function.handle.value());
-  in.setDevice(worker_device);
+  call.in().setFunction(function.handle.value());
+  call.in().setDevice(worker_device);
+  return CUDA_SUCCESS;
+}
+
+// Asks for all attributes at once; programs ask for about a dozen of them, thousands of times.
+CUresult fetch(Thread& thread, Function& function, int device, Function::Attributes& attributes) {
+  RemoteCall<wire::FunctionAttributes> call(thread);
+  if (const CUresult bad = address(thread, call, function, device); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   attributes = Function::read(call.out());
@@ -71,14 +77,9 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
   int present = 0;
   if (get(thread, &present, attribute, function, device) == CUDA_SUCCESS && present == value) return CUDA_SUCCESS;
   RemoteCall<wire::SetFunctionAttribute> call(thread);
-  if (!call) return call.error();
-  int worker_device = -1;
-  if (device >= 0 && !thread.session().worker_ordinal(device, worker_device)) return CUDA_ERROR_INVALID_DEVICE;
-  auto in = call.in();
-  in.setFunction(function.handle.value());
-  in.setDevice(worker_device);
-  in.setAttribute(attribute);
-  in.setValue(value);
+  if (const CUresult bad = address(thread, call, function, device); bad != CUDA_SUCCESS) return bad;
+  call.in().setAttribute(attribute);
+  call.in().setValue(value);
   call.about(function.handle);
   std::uint64_t changes = 0;
   const bool sure = [&] {

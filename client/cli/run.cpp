@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "client/session/dial.h"
+#include "client/connect/control_connection.h"
 #include "commands.h"
 #include "protocol/text.h"
 #include "variables.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/connect/control_connection.h"
-#include "client/nvml/devices.h"
+#include "client/connect/host_report.h"
 #include "commands.h"
 #include "protocol/text.h"
 
@@ -30,10 +30,10 @@ constexpr NamedReading readings[] = {{"utilisation_percent", Kind::GPU_UTILISATI
                                      {"memory_clock_mhz", Kind::MEMORY_CLOCK},
                                      {"fan_percent", Kind::FAN_SPEED}};
 
-Json describe(const nvml::Host& host) {
+Json describe(const report::Host& host) {
   Json out{{"host", host.address}, {"driver_release", printable(host.driver_release)}, {"driver_version", host.driver_version}};
   out["devices"] = Json::array();
-  for (const nvml::Device& device : host.devices) {
+  for (const report::Device& device : host.devices) {
     Json one{{"name", printable(device.name)},
              {"uuid", device.uuid},
              {"pci", fmt::format("{:08x}:{:02x}:{:02x}.0", device.pci_domain, device.pci_bus, device.pci_device)},
@@ -47,7 +47,7 @@ Json describe(const nvml::Host& host) {
     out["devices"].push_back(one);
   }
   out["processes"] = Json::array();
-  for (const nvml::Session& session : host.sessions)
+  for (const report::Session& session : host.sessions)
     for (std::size_t device = 0; device < session.memory_bytes.size(); ++device)
       if (session.memory_bytes[device] > 0)
         out["processes"].push_back({{"device", device},
@@ -103,7 +103,7 @@ int smi(const SmiOptions& options) {
   pool_hosts(options.pool);  // says what is wrong with it
   if (!options.pool.empty()) ::setenv("FARGPU_POOL", options.pool.c_str(), 1);
   try {
-    const Json host = describe(nvml::ask_host());
+    const Json host = describe(report::ask_host());
     if (options.output == "json") std::cout << host.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
     else print(host);
     return 0;

@@ -13,37 +13,10 @@
 
 #include "client/base/config.h"
 #include "control.capnp.h"
+#include "dial_error.h"
 #include "protocol/channel.h"
 
 namespace fargpu::client {
-
-/// Why no session could be had, as a CUresult and one line for the person at the terminal.
-struct DialError : std::runtime_error {
-  DialError(CUresult result, const std::string& text, wire::Failure::Reason reason = wire::Failure::Reason::NONE)
-      : std::runtime_error(text), result(result), reason(reason) {}
-  /// What this process was told is wrong, whatever the host thinks: the text names the variable.
-  static DialError of_setting(const std::string& text) {
-    DialError error(CUDA_ERROR_NOT_PERMITTED, text);
-    error.setting = true;
-    return error;
-  }
-  /// There is no TLS with the host: one of the two does not know the other.
-  static DialError of_tls(const std::string& text) {
-    DialError error(CUDA_ERROR_NOT_PERMITTED, text, wire::Failure::Reason::DENIED);
-    error.tls = true;
-    return error;
-  }
-  CUresult result;
-  wire::Failure::Reason reason;  ///< the broker's, if it gave one
-  bool setting = false;
-  bool tls = false;
-};
-
-/// What ends a message that `fargpu doctor` can say more about.
-constexpr std::string_view doctor_hint = " `fargpu doctor` tells more";
-
-/// Why none of the pool's hosts can be used: of each what was wrong, in the order in which they were asked. The first decides the result.
-DialError none_usable(const std::vector<DialError>& errors);
 
 /// A connection to a host.
 struct Line {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "control_connection.h"
+#include "dial_error.h"
 
 namespace fargpu::client {
 namespace {

@@ -32,6 +32,14 @@ Return give_two(DeviceHandle handle, Kind first, Kind second, unsigned* first_ou
   });
 }
 
+// How long the host looks for one value is its own affair, and not told.
+Return give_utilisation(DeviceHandle handle, Kind kind, unsigned* percent, unsigned* period) noexcept {
+  if (!period) return NVML_ERROR_INVALID_ARGUMENT;
+  const Return result = give_reading(handle, kind, percent);
+  if (result == NVML_SUCCESS) *period = 0;
+  return result;
+}
+
 Return give_clock(DeviceHandle handle, unsigned type, unsigned* out, Kind first) noexcept {
   if (type > clock_video) return NVML_ERROR_INVALID_ARGUMENT;
   return give_reading(handle, static_cast<Kind>(static_cast<unsigned>(first) + type), out);
@@ -41,22 +49,37 @@ static_assert(static_cast<unsigned>(Kind::VIDEO_CLOCK_MAX) == static_cast<unsign
 
 }  // namespace
 
+// Calls that give one reading as it is: the call, the type of its number, the reading.
+#define FARGPU_READING(call, number, kind) \
+  NVML_EXPORT Return call(DeviceHandle device, number* out) { return give_reading(device, Kind::kind, out); }
+FARGPU_READING(nvmlDeviceGetPowerUsage, unsigned, POWER)
+FARGPU_READING(nvmlDeviceGetPowerManagementLimit, unsigned, POWER_LIMIT)
+FARGPU_READING(nvmlDeviceGetEnforcedPowerLimit, unsigned, POWER_LIMIT_ENFORCED)
+FARGPU_READING(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, POWER_LIMIT_DEFAULT)
+FARGPU_READING(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, ENERGY)
+FARGPU_READING(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, CLOCK_REASONS)
+FARGPU_READING(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, CLOCK_REASONS)
+FARGPU_READING(nvmlDeviceGetFanSpeed, unsigned, FAN_SPEED)
+FARGPU_READING(nvmlDeviceGetPerformanceState, unsigned, PERFORMANCE_STATE)
+FARGPU_READING(nvmlDeviceGetPowerState, unsigned, PERFORMANCE_STATE)
+FARGPU_READING(nvmlDeviceGetPersistenceMode, unsigned, PERSISTENCE_MODE)
+FARGPU_READING(nvmlDeviceGetComputeMode, unsigned, COMPUTE_MODE)
+FARGPU_READING(nvmlDeviceGetBrand, unsigned, BRAND)
+FARGPU_READING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, PCIE_GENERATION)
+FARGPU_READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned, PCIE_WIDTH)
+FARGPU_READING(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, PCIE_GENERATION_MAX)
+FARGPU_READING(nvmlDeviceGetMaxPcieLinkWidth, unsigned, PCIE_WIDTH_MAX)
+#undef FARGPU_READING
+
 NVML_EXPORT Return nvmlDeviceGetUtilizationRates(DeviceHandle device, Utilization* out) {
   return out ? give_two(device, Kind::GPU_UTILISATION, Kind::MEMORY_UTILISATION, &out->gpu, &out->memory) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-// How long the host looks for one value is its own affair, and not told.
 NVML_EXPORT Return nvmlDeviceGetEncoderUtilization(DeviceHandle device, unsigned* percent, unsigned* period) {
-  if (!period) return NVML_ERROR_INVALID_ARGUMENT;
-  const Return result = give_reading(device, Kind::ENCODER_UTILISATION, percent);
-  if (result == NVML_SUCCESS) *period = 0;
-  return result;
+  return give_utilisation(device, Kind::ENCODER_UTILISATION, percent, period);
 }
 NVML_EXPORT Return nvmlDeviceGetDecoderUtilization(DeviceHandle device, unsigned* percent, unsigned* period) {
-  if (!period) return NVML_ERROR_INVALID_ARGUMENT;
-  const Return result = give_reading(device, Kind::DECODER_UTILISATION, percent);
-  if (result == NVML_SUCCESS) *period = 0;
-  return result;
+  return give_utilisation(device, Kind::DECODER_UTILISATION, percent, period);
 }
 
 NVML_EXPORT Return nvmlDeviceGetTemperature(DeviceHandle device, unsigned sensor, unsigned* degrees) {
@@ -66,20 +89,6 @@ NVML_EXPORT Return nvmlDeviceGetTemperatureV(DeviceHandle device, TemperatureVer
   if (!temperature) return NVML_ERROR_INVALID_ARGUMENT;
   if (temperature->version != temperature_version) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   return temperature->sensor == 0 ? give_reading(device, Kind::TEMPERATURE, &temperature->temperature) : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-NVML_EXPORT Return nvmlDeviceGetPowerUsage(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::POWER, out); }
-NVML_EXPORT Return nvmlDeviceGetPowerManagementLimit(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::POWER_LIMIT, out);
-}
-NVML_EXPORT Return nvmlDeviceGetEnforcedPowerLimit(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::POWER_LIMIT_ENFORCED, out);
-}
-NVML_EXPORT Return nvmlDeviceGetPowerManagementDefaultLimit(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::POWER_LIMIT_DEFAULT, out);
-}
-NVML_EXPORT Return nvmlDeviceGetTotalEnergyConsumption(DeviceHandle device, unsigned long long* out) {
-  return give_reading(device, Kind::ENERGY, out);
 }
 
 NVML_EXPORT Return nvmlDeviceGetClockInfo(DeviceHandle device, unsigned type, unsigned* mhz) {
@@ -92,39 +101,9 @@ NVML_EXPORT Return nvmlDeviceGetClock(DeviceHandle device, unsigned type, unsign
   constexpr unsigned current = 0;  // NVML_CLOCK_ID_CURRENT; the others are of clocks that nobody can set here
   return id == current ? nvmlDeviceGetClockInfo(device, type, mhz) : NVML_ERROR_NOT_SUPPORTED;
 }
-NVML_EXPORT Return nvmlDeviceGetCurrentClocksThrottleReasons(DeviceHandle device, unsigned long long* out) {
-  return give_reading(device, Kind::CLOCK_REASONS, out);
-}
-NVML_EXPORT Return nvmlDeviceGetCurrentClocksEventReasons(DeviceHandle device, unsigned long long* out) {
-  return give_reading(device, Kind::CLOCK_REASONS, out);
-}
 
-NVML_EXPORT Return nvmlDeviceGetFanSpeed(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::FAN_SPEED, out); }
-NVML_EXPORT Return nvmlDeviceGetPerformanceState(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::PERFORMANCE_STATE, out);
-}
-NVML_EXPORT Return nvmlDeviceGetPowerState(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::PERFORMANCE_STATE, out);
-}
-NVML_EXPORT Return nvmlDeviceGetPersistenceMode(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::PERSISTENCE_MODE, out);
-}
-NVML_EXPORT Return nvmlDeviceGetComputeMode(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::COMPUTE_MODE, out); }
-NVML_EXPORT Return nvmlDeviceGetBrand(DeviceHandle device, unsigned* out) { return give_reading(device, Kind::BRAND, out); }
 NVML_EXPORT Return nvmlDeviceGetEccMode(DeviceHandle device, unsigned* current, unsigned* pending) {
   return give_two(device, Kind::ECC_MODE, Kind::ECC_MODE_PENDING, current, pending);
-}
-NVML_EXPORT Return nvmlDeviceGetCurrPcieLinkGeneration(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::PCIE_GENERATION, out);
-}
-NVML_EXPORT Return nvmlDeviceGetCurrPcieLinkWidth(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::PCIE_WIDTH, out);
-}
-NVML_EXPORT Return nvmlDeviceGetMaxPcieLinkGeneration(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::PCIE_GENERATION_MAX, out);
-}
-NVML_EXPORT Return nvmlDeviceGetMaxPcieLinkWidth(DeviceHandle device, unsigned* out) {
-  return give_reading(device, Kind::PCIE_WIDTH_MAX, out);
 }
 
 // The same readings by number (NVML_FI_DEV_*); each answer says for itself whether there is one.

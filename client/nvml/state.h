@@ -8,14 +8,19 @@
 #include <new>
 #include <string>
 
-#include "client/connect/control_connection.h"
+#include "client/connect/dial_error.h"
+#include "client/connect/host_report.h"
 #include "client/base/log.h"
-#include "devices.h"
 #include "nvml.h"
 
 #define NVML_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace fargpu::client::nvml {
+
+using report::ask_host;
+using report::Device;
+using report::Host;
+using report::Session;
 
 struct State {
   std::mutex mutex;

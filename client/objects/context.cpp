@@ -1,35 +1,6 @@
 #include "context.h"
 
-#include <utility>
-
 namespace fargpu::client {
-
-void ContextLocalStorage::put(void* key, void* value, Destructor destructor) {
-  const std::lock_guard lock(mutex_);
-  entries_[key] = {value, destructor};
-}
-
-bool ContextLocalStorage::remove(void* key) {
-  const std::lock_guard lock(mutex_);
-  return entries_.erase(key) > 0;
-}
-
-bool ContextLocalStorage::get(void* key, void** value) {
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(key);
-  *value = found == entries_.end() ? nullptr : found->second.value;
-  return found != entries_.end();
-}
-
-void ContextLocalStorage::clear(CUcontext context) {
-  std::map<void*, Entry> gone;
-  {
-    const std::lock_guard lock(mutex_);
-    gone = std::exchange(entries_, {});
-  }
-  for (const auto& [key, entry] : gone)
-    if (entry.destructor) entry.destructor(context, key, entry.value);
-}
 
 void Context::reset() {
   handle = Handle();

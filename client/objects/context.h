@@ -5,34 +5,13 @@
 
 #include <array>
 #include <atomic>
-#include <map>
-#include <mutex>
 #include <vector>
 
+#include "protocol/context_storage.h"
 #include "protocol/handle.h"
 #include "stream.h"
 
 namespace fargpu::client {
-
-/// Values that libraries attach to a context (private table CONTEXT_LOCAL_STORAGE): one per context and key.
-class ContextLocalStorage {
- public:
-  using Destructor = void (*)(CUcontext, void* key, void* value);
-
-  void put(void* key, void* value, Destructor destructor);
-  bool remove(void* key);
-  bool get(void* key, void** value);
-  /// Removes everything and calls each destructor, outside of any lock: it may call back into us.
-  void clear(CUcontext context);
-
- private:
-  struct Entry {
-    void* value = nullptr;
-    Destructor destructor = nullptr;
-  };
-  std::mutex mutex_;
-  std::map<void*, Entry> entries_;
-};
 
 /// What cuCtxGetApiVersion says: of contexts for addresses of 64 bits, and of those for 32 (see narrow.h).
 inline constexpr unsigned wide_api_version = 3020;
@@ -75,7 +54,7 @@ struct Context {
   std::atomic<std::uint64_t> submitted{0};
   std::atomic<std::uint64_t> host_visible{0};
 
-  ContextLocalStorage storage;
+  ContextStorage storage;
 
   CUcontext cuda() const { return handle_cast<CUcontext>(handle); }
   std::uint32_t id() const { return handle.id(); }

@@ -88,7 +88,7 @@ Context* storage_context(Thread& thread, CUcontext context) {
   return thread.session().find_context(context);
 }
 
-CUresult storage_put(CUcontext ctx, void* key, void* value, ContextLocalStorage::Destructor destructor) {
+CUresult storage_put(CUcontext ctx, void* key, void* value, ContextStorage::Destructor destructor) {
   return serve([&](Thread& thread) {
     Context* const context = storage_context(thread, ctx);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;

@@ -60,7 +60,7 @@ std::shared_ptr<Context> storage_context(CUcontext handle) {
   return ContextTable::instance().get(handle, CUDA_ERROR_INVALID_CONTEXT);
 }
 
-CUresult storage_put(CUcontext context, void* key, void* value, LocalStorage::Destructor destructor) {
+CUresult storage_put(CUcontext context, void* key, void* value, fargpu::ContextStorage::Destructor destructor) {
   return entry([&] { storage_context(context)->storage.put(key, value, destructor); });
 }
 CUresult storage_remove(CUcontext context, void* key) {

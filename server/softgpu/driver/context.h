@@ -16,7 +16,7 @@
 #include "driver/device.h"
 #include "driver/device_heap.h"
 #include "driver/handle_table.h"
-#include "driver/local_storage.h"
+#include "protocol/context_storage.h"
 #include "driver/print_buffer.h"
 #include "driver/stream.h"
 #include "exec/fault.h"
@@ -87,7 +87,7 @@ class Context : public std::enable_shared_from_this<Context>, public DeviceServi
   std::mutex primary_mutex;
   std::mutex peers_mutex;
   std::set<CUcontext> peers;
-  LocalStorage storage;
+  ContextStorage storage;
 
   void flush_print() { home_ != nullptr ? home_->flush_print() : print_buffer_.flush(); }
   /// Memory in which the blocks of one cooperative grid meet (cooperative_groups finds it through

@@ -1,5 +1,5 @@
 #pragma once
-// What NVML answers from: the GPU host's own words about its devices.
+// A GPU host as it tells of itself: its devices and who uses them. NVML and `fargpu smi` answer from it.
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 
 #include "control.capnp.h"
 
-namespace fargpu::client::nvml {
+namespace fargpu::client::report {
 
 struct Device {
   std::string name;
@@ -57,4 +57,4 @@ struct Host {
 /// a host busy. Throws DialError.
 Host ask_host();
 
-}  // namespace fargpu::client::nvml
+}  // namespace fargpu::client::report

@@ -1,12 +1,12 @@
-#include "devices.h"
+#include "host_report.h"
 
 #include <cstring>
 
 #include "client/base/config.h"
-#include "client/connect/control_connection.h"
+#include "control_connection.h"
 #include "client/base/uuid.h"
 
-namespace fargpu::client::nvml {
+namespace fargpu::client::report {
 namespace {
 
 Host read(wire::Status::Reader status) {
@@ -65,4 +65,4 @@ Host ask_host() {
   throw none_usable(errors);
 }
 
-}  // namespace fargpu::client::nvml
+}  // namespace fargpu::client::report

@@ -1,4 +1,5 @@
 #pragma once
+// Values that libraries attach to a context (private table c693336e).
 
 #include <cuda.h>
 
@@ -6,32 +7,32 @@
 #include <mutex>
 #include <utility>
 
-namespace fargpu::softgpu {
+namespace fargpu {
 
-/// Values that libraries attach to a context, one per key (private table c693336e).
-class LocalStorage {
+/// One value per key.
+class ContextStorage {
  public:
   using Destructor = void (*)(CUcontext, void* key, void* value);
 
   void put(void* key, void* value, Destructor destructor) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     entries_[key] = {value, destructor};
   }
   bool remove(void* key) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     return entries_.erase(key) != 0;
   }
   bool get(void* key, void** value) {
-    std::lock_guard lock(mutex_);
-    auto found = entries_.find(key);
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(key);
     *value = found == entries_.end() ? nullptr : found->second.value;
     return found != entries_.end();
   }
-  /// Removes everything and calls the destructors, outside the lock: they may call back.
+  /// Removes everything and calls the destructors, outside of the lock: they may call back.
   void clear(CUcontext context) {
     std::map<void*, Entry> gone;
     {
-      std::lock_guard lock(mutex_);
+      const std::lock_guard lock(mutex_);
       gone = std::exchange(entries_, {});
     }
     for (const auto& [key, entry] : gone)
@@ -47,4 +48,4 @@ class LocalStorage {
   std::map<void*, Entry> entries_;
 };
 
-}  // namespace fargpu::softgpu
+}  // namespace fargpu
