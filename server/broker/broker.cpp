@@ -175,7 +175,7 @@ std::shared_ptr<const Lease> Broker::lease_of(const ClientFacts& client, const s
 
 // The devices of a lease, unless those are all: then workers that are kept ready will do. Under MPS the lease's percentage is that of the
 // multiprocessors that its kernels may be on: by number, or so many as MPS chooses, of which no driver makes groups.
-Profile Broker::profile(Environment environment, const Lease& lease) const {
+WorkerProfile Broker::profile(Environment environment, const Lease& lease) const {
   if (!lease.mps.empty()) {
     environment["CUDA_MPS_PIPE_DIRECTORY"] = lease.mps;
     if (lease.sm_groups.empty() && lease.compute_percent > 0 && lease.compute_percent < scheduler::percent_max)

@@ -59,7 +59,7 @@ class Broker {
   /// worker reads that first, which takes seconds.
   bool sessions_are_ending() const;
   std::shared_ptr<const Lease> lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const;
-  Profile profile(Environment environment, const Lease& lease) const;
+  WorkerProfile profile(Environment environment, const Lease& lease) const;
   /// Whether a caller may change how devices are shared: one of a tenant that may, or, where nobody is told apart, from this machine.
   bool may_administer(const std::string& tenant, bool near) const;
   /// Why not; empty when it is done.

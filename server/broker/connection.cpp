@@ -367,8 +367,9 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   std::optional<LeaseRefusal> try_lease(const LeaseWish& wish, const std::optional<JobKey>& job, bool hold, const Waiter* place,
                                         std::shared_ptr<Lease>& lease, std::unique_ptr<LeaseSession>& session) {
     if (broker_.draining_) return LeaseRefusal{false, "this host is shutting down"};
-    if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Lack::host_sessions) >= broker_.settings_.sessions_max) {
-      return LeaseRefusal{true, all_sessions_taken(broker_.settings_.sessions_max, "this host"), Lack::host_sessions};
+    if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Shortage::host_sessions) >=
+        broker_.settings_.sessions_max) {
+      return LeaseRefusal{true, all_sessions_taken(broker_.settings_.sessions_max, "this host"), Shortage::host_sessions};
     }
     const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
     if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
@@ -442,7 +443,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       EventLog::debug("lease waits", {{"peer", client_.peer}, {"program", client_.program}, {"reason", refusal->text}});
       if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); !place && tenant)
         place = broker_.leases_.wait(*tenant, wish);
-      if (place) place->lack = refusal->lack;
+      if (place) place->shortage = refusal->shortage;
       if (!co_await wait_for_change(until)) co_return false;
     }
     place.reset();
@@ -583,11 +584,11 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     const std::uint64_t session = lane.getSessionId();
     const auto asked =
         broker_.workers_.judge_lane(session, {reinterpret_cast<const std::byte*>(key.begin()), key.size()}, transport_ == Transport::tls);
-    if (asked == Workers::LaneAsked::rightly) {
+    if (asked == Workers::LaneVerdict::rightly) {
       broker_.workers_.add_lane(session, socket_.release(), message_);
       co_return;
     }
-    if (asked == Workers::LaneAsked::by_stranger) refused("a bulk lane of no session, or without its key");
+    if (asked == Workers::LaneVerdict::by_stranger) refused("a bulk lane of no session, or without its key");
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initLaneAnswer();
       failure.setReason(wire::Failure::Reason::DENIED);
@@ -600,7 +601,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   const Transport transport_;
   std::shared_ptr<asio::ssl::context> context_;    // that this connection began with
   std::optional<asio::ssl::stream<Socket&>> tls_;  // over socket_, once its handshake is done
-  Shown shown_;
+  ShownCredentials shown_;
   asio::steady_timer deadline_;
   std::string source_;
   ClientFacts client_;

@@ -93,7 +93,7 @@ std::vector<site::TokenEntry> Identity::strays(const Tenants& tenants) const {
   return entries;
 }
 
-Judgement Identity::judge(const Shown& shown, const Tenants& tenants) {
+Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants) {
   const auto known = [&](const Tenant* tenant, const std::string& by, const std::string& name) -> Judgement {
     if (tenant) return {tenant->name, ""};
     return {"", fmt::format("{} says '{}', which is no tenant of this host; ask who looks after it", by, printable(name))};

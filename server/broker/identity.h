@@ -14,7 +14,7 @@
 namespace fargpu::server {
 
 /// What a client has shown of itself.
-struct Shown {
+struct ShownCredentials {
   bool encrypted = false;    ///< it came by TLS
   std::string certificate;   ///< common name of its certificate, which was checked
   std::string key_identity;  ///< of the key that it knows
@@ -37,7 +37,7 @@ class Identity {
   const TlsContext& context() const { return context_; }
   /// Tokens that stand for no tenant of these. Throws TokenError.
   std::vector<site::TokenEntry> strays(const Tenants& tenants) const;
-  Judgement judge(const Shown& shown, const Tenants& tenants);
+  Judgement judge(const ShownCredentials& shown, const Tenants& tenants);
 
  private:
   TlsContext context_;

@@ -126,7 +126,7 @@ LeaseSession::~LeaseSession() {
 }
 
 std::shared_ptr<Waiter> Leases::wait(const Tenant& tenant, const LeaseWish& wish) {
-  std::shared_ptr<Waiter> waiter(new Waiter{tenant.name, wish, Lack::nothing, {}}, [this](Waiter* gone) {
+  std::shared_ptr<Waiter> waiter(new Waiter{tenant.name, wish, Shortage::nothing, {}}, [this](Waiter* gone) {
     queue_.remove(gone);
     delete gone;
     tell();
@@ -156,9 +156,10 @@ std::vector<Waiter*> Leases::those_before(const Waiter* place, const std::string
   return result;
 }
 
-std::size_t Leases::before(const Waiter* place, const std::string& tenant, Lack lack) const {
+std::size_t Leases::before(const Waiter* place, const std::string& tenant, Shortage shortage) const {
   const auto list = those_before(place, tenant);
-  return static_cast<std::size_t>(std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) { return waiter->lack == lack; }));
+  return static_cast<std::size_t>(
+      std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) { return waiter->shortage == shortage; }));
 }
 
 std::vector<unsigned> Leases::allowed(const Tenant& tenant) const {
@@ -201,7 +202,7 @@ Leases::Spare Leases::spare(const Tenant& asking, const std::vector<Waiter*>& be
   }
   for (Waiter* const waiter : before) {
     const Tenant* const tenant = tenants_.find(waiter->tenant);
-    if (waiter->lack != Lack::devices || !tenant) continue;
+    if (waiter->shortage != Shortage::devices || !tenant) continue;
     const LeaseWish& wish = waiter->wish;
     const bool same_groups = asking.sm_partitions && tenant->mps == asking.mps;
     const auto groups = [&](unsigned device) { return same_groups ? wanted_groups(*tenant, wish, device) : 0; };
@@ -231,10 +232,10 @@ std::optional<LeaseRefusal> Leases::sessions_taken(const Tenant& tenant, const W
   if (tenant.sessions_max == 0) return std::nullopt;
   const auto list = those_before(place, tenant.name);
   const auto waiting = std::count_if(list.begin(), list.end(), [&](const Waiter* waiter) {
-    return waiter->tenant == tenant.name && waiter->lack == Lack::tenant_sessions;
+    return waiter->tenant == tenant.name && waiter->shortage == Shortage::tenant_sessions;
   });
   if (use_of(tenant.name).sessions + static_cast<std::size_t>(waiting) < tenant.sessions_max) return std::nullopt;
-  return LeaseRefusal{true, all_sessions_taken(tenant.sessions_max, fmt::format("tenant '{}'", tenant.name)), Lack::tenant_sessions};
+  return LeaseRefusal{true, all_sessions_taken(tenant.sessions_max, fmt::format("tenant '{}'", tenant.name)), Shortage::tenant_sessions};
 }
 
 std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(const std::shared_ptr<Lease>& lease, const Waiter* place) {
@@ -242,7 +243,7 @@ std::variant<std::unique_ptr<LeaseSession>, LeaseRefusal> Leases::begin_session(
   if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", lease->tenant)};
   if (auto refusal = sessions_taken(*tenant, place)) return std::move(*refusal);
   const std::size_t slot = lease->account->begin(lease->id, lease->memory_bytes == 0);
-  if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later", Lack::host_sessions};
+  if (slot == lease->account->slots()) return LeaseRefusal{true, "all sessions of this host are taken; try later", Shortage::host_sessions};
   return std::make_unique<LeaseSession>(lease, slot, [this] { tell(); });
 }
 
@@ -250,8 +251,8 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   if (job)
     if (auto lease = find(tenant.name, *job)) return lease;
   const auto never = [](std::string text) { return LeaseRefusal{false, std::move(text)}; };
-  if (leases_.size() + before(place, tenant.name, Lack::host_sessions) >= account_slots_)
-    return LeaseRefusal{true, "this host has granted as many leases as it can; try later", Lack::host_sessions};
+  if (leases_.size() + before(place, tenant.name, Shortage::host_sessions) >= account_slots_)
+    return LeaseRefusal{true, "this host has granted as many leases as it can; try later", Shortage::host_sessions};
   if (capacity_.empty()) return LeaseRefusal{true, "this host does not know its devices yet; try later"};
   if (wish.compute_percent > 100) return never("compute is a share of each device, 1 to 100%");
   if (rank(wish.priority) > rank(tenant.priority)) {
@@ -312,7 +313,7 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
   const std::vector<Waiter*> earlier = those_before(place, tenant.name);
   TenantUse use = use_of(tenant.name);
   for (const Waiter* const waiter : earlier) {
-    if (waiter->lack != Lack::quota || waiter->tenant != tenant.name) continue;
+    if (waiter->shortage != Shortage::quota || waiter->tenant != tenant.name) continue;
     const std::size_t gpus = waiter->wish.gpus == 0 ? allowed.size() : waiter->wish.gpus;
     use.memory_bytes += waiter->wish.memory_bytes * gpus;
     use.compute += compute_for(waiter->wish) * gpus;
@@ -321,13 +322,13 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     return LeaseRefusal{true,
                         fmt::format("tenant '{}' holds {} of its {} of memory, and {} more is asked for; try later", tenant.name,
                                     bytes_text(use.memory_bytes), bytes_text(tenant.memory_bytes), bytes_text(bytes)),
-                        Lack::quota};
+                        Shortage::quota};
   }
   if (tenant.compute_percent != 0 && compute > left_of(compute_max, use.compute)) {
     return LeaseRefusal{true,
                         fmt::format("tenant '{}' holds {}% of its {}% of compute, and {}% more is asked for; try later", tenant.name,
                                     whole_percent(use.compute), tenant.compute_percent, whole_percent(compute)),
-                        Lack::quota};
+                        Shortage::quota};
   }
   const Spare left = spare(tenant, earlier);
   std::vector<unsigned> fitting;
@@ -344,7 +345,7 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
         true,
         fmt::format("{} on {} is asked for, but free are {}{}; try later", share_text(wish.memory_bytes, wish.compute_percent),
                     each_of(count), free, earlier.empty() ? "" : " beside what others have waited for"),
-        Lack::devices};
+        Shortage::devices};
   }
   std::stable_sort(fitting.begin(), fitting.end(), [&](unsigned a, unsigned b) { return left.bytes[a] > left.bytes[b]; });
   fitting.resize(count);

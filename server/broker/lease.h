@@ -75,24 +75,24 @@ class LeaseSession {
   const std::function<void()> ended_;
 };
 
-/// What a lease is refused for the want of: who waits for it has it before those who come later.
-enum class Lack { nothing, devices, quota, tenant_sessions, host_sessions };
+/// What there is too little of for a lease. A waiting client has it before those that come later.
+enum class Shortage { nothing, devices, quota, tenant_sessions, host_sessions };
 
 /// Why there is no lease.
 struct LeaseRefusal {
   bool may_change = false;  ///< it is a matter of what others hold now
   std::string text;
-  Lack lack = Lack::nothing;
+  Shortage shortage = Shortage::nothing;
 };
 /// What a refusal says where all of `whose` sessions are taken, which are so many.
 std::string all_sessions_taken(std::uint64_t sessions, std::string_view whose);
 
-/// Somebody who waits for a lease.
+/// A client that waits for a lease.
 struct Waiter {
   std::string tenant;
   LeaseWish wish;
-  Lack lack = Lack::nothing;      ///< of what, when he last asked
-  std::vector<unsigned> devices;  ///< on which he is waited for; chosen once, so that what is in his way there comes to an end
+  Shortage shortage = Shortage::nothing;  ///< of what, when it last asked
+  std::vector<unsigned> devices;          ///< that are kept for it; chosen once, so that what is in its way there comes to an end
 };
 
 /// Grants leases against what the devices have and what tenants may. Everything runs on the broker's one thread.
@@ -117,7 +117,7 @@ class Leases {
   /// else there is need not wait. First comes each tenant's first, then each one's second, and so on.
   std::shared_ptr<Waiter> wait(const Tenant& tenant, const LeaseWish& wish);
   /// How many before a place (or before somebody without one) lack this.
-  std::size_t before(const Waiter* place, const std::string& tenant, Lack lack) const;
+  std::size_t before(const Waiter* place, const std::string& tenant, Shortage shortage) const;
 
   using Answer = std::variant<std::shared_ptr<Lease>, LeaseRefusal>;
   /// The lease of a job if it has one, or a new one. `place`: in the queue, for who has waited.

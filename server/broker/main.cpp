@@ -78,12 +78,12 @@ int main(int argc, char** argv) {
   try {
     int exit_code = 0;
     switch (read_settings(argc, argv, settings, exit_code)) {
-      case Wish::done: return exit_code;
-      case Wish::show_config:
+      case Command::done: return exit_code;
+      case Command::show_config:
         Tenants::read(settings.file);  // what is wrong with them is said here too
         std::cout << settings_text(settings);
         return 0;
-      case Wish::serve: break;
+      case Command::serve: break;
     }
     EventLog::start(settings.log_level, settings.log_format);
     ::signal(SIGPIPE, SIG_IGN);

@@ -333,7 +333,7 @@ std::vector<std::string> changed_settings(const Settings& one, const Settings& o
   return names;
 }
 
-Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
+Command read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
   settings.arguments.assign(argv, argv + argc);
   CLI::App app("fargpud lets other machines use the GPUs of this one.", "fargpud");
   app.set_version_flag("--version", "fargpud " FARGPU_VERSION);
@@ -379,7 +379,7 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) throw SettingsError(std::string(error.what()) + "; see `fargpud --help`");
     exit_code = app.exit(error);
-    return Wish::done;
+    return Command::done;
   }
   settings.unknown_variables = unknown_variables();
 
@@ -401,7 +401,7 @@ Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code) {
     else store(settings, entry, entry.standard, "default");
   }
   check(settings);
-  return show_config ? Wish::show_config : Wish::serve;
+  return show_config ? Command::show_config : Command::serve;
 }
 
 std::vector<ListenAddress> parse_listen(const std::string& text, const std::string& setting) {

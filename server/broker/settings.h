@@ -59,10 +59,10 @@ struct Settings {
 };
 
 /// What the command line decides besides settings.
-enum class Wish { serve, show_config, done };
+enum class Command { serve, show_config, done };
 
-/// Reads everything. On Wish::done help or version was printed and `exit_code` is set. Throws SettingsError.
-Wish read_settings(int argc, char** argv, Settings& settings, int& exit_code);
+/// Reads everything. On Command::done help or version was printed and `exit_code` is set. Throws SettingsError.
+Command read_settings(int argc, char** argv, Settings& settings, int& exit_code);
 
 /// As a settings file, which says the same; where each value came from stands behind it.
 std::string settings_text(const Settings& settings);

@@ -113,7 +113,7 @@ Workers::Workers(asio::io_context& io, const Settings& settings)
       retry_(io) {}
 
 // The driver's own numbers of a profile's devices.
-std::string Workers::devices_argument(const Profile& profile) const {
+std::string Workers::devices_argument(const WorkerProfile& profile) const {
   if (profile.devices.empty()) return settings_.devices;
   const std::vector<int> offered = parse_devices(settings_.devices);
   std::string text;
@@ -133,7 +133,7 @@ bool Workers::may_share(const Worker& one, const Worker& other) {
          one.profile.devices == other.profile.devices;
 }
 
-Worker& Workers::start(const Profile& profile, bool warm) {
+Worker& Workers::start(const WorkerProfile& profile, bool warm) {
   const auto [ours, theirs] = make_link();
   constexpr int link_descriptor = 3;
   std::vector<std::string> arguments{settings_.worker,
@@ -387,7 +387,7 @@ void Workers::charge(pid_t heir, int device, std::uint64_t bytes, bool pays) {
   else inherited -= bytes;
 }
 
-void Workers::reserve(const Profile& profile, std::function<void(Worker*, const std::string&)> got) {
+void Workers::reserve(const WorkerProfile& profile, std::function<void(Worker*, const std::string&)> got) {
   for (Worker& worker : workers_) {
     if (worker.state != Worker::State::ready || worker.profile != profile) continue;
     worker.state = Worker::State::reserved;
@@ -418,7 +418,7 @@ void Workers::release(Worker& worker) {
   if (!worker.profile.standard() || waiting() > settings_.warm_workers) end(worker);
 }
 
-bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const Opening& opening) {
+bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const SessionOpening& opening) {
   const auto data = [](std::span<const std::byte> bytes) {
     return capnp::Data::Reader(reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size());
   };
@@ -487,17 +487,17 @@ bool Workers::giving_back(const std::function<std::uint64_t(const Lease& lease, 
   });
 }
 
-Workers::LaneAsked Workers::judge_lane(std::uint64_t session, std::span<const std::byte> key, bool name_only) const {
+Workers::LaneVerdict Workers::judge_lane(std::uint64_t session, std::span<const std::byte> key, bool name_only) const {
   const auto fits = [&](std::span<const std::byte> known) {
     if (name_only) known = known.first(std::min(known.size(), limits::lane_name_bytes));
     return same_key(known, key);
   };
   for (const Worker& worker : workers_)
     if (worker.state == Worker::State::session && worker.session == session)
-      return fits(worker.lane_key) ? LaneAsked::rightly : LaneAsked::by_stranger;
+      return fits(worker.lane_key) ? LaneVerdict::rightly : LaneVerdict::by_stranger;
   for (const auto& [ended, known] : ended_lane_keys_)
-    if (ended == session) return fits(known) ? LaneAsked::too_late : LaneAsked::by_stranger;
-  return LaneAsked::by_stranger;
+    if (ended == session) return fits(known) ? LaneVerdict::too_late : LaneVerdict::by_stranger;
+  return LaneVerdict::by_stranger;
 }
 
 void Workers::add_lane(std::uint64_t session, int descriptor, std::span<const std::byte> lane_message) {

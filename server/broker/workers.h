@@ -38,16 +38,16 @@ struct ClientFacts {
 };
 
 /// What a worker is started with, and what it can therefore serve.
-struct Profile {
+struct WorkerProfile {
   Environment environment;        ///< variables that clients have an opinion on
   std::vector<unsigned> devices;  ///< places among the broker's devices; empty for all
   SmGroups sm_groups;             ///< as in a lease
   bool standard() const { return environment.empty() && devices.empty() && sm_groups.empty(); }
-  bool operator==(const Profile&) const = default;
+  bool operator==(const WorkerProfile&) const = default;
 };
 
 /// How a session's connection begins.
-struct Opening {
+struct SessionOpening {
   int descriptor = -1;                     ///< taken
   std::span<const std::byte> attach;       ///< the client's first message; empty if it is still to come, within TLS
   std::span<const std::byte> ticket_name;  ///< of TLS: its identity
@@ -65,7 +65,7 @@ struct Worker {
   pid_t process = -1;
   State state = State::starting;
   bool warm = false;  ///< started ahead, with the standard profile
-  Profile profile;
+  WorkerProfile profile;
   std::unique_ptr<asio::posix::stream_descriptor> link;
 
   // Of a session. The lease from when the worker is promised until the process is gone: until then it holds what it held.
@@ -97,15 +97,15 @@ class Workers {
   Workers(asio::io_context& io, const Settings& settings);
 
   /// A worker of this profile, reserved: at once if a warm one fits, else when a new one is ready. `got` hears of it, or why not.
-  void reserve(const Profile& profile, std::function<void(Worker*, const std::string& failure)> got);
+  void reserve(const WorkerProfile& profile, std::function<void(Worker*, const std::string& failure)> got);
   /// The reservation was not used. The worker waits for another one, or ends if enough do.
   void release(Worker& worker);
   /// Gives a reserved worker its session. False if the worker is gone.
-  bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const Opening& opening);
+  bool begin_session(Worker& worker, std::uint64_t id, const ClientFacts& client, const SessionOpening& opening);
   /// Of a connection that asks to be a bulk lane of a session, by the session's key or, where TLS is spoken, the key's name: whether that is
   /// right, or was until the session ended.
-  enum class LaneAsked { rightly, too_late, by_stranger };
-  LaneAsked judge_lane(std::uint64_t session, std::span<const std::byte> key, bool name_only) const;
+  enum class LaneVerdict { rightly, too_late, by_stranger };
+  LaneVerdict judge_lane(std::uint64_t session, std::span<const std::byte> key, bool name_only) const;
   /// Hands such a connection on to a session's worker. Takes the descriptor.
   void add_lane(std::uint64_t session, int descriptor, std::span<const std::byte> lane_message);
   /// Keeps as many warm workers as the settings say.
@@ -148,8 +148,8 @@ class Workers {
   std::function<void()> on_facts;
 
  private:
-  Worker& start(const Profile& profile, bool warm);
-  std::string devices_argument(const Profile& profile) const;
+  Worker& start(const WorkerProfile& profile, bool warm);
+  std::string devices_argument(const WorkerProfile& profile) const;
   std::string image_folder(const Worker& worker) const;
   static bool may_share(const Worker& one, const Worker& other);
   void listen(Worker& worker);

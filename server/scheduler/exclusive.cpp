@@ -9,8 +9,8 @@ class Exclusive final : public Policy {
  public:
   explicit Exclusive(Time quantum) : quantum_(quantum) {}
   const char* name() const override { return "exclusive"; }
-  bool before(const Account& a, const Account& b) const override { return a.waiting_since < b.waiting_since; }
-  Time length(const Account&, bool wanted) const override { return wanted ? quantum_ : never; }
+  bool before(const LeaseUse& a, const LeaseUse& b) const override { return a.waiting_since < b.waiting_since; }
+  Time length(const LeaseUse&, bool wanted) const override { return wanted ? quantum_ : never; }
 
  private:
   const Time quantum_;

@@ -13,24 +13,24 @@ class Fair final : public Policy {
   explicit Fair(Time quantum) : quantum_(quantum) {}
   const char* name() const override { return "fair"; }
 
-  void wakes(Account& account, const std::vector<const Account*>& others, Time) override {
+  void wakes(LeaseUse& use, const std::vector<const LeaseUse*>& others, Time) override {
     double from = highest_;  // nobody else has work: nobody is owed anything
     if (!others.empty()) {
       from = others.front()->virtual_time;
-      for (const Account* other : others) from = std::min(from, other->virtual_time);
+      for (const LeaseUse* other : others) from = std::min(from, other->virtual_time);
       // A short pause costs nothing: up to one turn may be made up for.
-      from -= static_cast<double>(quantum_.count()) / account.weight();
+      from -= static_cast<double>(quantum_.count()) / use.weight();
     }
-    account.virtual_time = std::max(account.virtual_time, from);
+    use.virtual_time = std::max(use.virtual_time, from);
   }
-  void charge(Account& account, Time used) override {
-    account.virtual_time += static_cast<double>(used.count()) / account.weight();
-    highest_ = std::max(highest_, account.virtual_time);
+  void charge(LeaseUse& use, Time used) override {
+    use.virtual_time += static_cast<double>(used.count()) / use.weight();
+    highest_ = std::max(highest_, use.virtual_time);
   }
-  bool before(const Account& a, const Account& b) const override {
+  bool before(const LeaseUse& a, const LeaseUse& b) const override {
     return a.virtual_time != b.virtual_time ? a.virtual_time < b.virtual_time : a.waiting_since < b.waiting_since;
   }
-  Time length(const Account&, bool wanted) const override { return wanted ? quantum_ : never; }
+  Time length(const LeaseUse&, bool wanted) const override { return wanted ? quantum_ : never; }
 
  private:
   const Time quantum_;

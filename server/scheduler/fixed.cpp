@@ -17,42 +17,42 @@ class Fixed final : public Policy {
   explicit Fixed(Time quantum) : quantum_(quantum), window_(quantum * quanta_per_window) {}
   const char* name() const override { return "fixed"; }
 
-  void joins(Account& account, Time now) override {
-    account.tokens = burst(account);
-    account.refilled = now;
+  void joins(LeaseUse& use, Time now) override {
+    use.tokens = burst(use);
+    use.refilled = now;
   }
   bool charges_whole_turns() const override { return false; }
-  void charge(Account& account, Time used) override {
-    if (limited(account)) account.tokens -= used;
+  void charge(LeaseUse& use, Time used) override {
+    if (limited(use)) use.tokens -= used;
   }
-  void refresh(Account& account, Time now) override {
-    const Time passed = now - account.refilled;
+  void refresh(LeaseUse& use, Time now) override {
+    const Time passed = now - use.refilled;
     if (passed <= Time(0)) return;
-    account.refilled = now;
-    account.tokens += passed * account.share.percent / percent_max;
+    use.refilled = now;
+    use.tokens += passed * use.share.percent / percent_max;
     // Time not used is lost, but not to one that had none only because others had their turn.
-    const Time most = account.active ? saved_windows * window(account) : burst(account);
-    account.tokens = std::min(account.tokens, most);
+    const Time most = use.active ? saved_windows * window(use) : burst(use);
+    use.tokens = std::min(use.tokens, most);
   }
-  Time ready(const Account& account, Time now) const override {
-    if (!limited(account)) return now;
-    const Time enough = burst(account);  // few long turns: each costs a little at both ends
-    if (account.tokens >= enough) return now;
-    return now + (enough - account.tokens) * percent_max / account.share.percent + Time(1);
+  Time ready(const LeaseUse& use, Time now) const override {
+    if (!limited(use)) return now;
+    const Time enough = burst(use);  // few long turns: each costs a little at both ends
+    if (use.tokens >= enough) return now;
+    return now + (enough - use.tokens) * percent_max / use.share.percent + Time(1);
   }
-  bool before(const Account& a, const Account& b) const override { return a.waiting_since < b.waiting_since; }
-  Time length(const Account& account, bool wanted) const override {
-    if (!limited(account)) return wanted ? quantum_ : never;
+  bool before(const LeaseUse& a, const LeaseUse& b) const override { return a.waiting_since < b.waiting_since; }
+  Time length(const LeaseUse& use, bool wanted) const override {
+    if (!limited(use)) return wanted ? quantum_ : never;
     // The bucket goes on filling meanwhile.
-    const Time whole = std::max(account.tokens, Time(1)) * percent_max / (percent_max - account.share.percent);
+    const Time whole = std::max(use.tokens, Time(1)) * percent_max / (percent_max - use.share.percent);
     return wanted ? std::min(whole, quantum_) : whole;
   }
 
  private:
-  static bool limited(const Account& account) { return account.share.percent < percent_max; }
-  Time window(const Account& account) const { return window_ * account.share.percent / percent_max; }
+  static bool limited(const LeaseUse& use) { return use.share.percent < percent_max; }
+  Time window(const LeaseUse& use) const { return window_ * use.share.percent / percent_max; }
   // No more than one turn, so that a second that begins with it is not far off.
-  Time burst(const Account& account) const { return std::min(quantum_, window(account)); }
+  Time burst(const LeaseUse& use) const { return std::min(quantum_, window(use)); }
 
   const Time quantum_;
   const Time window_;

@@ -9,8 +9,8 @@ class Free final : public Policy {
  public:
   const char* name() const override { return "free"; }
   bool takes_turns() const override { return false; }
-  bool before(const Account& a, const Account& b) const override { return a.waiting_since < b.waiting_since; }
-  Time length(const Account&, bool) const override { return never; }
+  bool before(const LeaseUse& a, const LeaseUse& b) const override { return a.waiting_since < b.waiting_since; }
+  Time length(const LeaseUse&, bool) const override { return never; }
 };
 
 }  // namespace

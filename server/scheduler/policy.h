@@ -11,8 +11,8 @@
 
 namespace fargpu::scheduler {
 
-/// What the policies keep of a lease.
-struct Account {
+/// A lease's use of its devices, as the policies keep it.
+struct LeaseUse {
   std::uint64_t lease = 0;
   Share share;
   Time waiting_since{0};  ///< while it wants a turn
@@ -32,20 +32,20 @@ class Policy {
 
   /// Whether a device is one lease's at a time.
   virtual bool takes_turns() const { return true; }
-  virtual void joins(Account&, Time /*now*/) {}
-  /// It begins to want after it had nothing to do; `others` are the accounts of those that have.
-  virtual void wakes(Account&, const std::vector<const Account*>& /*others*/, Time /*now*/) {}
-  virtual void charge(Account&, Time /*used*/) {}
+  virtual void joins(LeaseUse&, Time /*now*/) {}
+  /// It begins to want after it had nothing to do; `others` are those that have.
+  virtual void wakes(LeaseUse&, const std::vector<const LeaseUse*>& /*others*/, Time /*now*/) {}
+  virtual void charge(LeaseUse&, Time /*used*/) {}
   /// Whether a turn is paid for also while nothing was given to the devices yet.
   virtual bool charges_whole_turns() const { return true; }
-  /// Brings the account up to the present.
-  virtual void refresh(Account&, Time /*now*/) {}
+  /// Brings it up to the present.
+  virtual void refresh(LeaseUse&, Time /*now*/) {}
   /// When it may have a turn, as far as its own limit goes.
-  virtual Time ready(const Account&, Time now) const { return now; }
+  virtual Time ready(const LeaseUse&, Time now) const { return now; }
   /// Whether `a` comes before `b`, both wanting one.
-  virtual bool before(const Account& a, const Account& b) const = 0;
+  virtual bool before(const LeaseUse& a, const LeaseUse& b) const = 0;
   /// How long a turn is that others wait for, or, if nobody does (`wanted` false), `never` where there is no limit.
-  virtual Time length(const Account& account, bool wanted) const = 0;
+  virtual Time length(const LeaseUse& use, bool wanted) const = 0;
 };
 
 struct Rules {

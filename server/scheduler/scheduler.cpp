@@ -35,8 +35,8 @@ void Scheduler::set_rules(const Rules& rules, Time now) {
   rules_ = rules;
   policy_ = std::move(policy);
   for (auto& [id, lease] : leases_) {
-    lease.account.virtual_time = 0;
-    policy_->joins(lease.account, now);
+    lease.use.virtual_time = 0;
+    policy_->joins(lease.use, now);
     // Turns of the old kind end; who has work asks again.
     if (lease.holds()) end(lease, now);
     if (lease.wants()) wake(lease, now);
@@ -47,10 +47,10 @@ void Scheduler::set_rules(const Rules& rules, Time now) {
 void Scheduler::join(LeaseId id, const Share& share, Time now) {
   settle(now);
   Lease& lease = leases_[id];
-  lease.account.lease = id;
-  lease.account.share = share;
+  lease.use.lease = id;
+  lease.use.share = share;
   lease.accounted = now;
-  policy_->joins(lease.account, now);
+  policy_->joins(lease.use, now);
   schedule(now);
 }
 
@@ -64,8 +64,8 @@ void Scheduler::change(LeaseId id, const Share& share, Time now) {
   const auto found = leases_.find(id);
   if (found == leases_.end()) return;
   settle(now);
-  found->second.account.share = share;
-  policy_->refresh(found->second.account, now);
+  found->second.use.share = share;
+  policy_->refresh(found->second.use, now);
   schedule(now);
 }
 
@@ -82,7 +82,7 @@ void Scheduler::remove_session(LeaseId id, SessionId session, Time now) {
   if (found == leases_.end()) return;
   settle(now);
   found->second.sessions.erase(session);
-  if (!found->second.wants()) found->second.account.waiting = false;
+  if (!found->second.wants()) found->second.use.waiting = false;
   schedule(now);
 }
 
@@ -102,23 +102,23 @@ void Scheduler::report(LeaseId id, SessionId session, const Activity& activity, 
   settle(changes ? std::clamp(since, lease.accounted, now) : now);
   known = activity;
   settle(now);
-  if (activity.wants && !lease.account.waiting) wake(lease, now);
-  if (!lease.wants()) lease.account.waiting = false;
+  if (activity.wants && !lease.use.waiting) wake(lease, now);
+  if (!lease.wants()) lease.use.waiting = false;
   if (!was_active && lease.busy() && lease.holds()) {
     lease.started = now;
-    if (!lease.account.waiting) wake(lease, now), lease.account.waiting = false;
+    if (!lease.use.waiting) wake(lease, now), lease.use.waiting = false;
   }
   schedule(now);
 }
 
 void Scheduler::wake(Lease& lease, Time now) {
-  std::vector<const Account*> others;
+  std::vector<const LeaseUse*> others;
   for (const auto& [id, other] : leases_)
-    if (&other != &lease && other.active() && overlap(other.account.share, lease.account.share)) others.push_back(&other.account);
-  lease.account.company = company(lease);
-  if (!lease.busy()) policy_->wakes(lease.account, others, now);
-  lease.account.waiting = true;
-  lease.account.waiting_since = now;
+    if (&other != &lease && other.active() && overlap(other.use.share, lease.use.share)) others.push_back(&other.use);
+  lease.use.company = company(lease);
+  if (!lease.busy()) policy_->wakes(lease.use, others, now);
+  lease.use.waiting = true;
+  lease.use.waiting_since = now;
 }
 
 Time Scheduler::tick(Time now) {
@@ -131,7 +131,7 @@ Time Scheduler::tick(Time now) {
     if (!lease.holds() && lease.wants()) {
       const Time when = ready(lease, now);
       if (when > now) at(when);
-      if (may_be_stuck(lease) && !stuck(lease, now)) at(lease.account.waiting_since + stuck_max);
+      if (may_be_stuck(lease) && !stuck(lease, now)) at(lease.use.waiting_since + stuck_max);
     }
   }
   return next;
@@ -142,7 +142,7 @@ std::optional<Scheduler::View> Scheduler::view(LeaseId id) const {
   if (found == leases_.end()) return std::nullopt;
   const Lease& lease = found->second;
   View view = lease.sums;
-  view.share = lease.account.share;
+  view.share = lease.use.share;
   view.turn = lease.told;
   view.wants = lease.wants();
   view.busy = lease.busy();
@@ -159,11 +159,11 @@ void Scheduler::settle(Time now) {
   for (auto& [id, lease] : leases_) {
     const Time passed = std::max(Time(0), now - lease.accounted);
     lease.accounted = std::max(now, lease.accounted);
-    lease.account.active = lease.active();
-    policy_->refresh(lease.account, now);
+    lease.use.active = lease.active();
+    policy_->refresh(lease.use, now);
     if (pays(lease)) {
-      if (policy_->takes_turns()) lease.account.company = company(lease);
-      policy_->charge(lease.account, passed);
+      if (policy_->takes_turns()) lease.use.company = company(lease);
+      policy_->charge(lease.use, passed);
       lease.sums.charged += passed;
     }
     if (lease.wants() && !lease.holds()) lease.sums.waited += passed;
@@ -190,7 +190,7 @@ void Scheduler::end_turns(Time now) {
       lease.started = now;
       ++lease.sums.turns;
       Turn turn = lease.told;
-      turn.until = after(now, policy_->length(lease.account, wanted_by_others(lease, now)));
+      turn.until = after(now, policy_->length(lease.use, wanted_by_others(lease, now)));
       say(lease, turn);
     } else if (!lease.busy()) {
       end(lease, now);
@@ -205,10 +205,10 @@ void Scheduler::end_turns(Time now) {
 // Whether it would have the next turn if it began to wait now.
 bool Scheduler::next_again(Lease& lease, Time now) {
   if (!may_have_turn(lease, now) || held_back(lease, now)) return false;
-  lease.account.waiting_since = now;
+  lease.use.waiting_since = now;
   const auto list = waiting(now);
   return std::none_of(list.begin(), list.end(),
-                      [&](const Lease* other) { return overlap(other->account.share, lease.account.share) && before(*other, lease, now); });
+                      [&](const Lease* other) { return overlap(other->use.share, lease.use.share) && before(*other, lease, now); });
 }
 
 // Leases of lower priority give way to those of higher.
@@ -224,8 +224,8 @@ void Scheduler::grant_waiting(Time now) {
   std::vector<const Lease*> reserved;
   for (Lease* lease : waiting(now)) {
     if (held_back(*lease, now) || !may_have_turn(*lease, now)) continue;
-    bool free = std::none_of(reserved.begin(), reserved.end(),
-                             [&](const Lease* other) { return overlap(other->account.share, lease->account.share); });
+    bool free =
+        std::none_of(reserved.begin(), reserved.end(), [&](const Lease* other) { return overlap(other->use.share, lease->use.share); });
     for (auto& [id, holder] : leases_) {
       if (&holder == lease || !holder.holds() || !in_the_way(holder, *lease)) continue;
       if (!holder.active()) {
@@ -235,23 +235,23 @@ void Scheduler::grant_waiting(Time now) {
         // Nobody waited until now.
         if (holder.told.until == never) {
           Turn turn = holder.told;
-          turn.until = std::max(now, after(holder.started, policy_->length(holder.account, true)));
+          turn.until = std::max(now, after(holder.started, policy_->length(holder.use, true)));
           say(holder, turn);
         }
       }
     }
     if (!free) {
       // Who needs several devices must not be passed over for ever by those who need one.
-      if (now - lease->account.waiting_since >= 2 * rules_.quantum) reserved.push_back(lease);
+      if (now - lease->use.waiting_since >= 2 * rules_.quantum) reserved.push_back(lease);
       continue;
     }
-    lease->account.waiting = false;
+    lease->use.waiting = false;
     lease->overran = false;
     lease->started = now;
     ++lease->sums.turns;
     Turn turn;
     turn.granted = true;
-    turn.until = after(now, policy_->length(lease->account, wanted_by_others(*lease, now)));
+    turn.until = after(now, policy_->length(lease->use, wanted_by_others(*lease, now)));
     turn.ahead = above(*lease) ? ahead_shallow : ahead_usual;
     say(*lease, turn);
   }
@@ -262,17 +262,17 @@ void Scheduler::update_turns(Time now) {
   for (auto& entry : leases_) {
     Lease& lease = entry.second;
     Turn turn = lease.told;
-    const bool limited = policy_->length(lease.account, false) != never;
+    const bool limited = policy_->length(lease.use, false) != never;
     const bool unhindered = !held_back(lease, now) && !limited;
     const bool others_wait = policy_->takes_turns() && wanted_by_others(lease, now);
     if (unhindered && (alone(lease) || (!policy_->takes_turns() && !mixed(lease)))) {
       turn = {.granted = true, .quiet = true, .until = never, .ahead = never};
     } else if (unhindered && !policy_->takes_turns()) {
       turn = {.granted = true, .quiet = false, .until = never, .ahead = above(lease) ? ahead_shallow : never};
-    } else if (unhindered && lease.account.share.critical() && !lease.holds() &&
+    } else if (unhindered && lease.use.share.critical() && !lease.holds() &&
                std::none_of(leases_.begin(), leases_.end(), [&](const auto& known) {
                  const Lease& other = known.second;
-                 return &other != &lease && other.account.share.critical() && overlap(other.account.share, lease.account.share);
+                 return &other != &lease && other.use.share.critical() && overlap(other.use.share, lease.use.share);
                })) {
       // It need not ask: the others give way when it begins.
       turn = {.granted = true, .quiet = false, .until = never, .ahead = never};
@@ -281,15 +281,15 @@ void Scheduler::update_turns(Time now) {
         // It has company now, and will say what it does.
         turn.quiet = false;
         lease.started = now;
-        if (limited) turn.until = after(now, policy_->length(lease.account, others_wait));
+        if (limited) turn.until = after(now, policy_->length(lease.use, others_wait));
       }
-      turn.ahead = lease.account.share.critical() && turn.until == never ? never : above(lease) ? ahead_shallow : ahead_usual;
+      turn.ahead = lease.use.share.critical() && turn.until == never ? never : above(lease) ? ahead_shallow : ahead_usual;
       if (!limited && !others_wait) turn.until = never;
     }
     if (!(turn == lease.told)) {
       if (turn.granted && !lease.holds()) {
         lease.started = now;
-        lease.account.waiting = false;
+        lease.use.waiting = false;
         ++lease.sums.turns;
       }
       say(lease, turn);
@@ -300,90 +300,88 @@ void Scheduler::update_turns(Time now) {
 void Scheduler::end(Lease& lease, Time now) {
   say(lease, Turn());
   if (lease.wants() || lease.busy()) {
-    lease.account.waiting = lease.wants();
-    lease.account.waiting_since = now;
+    lease.use.waiting = lease.wants();
+    lease.use.waiting_since = now;
   }
 }
 
 void Scheduler::say(Lease& lease, Turn turn) {
   turn.number = next_number_++;
   lease.told = turn;
-  tell_(lease.account.lease, turn);
+  tell_(lease.use.lease, turn);
 }
 
 // Leases that compete for the time that one owner's weight stands for, this one among them.
 unsigned Scheduler::company(const Lease& lease) const {
-  const Share& share = lease.account.share;
+  const Share& share = lease.use.share;
   if (share.owner.empty()) return 1;
   return 1 + static_cast<unsigned>(std::count_if(leases_.begin(), leases_.end(), [&](const auto& entry) {
            const Lease& other = entry.second;
-           return &other != &lease && other.active() && other.account.share.owner == share.owner &&
-                  other.account.share.priority == share.priority && overlap(other.account.share, share);
+           return &other != &lease && other.active() && other.use.share.owner == share.owner &&
+                  other.use.share.priority == share.priority && overlap(other.use.share, share);
          }));
 }
 
 // Whether `other` cannot have a turn while `holder` has one.
 bool Scheduler::in_the_way(const Lease& holder, const Lease& other) const {
-  if (!policy_->takes_turns() || !overlap(holder.account.share, other.account.share)) return false;
+  if (!policy_->takes_turns() || !overlap(holder.use.share, other.use.share)) return false;
   // The latency-critical keep their turn when they have nothing to do.
-  return holder.account.share.critical() == other.account.share.critical() || !holder.account.share.critical();
+  return holder.use.share.critical() == other.use.share.critical() || !holder.use.share.critical();
 }
 
 bool Scheduler::held_back(const Lease& lease, Time now) const {
   return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
     const Lease& other = entry.second;
-    return other.account.share.priority > lease.account.share.priority &&
-           (other.busy() || (other.wants() && (other.holds() || may_have_turn(other, now)))) &&
-           overlap(other.account.share, lease.account.share);
+    return other.use.share.priority > lease.use.share.priority &&
+           (other.busy() || (other.wants() && (other.holds() || may_have_turn(other, now)))) && overlap(other.use.share, lease.use.share);
   });
 }
 
 // Whether a lease beside it is of a higher priority.
 bool Scheduler::above(const Lease& lease) const {
   return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
-    const Share& other = entry.second.account.share;
-    return other.priority > lease.account.share.priority && overlap(other, lease.account.share);
+    const Share& other = entry.second.use.share;
+    return other.priority > lease.use.share.priority && overlap(other, lease.use.share);
   });
 }
 
 // Whether one is of a higher or lower priority.
 bool Scheduler::mixed(const Lease& lease) const {
   return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
-    const Share& other = entry.second.account.share;
-    return other.priority != lease.account.share.priority && overlap(other, lease.account.share);
+    const Share& other = entry.second.use.share;
+    return other.priority != lease.use.share.priority && overlap(other, lease.use.share);
   });
 }
 
 bool Scheduler::alone(const Lease& lease) const {
-  return std::none_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
-    return &entry.second != &lease && overlap(entry.second.account.share, lease.account.share);
-  });
+  return std::none_of(leases_.begin(), leases_.end(),
+                      [&](const auto& entry) { return &entry.second != &lease && overlap(entry.second.use.share, lease.use.share); });
 }
 
 bool Scheduler::wanted_by_others(const Lease& lease, Time now) const {
   return std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
     const Lease& other = entry.second;
     return &other != &lease && !other.holds() && other.wants() && may_have_turn(other, now) && !held_back(other, now) &&
-           overlap(other.account.share, lease.account.share);
+           overlap(other.use.share, lease.use.share);
   });
 }
 
 Time Scheduler::ready(const Lease& lease, Time now) const {
-  const Time own = policy_->ready(lease.account, now);
-  return may_be_stuck(lease) ? std::min(own, std::max(now, lease.account.waiting_since + stuck_max)) : own;
+  const Time own = policy_->ready(lease.use, now);
+  return may_be_stuck(lease) ? std::min(own, std::max(now, lease.use.waiting_since + stuck_max)) : own;
 }
 
 // Whether what it gave may be waiting for what it may not give.
 bool Scheduler::may_be_stuck(const Lease& lease) const { return lease.overran && lease.wants() && lease.busy() && !lease.holds(); }
 
-bool Scheduler::stuck(const Lease& lease, Time now) const { return may_be_stuck(lease) && now >= lease.account.waiting_since + stuck_max; }
+bool Scheduler::stuck(const Lease& lease, Time now) const { return may_be_stuck(lease) && now >= lease.use.waiting_since + stuck_max; }
 
 bool Scheduler::may_have_turn(const Lease& lease, Time now) const { return ready(lease, now) <= now; }
 
 bool Scheduler::before(const Lease& a, const Lease& b, Time now) const {
   if (stuck(a, now) != stuck(b, now)) return stuck(a, now);
-  if (a.account.share.priority != b.account.share.priority) return a.account.share.priority > b.account.share.priority;
-  return policy_->before(a.account, b.account);
+  if (a.use.share.priority != b.use.share.priority) return a.use.share.priority > b.use.share.priority;
+  return policy_->before(a.use, b.use);
 }
 
 std::vector<Scheduler::Lease*> Scheduler::waiting(Time now) {

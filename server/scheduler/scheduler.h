@@ -57,7 +57,7 @@ class Scheduler {
 
  private:
   struct Lease {
-    Account account;
+    LeaseUse use;
     std::map<SessionId, Activity> sessions;
     Turn told;
     Time started{0};  // of its turn

@@ -108,7 +108,7 @@ BrokerHost::BrokerHost(const std::string& settings) {
       "--nvml",  "",         "--image-folder", "",         "--sessions-max", "8",        "--refusals-per-address-max",
       "1000000"};
   int exit_code = 0;
-  expect(server::read_settings(std::size(arguments), const_cast<char**>(arguments), settings_, exit_code) == server::Wish::serve,
+  expect(server::read_settings(std::size(arguments), const_cast<char**>(arguments), settings_, exit_code) == server::Command::serve,
          "no settings");
   settings_.refusals_per_address_max = ~std::uint64_t{0};  // more than read_settings() would let anybody say
   // It has much to say: told only to who asks.

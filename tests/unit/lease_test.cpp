@@ -165,7 +165,7 @@ TEST_CASE("leases: under sm_partitions a percentage is of multiprocessors of its
     CHECK(small.back()->sm_groups == SmGroups{Groups{11}, Groups{3}});
     const LeaseRefusal refused = host.refusal({.gpus = 2, .compute_percent = 1}, "lab");
     CHECK(refused.may_change);
-    CHECK(refused.lack == Lack::devices);
+    CHECK(refused.shortage == Shortage::devices);
     CHECK(mentions(refused.text,
                    "GPU 0: 79.0 GiB and 32% and 3 of 15 groups of 8 multiprocessors, GPU 1: 80.0 GiB and 72% and 0 of 4 groups of 8"));
     CHECK(host.get({.gpus = 1, .compute_percent = 1}, "lab")->devices == Groups{0});
@@ -195,7 +195,7 @@ TEST_CASE("leases: of a tenant's compute a lease takes what its groups of multip
   for (int i = 0; i < 3; ++i) small.push_back(host.get({.gpus = 1, .compute_percent = 1}, "lab"));
   const LeaseRefusal refused = host.refusal({.gpus = 1, .compute_percent = 1}, "lab");
   CHECK(refused.may_change);
-  CHECK(refused.lack == Lack::quota);
+  CHECK(refused.shortage == Shortage::quota);
   CHECK(mentions(refused.text, "tenant 'lab' holds 20% of its 20% of compute, and 7% more is asked for"));
   // Which leaves the others of the same daemon theirs, by whatever name they call it.
   CHECK(host.get({.gpus = 1, .compute_percent = 80}, "other")->sm_groups == SmGroups{{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}});
@@ -377,7 +377,7 @@ struct Waiting {
     if (auto* const refusal = std::get_if<LeaseRefusal>(&answer)) {
       REQUIRE(refusal->may_change);
       if (!place) place = host.leases.wait(*found, wish);
-      place->lack = refusal->lack;
+      place->shortage = refusal->shortage;
       return false;
     }
     lease = std::get<std::shared_ptr<Lease>>(answer);
@@ -414,7 +414,7 @@ TEST_CASE("leases: who can do with what the one who waits does not need has it a
   const auto first = host.get({.gpus = 1, .memory_bytes = 50 * gib});   // of the first device
   const auto second = host.get({.gpus = 1, .memory_bytes = 20 * gib});  // of the second
   Waiting large(host, {.gpus = 1, .memory_bytes = 70 * gib});
-  CHECK(large.place->lack == Lack::devices);
+  CHECK(large.place->shortage == Shortage::devices);
   // The second device is where it waits; the other has room that it does not want.
   CHECK(host.get({.gpus = 1, .memory_bytes = 30 * gib})->devices == std::vector<unsigned>{0});
   const LeaseRefusal refused = host.refusal({.gpus = 1, .memory_bytes = 31 * gib});
@@ -451,10 +451,10 @@ TEST_CASE("leases: who waits for its own quota keeps nobody else from a device")
   Host host("[tenant.a]\nmemory = \"40GiB\"\n[tenant.b]\n");
   const auto held = host.get({.gpus = 1, .memory_bytes = 30 * gib}, "a");
   Waiting more(host, {.gpus = 1, .memory_bytes = 20 * gib}, "a");
-  CHECK(more.place->lack == Lack::quota);
+  CHECK(more.place->shortage == Shortage::quota);
   CHECK(host.get({.gpus = 1, .memory_bytes = 80 * gib}, "b"));
   // But one of its own tenant, which would have to wait longer for it.
-  CHECK(host.refusal({.gpus = 1, .memory_bytes = 5 * gib}, "a").lack == Lack::quota);
+  CHECK(host.refusal({.gpus = 1, .memory_bytes = 5 * gib}, "a").shortage == Shortage::quota);
 }
 
 TEST_CASE("leases: a tenant that asks for much at once does not fill the queue for the others") {
@@ -482,7 +482,7 @@ TEST_CASE("leases: sessions of a tenant go to who has waited for one") {
   auto running = host.session(lease);
   const Tenant& tenant = *host.leases.tenants().find("a");
   const auto place = host.leases.wait(tenant, {});
-  place->lack = Lack::tenant_sessions;
+  place->shortage = Shortage::tenant_sessions;
   running.reset();
   CHECK(std::holds_alternative<LeaseRefusal>(host.leases.begin_session(lease)));
   CHECK(std::holds_alternative<std::unique_ptr<LeaseSession>>(host.leases.begin_session(lease, place.get())));

@@ -55,7 +55,7 @@ struct Told {
   fs::path file = folder / "settings.toml";
   std::vector<std::string> variables;
   bool with_file = false;
-  Wish wish = Wish::done;
+  Command wish = Command::done;
   int exit_code = -1;
 };
 
@@ -70,7 +70,7 @@ std::string origin(const Settings& settings, const std::string& name) {
 TEST_CASE("what nobody says is at its default") {
   Told told;
   const Settings settings = told.read();
-  CHECK(told.wish == Wish::serve);
+  CHECK(told.wish == Command::serve);
   CHECK(settings.listen == "127.0.0.1:8470");
   CHECK_FALSE(settings.insecure);
   CHECK(settings.warm_context);
@@ -134,7 +134,7 @@ TEST_CASE("bytes may have a unit, wherever they are said") {
 TEST_CASE("every setting says where it came from, once") {
   Told told;
   const Settings settings = told.read({"--show-config"});
-  CHECK(told.wish == Wish::show_config);
+  CHECK(told.wish == Command::show_config);
   CHECK(settings.origins.size() == 37);
   for (const Settings::Origin& one : settings.origins) {
     unsigned times = 0;
@@ -245,7 +245,7 @@ TEST_CASE("unknown flags and variables are named") {
   CHECK(Told().in_environment("FARGPUD_POLCY", "fair").in_environment("FARGPUD_POLICY", "fair").read().unknown_variables ==
         std::vector<std::string>{"FARGPUD_POLCY"});
   told.read({"--version"});
-  CHECK(told.wish == Wish::done);
+  CHECK(told.wish == Command::done);
   CHECK(told.exit_code == 0);
 }
 
