@@ -16,14 +16,16 @@ from .header import Function, Header, Parameter, Type
 
 MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
-             "after_held", "waits_for", "records", "turn", "room"}
-OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "aside", "forgotten_by", "after_held", "turn"}
+             "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew"}
+OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike", "crew",
+                  "attributes", "taken_for_done", "staged", "dropped"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
 PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "missing", "device", "extent", "aligned", "ordinal", "known"}
 NARROW_KEYS = {"to", "undo"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
+CREW = ("always", "awaited")
 DIRECTIONS = ("in", "out", "inout")
 FORMS_MIN = 3  # calls that a function of the client must serve to be named in the spec
 WORDS = {"nullptr", "true", "false", "thread"}  # that arguments of forms may use besides parameters and constants of CUDA
@@ -100,6 +102,9 @@ class Call:
     waits_for: str = ""  # event whose held record holds this call too
     records: str = ""  # event that this call records
     turn: bool = False  # it gives the GPU work, for which the session needs its turn
+    launches: str = ""  # executable graph that this call launches
+    alike: list[str] = field(default_factory=list)  # parameters: calls in which they are equal take the GPU about as long
+    crew: str = ""  # served while launches are with the launch crew: always, or where the answer is awaited
     room: bool = False  # it takes memory of the GPU: what the client keeps there for reuse makes room for it
     forgotten_by: list[str] = field(default_factory=list)
     narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
@@ -178,10 +183,15 @@ class Operation:
     why: str
     stream: str = ""
     context: str = "current"
-    aside: bool = False
     forgotten_by: list[str] = field(default_factory=list)
     after_held: bool = False
     turn: bool = False
+    alike: list[str] = field(default_factory=list)  # fields of the request, as a call's parameters
+    crew: str = ""
+    attributes: str = ""  # the field with launch attributes: the work records the events in them
+    taken_for_done: str = ""  # the field that says that the program takes the work for done
+    staged: bool = False  # its bytes are received in pinned memory
+    dropped: bool = False  # the worker has a function for one that is not carried out
     opcode: int = 0
 
 
@@ -446,6 +456,7 @@ class Loader:
                     aside=entry.get("aside", False), travels_as=entry.get("as", ""),
                     after_held_said=entry.get("after_held"), waits_for=entry.get("waits_for", ""),
                     records=entry.get("records", ""), turn=entry.get("turn", False),
+                    launches=entry.get("launches", ""), alike=entry.get("alike", []), crew=entry.get("crew", ""),
                     room=entry.get("room", False), forgotten_by=entry.get("forgotten_by", []))
         self.add(file, call)
         if call.travels_as:
@@ -462,9 +473,13 @@ class Loader:
         if by_hand and not call.why:
             self.complain(file, name, "reason", "is served by hand and needs a reason: add why = \"...\"")
         names = {p.name for p in call.function.parameters}
-        for key in ("stream", "waits_for", "records"):
+        for key in ("stream", "waits_for", "records", "launches"):
             if getattr(call, key) and getattr(call, key) not in names:
                 self.complain(file, name, "unknown-name", f"{key} '{getattr(call, key)}' is no parameter")
+        for word in call.alike:
+            if word not in names:
+                self.complain(file, name, "unknown-name", f"alike names '{word}', which is no parameter")
+        self.check_order(file, name, call)
         annotations = entry.get("params", {})
         for parameter in sorted(annotations.keys() - names):
             self.complain(file, f"{name}, parameter {parameter}", "unknown-name", "there is no such parameter; remove or correct it")
@@ -604,6 +619,13 @@ class Loader:
                           "(client and server = \"hand\" with operations) or refuse it")
         call.arguments.append(a)
 
+    def check_order(self, file: str, name: str, it: "Call | Operation") -> None:
+        """What the worker must know to give it to the driver at its time."""
+        if it.crew:
+            self.check_value(file, name, "crew", it.crew, CREW)
+        if it.alike and not it.turn:
+            self.complain(file, name, "alike", "tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it")
+
     def kind_of(self, file: str, where: str, t: Type) -> str:
         if t.name not in self.kind_by_type:
             self.complain(file, where, "kind", f"handles of type {t.name} have no kind; add one to handles.toml")
@@ -622,11 +644,16 @@ class Loader:
         if entry.get("mode") == "deferred" and entry.get("reply"):
             self.complain(file, name, "deferred", f"a deferred operation cannot return a '{entry['reply']}'; make it a barrier, or either")
         self.check_value(file, name, "context", entry.get("context", "current"), CONTEXTS)
-        self.operations[name] = Operation(name, group, entry.get("request", ""), entry.get("reply", ""),
-                                          entry.get("mode", ""), entry.get("why", ""), entry.get("stream", ""),
-                                          entry.get("context", "current"), entry.get("aside", False),
-                                          entry.get("forgotten_by", []), entry.get("after_held", False),
-                                          entry.get("turn", False))
+        operation = Operation(name, group, entry.get("request", ""), entry.get("reply", ""), entry.get("mode", ""),
+                              entry.get("why", ""), entry.get("stream", ""), entry.get("context", "current"),
+                              entry.get("forgotten_by", []), entry.get("after_held", False), entry.get("turn", False),
+                              entry.get("alike", []), entry.get("crew", ""), entry.get("attributes", ""),
+                              entry.get("taken_for_done", ""), entry.get("staged", False), entry.get("dropped", False))
+        self.check_order(file, name, operation)
+        for key in ("attributes", "taken_for_done"):
+            if getattr(operation, key) and not operation.stream:
+                self.complain(file, name, "stream", f"{key} is about work on a stream: add stream = \"...\", or remove it")
+        self.operations[name] = operation
 
     # --- what must hold over the whole spec ----------------------------------------------------------------------
 

@@ -83,12 +83,12 @@ FAULTS = {
         "box.toml: cuBoxSetWeights: [server] server must be one of generated, hand, none"),
     "a key of a call is misspelt": (
         "spec/box.toml", "aside = true\n", "asides = true\n",
-        "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, as, aside, client, context, "
-        "forgotten_by, mode, params, records, room, server, stream, turn, waits_for, why"),
+        "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, alike, as, aside, client, "
+        "context, crew, forgotten_by, launches, mode, params, records, room, server, stream, turn, waits_for, why"),
     "a key of an operation is misspelt": (
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
-        "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, aside, context, forgotten_by, mode, reply, "
-        "request, stream, turn, why"),
+        "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, alike, attributes, context, crew, "
+        "dropped, forgotten_by, mode, reply, request, staged, stream, taken_for_done, turn, why"),
     "an operation has the request of another": (
         "spec/box.toml", "", '[operations.shutBox]\nrequest = "OpenBox"\nmode = "barrier"\nwhy = "the lid is heavy"\n',
         "box.toml: shutBox: [request] openBox has this request already; a request names one operation: give it a struct of its own"),
@@ -104,6 +104,28 @@ FAULTS = {
     "a call records what is no parameter": (
         "spec/box.toml", 'stream = "hStream"', 'stream = "hStream"\nrecords = "hEvent"',
         "box.toml: cuBoxFillAsync: [unknown-name] records 'hEvent' is no parameter"),
+    "a call launches what is no parameter": (
+        "spec/box.toml", 'launches = "address"', 'launches = "box"',
+        "box.toml: cuBoxFillAsync: [unknown-name] launches 'box' is no parameter"),
+    "calls are alike in what is no parameter": (
+        "spec/box.toml", 'alike = ["bytes"]', 'alike = ["bytes", "lid"]',
+        "box.toml: cuBoxFillAsync: [unknown-name] alike names 'lid', which is no parameter"),
+    "calls are alike that need no turn": (
+        "spec/box.toml", 'turn = true\nlaunches', "launches",
+        "box.toml: cuBoxFillAsync: [alike] tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it"),
+    "operations are alike that need no turn": (
+        "spec/box.toml", 'turn = true\nalike = ["shape", "lid"]', 'alike = ["shape", "lid"]',
+        "box.toml: openBox: [alike] tells how long the GPU takes for what it is given in a turn: add turn = true, or remove it"),
+    "a call is served beside launches at no known time": (
+        "spec/box.toml", 'crew = "always"', 'crew = "sometimes"',
+        "box.toml: cuBoxFillAsync: [crew] crew must be one of always, awaited"),
+    "an operation is served beside launches at no known time": (
+        "spec/box.toml", 'crew = "awaited"', 'crew = "later"',
+        "box.toml: openBox: [crew] crew must be one of always, awaited"),
+    "an operation on no stream records events and is taken for done": (
+        "spec/box.toml", 'mode = "barrier"\nstream = "stream"\n', 'mode = "barrier"\n',
+        'box.toml: openBox: [stream] attributes is about work on a stream: add stream = "...", or remove it',
+        'box.toml: openBox: [stream] taken_for_done is about work on a stream: add stream = "...", or remove it'),
     "a call travels as none": (
         "spec/box.toml", 'as = "cuBoxFillAsync"', 'as = "cuBoxFillLater"',
         "box.toml: cuBoxFill: [unknown-name] as = 'cuBoxFillLater' is no call"),

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/worker/call/completions.h"
+#include "server/worker/order/completions.h"
 
 using namespace fargpu;
 using namespace fargpu::server;

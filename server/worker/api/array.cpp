@@ -66,7 +66,7 @@ struct Making {
 template <class Reply, class Object>
 Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array, Making<Object> making) {
   const bool scrubs = session.options().scrub && making.bytes != 0;
-  std::shared_ptr<Charge> charge = Charge::take(session.ledger(), session.context(call.id().context)->device, making.bytes);
+  std::shared_ptr<Charge> charge = Charge::take(session.ledger(), session.contexts().find(call.id().context)->device, making.bytes);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   Object object{};
   if (const CUresult result = making.create(&object); result != CUDA_SUCCESS) return result;
@@ -75,8 +75,8 @@ Outcome make(Session& session, Call& call, const CUDA_ARRAY3D_DESCRIPTOR& array,
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   const auto reveal = [&session, kind = making.kind, object, charge, context = call.id().context] {
-    const Handle handle = session.handles().reveal(kind, reinterpret_cast<std::uint64_t>(object), context);
-    session.charge(handle, charge);
+    const Handle handle = session.objects().handles().reveal(kind, reinterpret_cast<std::uint64_t>(object), context);
+    session.objects().charge(handle, charge);
     return handle.value();
   };
   if (!scrubs) {
@@ -97,7 +97,9 @@ Making<CUarray> plain_array(DriverTable& driver, std::uint64_t bytes, std::funct
           [&driver](CUarray made) { driver.cuArrayDestroy(made); }};
 }
 
-CUdevice device_of(Session& session, const Call& call) { return session.driver_ordinal(session.context(call.id().context)->device); }
+CUdevice device_of(Session& session, const Call& call) {
+  return session.contexts().driver_ordinal(session.contexts().find(call.id().context)->device);
+}
 
 }  // namespace
 
@@ -138,22 +140,22 @@ Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedAr
 
 // An array keeps what was ever mapped into it charged for as long as it lives, also when it is taken out again.
 Outcome mapArrays(Session& session, Call& call, wire::MapArrays::Reader in) {
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   const auto items = in.getItems();
   if (items.size() == 0) return CUDA_ERROR_INVALID_VALUE;
-  const int device = session.driver_ordinal(stream->context->device);
+  const int device = session.contexts().driver_ordinal(stream->context->device);
   if (device < 0 || device >= std::numeric_limits<unsigned>::digits) return CUDA_ERROR_INVALID_DEVICE;
-  std::vector<CUarrayMapInfo> list(session.list_size(items.size()));
+  std::vector<CUarrayMapInfo> list(list_size(items.size()));
   for (unsigned i = 0; i < list.size(); ++i) {
     CUarrayMapInfo& to = list[i];
     const auto from = items[i];
     if (from.getMipmap() != 0) {
       to.resourceType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-      if (!session.resolve(HandleKind::mipmap, from.getMipmap(), to.resource.mipmap)) return session.invalid(HandleKind::mipmap);
+      if (!session.objects().resolve(HandleKind::mipmap, from.getMipmap(), to.resource.mipmap)) return Objects::invalid(HandleKind::mipmap);
     } else {
       to.resourceType = CU_RESOURCE_TYPE_ARRAY;
-      if (!session.resolve(HandleKind::array, from.getArray(), to.resource.array)) return session.invalid(HandleKind::array);
+      if (!session.objects().resolve(HandleKind::array, from.getArray(), to.resource.array)) return Objects::invalid(HandleKind::array);
     }
     if (from.isLevel()) {
       const auto level = from.getLevel();
@@ -168,8 +170,8 @@ Outcome mapArrays(Session& session, Call& call, wire::MapArrays::Reader in) {
     to.memHandleType = CU_MEM_HANDLE_TYPE_GENERIC;
     to.memOperationType = from.getAllocation() != 0 ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP;
     if (from.getAllocation() != 0) {
-      if (!session.resolve(HandleKind::allocation, from.getAllocation(), to.memHandle.memHandle))
-        return session.invalid(HandleKind::allocation);
+      if (!session.objects().resolve(HandleKind::allocation, from.getAllocation(), to.memHandle.memHandle))
+        return Objects::invalid(HandleKind::allocation);
       if (from.getOffset() >= session.memory().charge_of(to.memHandle.memHandle)->bytes()) return CUDA_ERROR_INVALID_VALUE;
       to.offset = from.getOffset();
     }
@@ -179,9 +181,9 @@ Outcome mapArrays(Session& session, Call& call, wire::MapArrays::Reader in) {
   if (result != CUDA_SUCCESS) return result;
   for (unsigned i = 0; i < list.size(); ++i) {
     const Handle array(items[i].getMipmap() != 0 ? items[i].getMipmap() : items[i].getArray());
-    if (items[i].getAllocation() != 0) session.charge(array, session.memory().charge_of(list[i].memHandle.memHandle));
+    if (items[i].getAllocation() != 0) session.objects().charge(array, session.memory().charge_of(list[i].memHandle.memHandle));
   }
-  session.submitted(*stream);
+  session.ordering().submitted(*stream);
   return result;
 }
 

@@ -41,10 +41,10 @@ void write_processors(DriverTable& driver, wire::OpenContextReply::Builder reply
 Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) {
   ContextState* opened = nullptr;
   CUdevResourceDesc resources{};
-  if (in.getResources() != 0 && !session.resolve(HandleKind::resourcedesc, in.getResources(), resources))
-    return session.invalid(HandleKind::resourcedesc);
+  if (in.getResources() != 0 && !session.objects().resolve(HandleKind::resourcedesc, in.getResources(), resources))
+    return Objects::invalid(HandleKind::resourcedesc);
   if (!resources && !in.getPrimary() && session.contexts().partition(in.getDevice()))
-    session.warn(
+    session.prints().warn(
         "cuCtxCreate is not supported here: this session has multiprocessors of its own (sm_partitions of its tenant), to which only the "
         "primary context of a device keeps");
   const CUresult result = resources
@@ -61,34 +61,36 @@ Outcome openContext(Session& session, Call& call, wire::OpenContext::Reader in) 
   out.setLeastPriority(least);
   out.setGreatestPriority(greatest);
   int processors = 0;
-  session.driver().cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, session.driver_ordinal(in.getDevice()));
+  session.driver().cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                        session.contexts().driver_ordinal(in.getDevice()));
   write_processors(session.driver(), out, processors);
   return CUDA_SUCCESS;
 }
 
 Outcome closeContext(Session& session, Call& call, wire::CloseContext::Reader in) {
-  ContextState* const context = session.context(Handle(in.getContext()).id());
+  ContextState* const context = session.contexts().find(Handle(in.getContext()).id());
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const auto later = session.held_calls().behind_context(call, *context)) return *later;
+  if (const auto later = session.ordering().behind_context(call, *context)) return *later;
   return session.close_context(*context);
 }
 
 Outcome cuCtxSetLimit(Session& session, Call&, wire::CuCtxSetLimit::Reader in) {
-  return session.driver_memory().set_limit(static_cast<CUlimit>(in.getLimit()), in.getValue());
+  return session.contexts().current()->driver_memory->set_limit(static_cast<CUlimit>(in.getLimit()), in.getValue());
 }
 
 // Counts what is held back too: the event is recorded when the GPU has been given all of it.
 Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader in) {
   CUcontext context{};
   CUevent event{};
-  if (!session.resolve(HandleKind::context, in.getHCtx(), context)) return session.invalid(HandleKind::context);
-  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
-  if (!session.order().any()) return session.driver().cuCtxRecordEvent(context, event);
-  session.order().after_all(
+  if (!session.objects().resolve(HandleKind::context, in.getHCtx(), context)) return Objects::invalid(HandleKind::context);
+  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
+  if (!session.ordering().holding()) return session.driver().cuCtxRecordEvent(context, event);
+  session.ordering().after_all(
       [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
         CUcontext there{};
         CUevent recorded{};
-        if (session.resolve(HandleKind::context, context_handle, there) && session.resolve(HandleKind::event, event_handle, recorded))
+        if (session.objects().resolve(HandleKind::context, context_handle, there) &&
+            session.objects().resolve(HandleKind::event, event_handle, recorded))
           session.driver().cuCtxRecordEvent(there, recorded);
       },
       {in.getHEvent()});
@@ -99,27 +101,26 @@ Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader
 Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader in) {
   CUcontext cuda{};
   CUevent event{};
-  if (!session.resolve(HandleKind::context, in.getHCtx(), cuda)) return session.invalid(HandleKind::context);
-  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
-  ContextState& context = *session.context(Handle(in.getHCtx()).id());
+  if (!session.objects().resolve(HandleKind::context, in.getHCtx(), cuda)) return Objects::invalid(HandleKind::context);
+  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
+  ContextState& context = *session.contexts().find(Handle(in.getHCtx()).id());
   const auto wait = [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
     CUcontext there{};
     CUevent awaited{};
-    if (!session.resolve(HandleKind::context, context_handle, there) || !session.resolve(HandleKind::event, event_handle, awaited))
+    if (!session.objects().resolve(HandleKind::context, context_handle, there) ||
+        !session.objects().resolve(HandleKind::event, event_handle, awaited))
       return CUDA_ERROR_INVALID_HANDLE;
     const CUresult result = session.driver().cuCtxWaitEvent(there, awaited);
-    if (result == CUDA_SUCCESS) session.submitted(*session.context(Handle(context_handle).id()));
+    if (result == CUDA_SUCCESS) session.ordering().submitted(*session.contexts().find(Handle(context_handle).id()));
     return result;
   };
-  const std::uint64_t record = session.order().record_of(in.getHEvent());
-  if (record == 0) return wait();
-  session.order().awaits(session.order().hold_context(context, record, wait), in.getHEvent());
+  if (!session.ordering().hold_behind_record(context, in.getHEvent(), wait)) return wait();
   return CUDA_SUCCESS;
 }
 
 Outcome cuCtxSynchronize(Session& session, Call& call, wire::CuCtxSynchronize::Reader) {
-  session.when_passed(*session.context(call.id().context), [&session, id = call.id()](CUresult result) {
-    session.deliver_changes();
+  session.waits().when_passed(*session.contexts().find(call.id().context), [&session, id = call.id()](CUresult result) {
+    session.deliveries().send_changes();
     session.finish(id, result);
   });
   return Outcome::later();

@@ -41,11 +41,11 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
 
   void start() {
     if (issue()) return;
-    StreamState* const stream = session_.stream(stream_, call_.context);
-    held_ = session_.order().hold(*stream);
-    session_.retry([self = shared_from_this()] {
+    StreamState* const stream = session_.contexts().stream(stream_, call_.context);
+    held_ = session_.ordering().hold(*stream);
+    session_.retries().add([self = shared_from_this()] {
       if (!self->issue()) return false;
-      self->session_.order().release(self->held_);
+      self->session_.ordering().release(self->held_);
       return true;
     });
   }
@@ -59,12 +59,12 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
       // Whole rows, or a part of one that is too long.
       const std::uint64_t rows = column_ > 0 ? 1 : std::min(rows_at_once, shape_.height - row_);
       const std::uint64_t width = std::min<std::uint64_t>(shape_.width - column_, bytes_at_once);
-      StreamState* const stream = session_.stream(stream_, call_.context);
+      StreamState* const stream = session_.contexts().stream(stream_, call_.context);
       if (!stream || !source_.alive(session_)) {
         failure_ = CUDA_ERROR_INVALID_HANDLE;
         break;
       }
-      session_.make_current(*stream->context);  // a driver that refuses this refuses the copy
+      session_.contexts().make_current(*stream->context);  // a driver that refuses this refuses the copy
       const std::shared_ptr<Staging> staging = stream->context->staging;
       if (!staging->ready()) {
         failure_ = CUDA_ERROR_OUT_OF_MEMORY;
@@ -78,7 +78,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
         staging->out().give(*part);
         break;
       }
-      session_.submitted(*stream);
+      session_.ordering().submitted(*stream);
       ++open_;
       session_.completions().after(
           *stream, Completions::Kind::delivery,
@@ -107,7 +107,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   }
 
   void finish() {
-    session_.deliver_changes();
+    session_.deliveries().send_changes();
     session_.finish(call_, failure_);
   }
 
@@ -133,10 +133,9 @@ class Landing : public std::enable_shared_from_this<Landing> {
       : session_(session), call_(call), stream_(stream), bytes_(bytes), target_(target), complete_(complete) {}
 
   void start(std::uint32_t transfer) {
-    StreamState& stream = *session_.stream(stream_, call_.context);
+    StreamState& stream = *session_.contexts().stream(stream_, call_.context);
     session_.lanes().pin(session_.driver(), *stream.context);
-    held_ = session_.order().hold(stream);
-    if (complete_) session_.order().hold_behind_copy(*stream.context, held_);
+    held_ = session_.ordering().hold_for_copy(stream, complete_);
     missing_ = chunks_of(bytes_);
     session_.lanes().receive(transfer, bytes_,
                              [self = shared_from_this()](Chunk chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
@@ -144,16 +143,16 @@ class Landing : public std::enable_shared_from_this<Landing> {
 
  private:
   void take(Chunk chunk, std::span<std::byte> slot) {
-    StreamState* const stream = session_.stream(stream_, call_.context);
+    StreamState* const stream = session_.contexts().stream(stream_, call_.context);
     CUresult result = failure_;
-    if (result == CUDA_SUCCESS && (!stream || !target_.alive(session_) || !session_.make_current(*stream->context)))
+    if (result == CUDA_SUCCESS && (!stream || !target_.alive(session_) || !session_.contexts().make_current(*stream->context)))
       result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS) {
       const Side part = target_.from(std::uint64_t{chunk.number} * limits::lane_chunk_bytes, 0);
       result = copy_rows(session_, *stream, {slot.size(), 1, 1}, part, slot.data(), true);
     }
     if (result == CUDA_SUCCESS) {
-      session_.submitted(*stream);
+      session_.ordering().submitted(*stream);
       session_.completions().after(*stream, Completions::Kind::release,
                                    [&session = session_, slot](CUresult) { session.lanes().give(slot); });
     } else {
@@ -161,8 +160,8 @@ class Landing : public std::enable_shared_from_this<Landing> {
       session_.lanes().give(slot);
     }
     if (--missing_ > 0) return;
-    if (failure_ == CUDA_SUCCESS && complete_) session_.taken_copies().forbid(*stream);
-    session_.order().release(held_);
+    if (failure_ == CUDA_SUCCESS && complete_) session_.ordering().take_for_done(*stream);
+    session_.ordering().release(held_);
     session_.finish(call_, failure_);
   }
 
@@ -193,9 +192,9 @@ void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes)
 
 // The context of a side: named, or any on the device that the memory lies on, or the stream's. Null if a named one is none.
 ContextState* context_of(Session& session, std::uint64_t named, const Side& side, const StreamState& stream) {
-  if (named != 0) return session.context(Handle(named).id());
+  if (named != 0) return session.contexts().find(Handle(named).id());
   const int device = side.array ? -1 : session.memory().device_of(side.address);
-  if (device < 0 || device == session.driver_ordinal(stream.context->device)) return stream.context;
+  if (device < 0 || device == session.contexts().driver_ordinal(stream.context->device)) return stream.context;
   ContextState* const there = session.contexts().on_device(device);
   return there ? there : stream.context;
 }
@@ -233,12 +232,12 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
   Side target;
   const std::span<std::byte> bulk = call.bulk();
   const auto refuse = [&](CUresult result) {
-    session.give_up(call);
+    session.drop_call(call);
     return result;
   };
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return refuse(CUDA_ERROR_INVALID_HANDLE);
-  const ContextState* const named = session.context(call.id().context);
+  const ContextState* const named = session.contexts().find(call.id().context);
   const bool staged = named && named->staging->in().contains(bulk.data());
   if (staged && named->staging != stream->context->staging) return refuse(CUDA_ERROR_INVALID_CONTEXT);
   if (shape.depth != 1) return refuse(CUDA_ERROR_INVALID_VALUE);
@@ -250,7 +249,7 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
       throw ProtocolError("a copy with too few or too many bytes");
     const CUresult result = copy_rows(session, *stream, shape, target, bulk.data(), true);
     if (result != CUDA_SUCCESS) return refuse(result);
-    session.submitted(*stream);
+    session.ordering().submitted(*stream);
     // From ordinary memory the driver has taken the bytes by now; from staging they go at their own time.
     if (staged) {
       session.completions().after(*stream, Completions::Kind::release,
@@ -268,27 +267,27 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = copy_rows(session, *stream, shape, target, memory.data(), true);
     if (result != CUDA_SUCCESS) return result;
-    session.submitted(*stream);
+    session.ordering().submitted(*stream);
   } else {
     const std::uint64_t part = source.isPart() ? source.getPart() : 0;
     const ClientRequests::Wanted wanted{.address = source.isPull() ? source.getPull() : 0,
                                         .part = part,
                                         .bytes = extent_of_rows(shape.width, 1, shape.height, shape.width)};
-    const std::uint64_t held = session.order().hold(*stream);
+    const std::uint64_t held = session.ordering().hold(*stream);
     const auto done = [&session, id = call.id(), held, part](CUresult result) {
-      session.order().release(held);
+      session.ordering().release(held);
       session.client().release_part(part);
       if (result != CUDA_SUCCESS || id.wants_reply) session.finish(id, result);
     };
     const auto arrived = [&session, id = call.id(), handle = in.getStream(), shape, target, wanted, done](std::vector<std::byte> bytes) {
-      StreamState* const there = session.stream(handle, id.context);
+      StreamState* const there = session.contexts().stream(handle, id.context);
       CUresult result = CUDA_ERROR_INVALID_HANDLE;
       if (bytes.size() != wanted.bytes) {
         result = CUDA_ERROR_INVALID_VALUE;  // the program has freed the memory
-      } else if (there && target.alive(session) && session.make_current(*there->context)) {
+      } else if (there && target.alive(session) && session.contexts().make_current(*there->context)) {
         // The stream has nothing before it any more, so that this takes no longer than the copy.
         result = copy_rows(session, *there, shape, target, bytes.data(), true);
-        if (result == CUDA_SUCCESS) session.submitted(*there);
+        if (result == CUDA_SUCCESS) session.ordering().submitted(*there);
       }
       done(result);
     };
@@ -299,14 +298,21 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
     });
     return Outcome::later();
   }
-  if (in.getComplete()) session.taken_copies().forbid(*stream);
+  if (in.getComplete()) session.ordering().take_for_done(*stream);
   return CUDA_SUCCESS;
+}
+
+void drop_copyIn(Session& session, Call& call) {
+  const auto in = call.in<wire::CopyIn>();
+  const auto source = in.getSource();
+  if (source.isPart()) session.client().release_part(source.getPart());
+  if (source.isLanes()) session.lanes().refuse(source.getLanes(), in.getShape().getWidth());
 }
 
 Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
   const Shape shape(in.getShape());
   Side source;
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (shape.depth != 1) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = read_side(session, in.getSource(), shape, source); bad != CUDA_SUCCESS) return bad;
@@ -324,7 +330,7 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
   if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = copy_rows(session, *stream, shape, source, memory.data(), false);
   if (result != CUDA_SUCCESS) return result;
-  session.submitted(*stream);
+  session.ordering().submitted(*stream);
   if (session.host_blocks().shared(address, bytes)) return CUDA_SUCCESS;  // it is the client's own
   session.completions().after(*stream, Completions::Kind::delivery, [&session, address, bytes](CUresult done) {
     if (done == CUDA_SUCCESS) deliver_block(session, address, bytes);
@@ -335,7 +341,7 @@ Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
 Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {
   const Shape shape(in.getShape());
   Side target, source;
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = read_side(session, in.getTarget(), shape, target); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = read_side(session, in.getSource(), shape, source); bad != CUDA_SUCCESS) return bad;
@@ -368,7 +374,7 @@ Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {
       result = driver.cuMemcpy3DAsync_v2(&copy, stream->cuda);
     }
   }
-  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
   return result;
 }
 

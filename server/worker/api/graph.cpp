@@ -19,7 +19,7 @@ namespace {
 bool holds_itself(Session& session, CUgraph graph, Handle handle, const CUgraphNodeParams& node, Handle child) {
   if (node.type != CU_GRAPH_NODE_TYPE_GRAPH) return false;
   if (node.graph.graph == graph) return true;
-  Handles& handles = session.handles();
+  Handles& handles = session.objects().handles();
   return handles.root_of(handle) == handles.root_of(child) && lies_in(session, graph, node.graph.graph);
 }
 
@@ -29,13 +29,13 @@ bool holds_itself(Session& session, CUgraph graph, Handle handle, const CUgraphN
 
 Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
   CUgraph graph{};
-  if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
+  if (!session.objects().resolve(HandleKind::graph, in.getGraph(), graph)) return Objects::invalid(HandleKind::graph);
   const auto dependency_list = in.getDependencies();
-  std::vector<CUgraphNode> dependencies(session.list_size(dependency_list.size()));
+  std::vector<CUgraphNode> dependencies(list_size(dependency_list.size()));
   for (unsigned i = 0; i < dependencies.size(); ++i)
-    if (!session.resolve(HandleKind::node, dependency_list[i], dependencies[i])) return session.invalid(HandleKind::node);
+    if (!session.objects().resolve(HandleKind::node, dependency_list[i], dependencies[i])) return Objects::invalid(HandleKind::node);
   const auto edge_list = in.getEdges();
-  std::vector<CUgraphEdgeData> edges(session.list_size(edge_list.size()));
+  std::vector<CUgraphEdgeData> edges(list_size(edge_list.size()));
   if (!edges.empty() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < edges.size(); ++i) {
     edges[i].from_port = edge_list[i].getFromPort();
@@ -59,34 +59,36 @@ Outcome addNode(Session& session, Call& call, wire::AddNode::Reader in) {
     return result;
   }
   auto out = call.out<wire::AddNodeReply>();
-  const Handle handle = session.introduce(HandleKind::node, made, call, in.getGraph());
+  const Handle handle = session.objects().introduce(HandleKind::node, made, call, in.getGraph());
   out.setNode(handle.value());
   if (node.memory()) session.graph_memory().add(handle, *node.memory());
   const CUgraphNodeParams& params = node.params();
   if (params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
     const std::vector<CUgraph> bodies(params.conditional.phGraph_out, params.conditional.phGraph_out + params.conditional.size);
     auto list = out.initBodies(params.conditional.size);
-    for (unsigned i = 0; i < bodies.size(); ++i) list.set(i, session.reveal(HandleKind::graph, bodies[i], call, in.getGraph()).value());
+    for (unsigned i = 0; i < bodies.size(); ++i)
+      list.set(i, session.objects().reveal(HandleKind::graph, bodies[i], call, in.getGraph()).value());
     session.graph_parts().set_bodies(made, bodies);
   } else if (params.type == CU_GRAPH_NODE_TYPE_GRAPH && params.graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
-    session.handles().give(Handle(in.getParameters().getChild()), Handle(in.getGraph()));
+    session.objects().handles().give(Handle(in.getParameters().getChild()), Handle(in.getGraph()));
   } else if (params.type == CU_GRAPH_NODE_TYPE_GRAPH) {
     CUgraph copy{};
     if (session.driver().cuGraphChildGraphNodeGetGraph(made, &copy) == CUDA_SUCCESS)
-      session.user_objects().copied(Handle(in.getParameters().getChild()), session.introduce(HandleKind::graph, copy, call, in.getGraph()));
+      session.user_objects().copied(Handle(in.getParameters().getChild()),
+                                    session.objects().introduce(HandleKind::graph, copy, call, in.getGraph()));
   }
   return result;
 }
 
 Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
   CUgraphNode node{};
-  if (!session.resolve(HandleKind::node, in.getNode(), node)) return session.invalid(HandleKind::node);
+  if (!session.objects().resolve(HandleKind::node, in.getNode(), node)) return Objects::invalid(HandleKind::node);
   NodeParameters params(session);
   DriverTable& driver = session.driver();
   if (in.getExec() == 0) {
     CUgraph graph{};
-    if (!session.resolve(HandleKind::graph, session.handles().root_of(Handle(in.getNode())).value(), graph))
-      return session.invalid(HandleKind::node);
+    if (!session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(Handle(in.getNode())).value(), graph))
+      return Objects::invalid(HandleKind::node);
     const std::vector<Handle> within = known_within(session, node);
     if (!within.empty() && session.captures().into(Handle(in.getNode()))) return CUDA_ERROR_ILLEGAL_STATE;
     if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
@@ -95,14 +97,14 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
     const CUresult result = driver.cuGraphNodeSetParams(node, &params.params());
     if (result != CUDA_SUCCESS) params.take_back();
     else
-      for (const Handle gone : within) session.forget(gone.kind(), gone.value());
+      for (const Handle gone : within) session.objects().forget(gone.kind(), gone.value());
     return result;
   }
   CUgraphExec exec{};
-  if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
-  if (const auto later = session.held_calls().behind_launches(call, in.getExec())) return *later;
+  if (!session.objects().resolve(HandleKind::exec, in.getExec(), exec)) return Objects::invalid(HandleKind::exec);
+  if (const auto later = session.ordering().behind_launches(call, in.getExec())) return *later;
   if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
-  AttendedGraph* const attended = session.attended(in.getExec());
+  AttendedGraph* const attended = session.attended_graphs().find(in.getExec());
   if (!attended) {
     // Without parts until now: the driver does not let a node change so much, and neither do we.
     return params.attended() ? CUDA_ERROR_INVALID_VALUE : driver.cuGraphExecNodeSetParams(exec, node, &params.params());
@@ -126,7 +128,7 @@ Outcome setNode(Session& session, Call& call, wire::SetNode::Reader in) {
 // What the driver takes for an empty node may be more.
 Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetType::Reader in) {
   CUgraphNode node{};
-  if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
+  if (!session.objects().resolve(HandleKind::node, in.getHNode(), node)) return Objects::invalid(HandleKind::node);
   CUgraphNodeType type{};
   const CUresult result = session.driver().cuGraphNodeGetType(node, &type);
   if (result != CUDA_SUCCESS) return result;
@@ -140,12 +142,12 @@ Outcome cuGraphNodeGetType(Session& session, Call& call, wire::CuGraphNodeGetTyp
 
 Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader in) {
   CUgraph original{};
-  if (!session.resolve(HandleKind::graph, in.getOriginalGraph(), original)) return session.invalid(HandleKind::graph);
-  if (session.graph_memory().any(session.handles().root_of(Handle(in.getOriginalGraph())))) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!session.objects().resolve(HandleKind::graph, in.getOriginalGraph(), original)) return Objects::invalid(HandleKind::graph);
+  if (session.graph_memory().any(session.objects().handles().root_of(Handle(in.getOriginalGraph())))) return CUDA_ERROR_NOT_SUPPORTED;
   CUgraph clone{};
   const CUresult result = session.driver().cuGraphClone(&clone, original);
   if (result != CUDA_SUCCESS) return result;
-  const Handle handle = session.reveal(HandleKind::graph, clone, call);
+  const Handle handle = session.objects().reveal(HandleKind::graph, clone, call);
   session.user_objects().copied(Handle(in.getOriginalGraph()), handle);
   call.out<wire::CuGraphCloneReply>().setPhGraphClone(handle.value());
   return result;
@@ -153,43 +155,43 @@ Outcome cuGraphClone(Session& session, Call& call, wire::CuGraphClone::Reader in
 
 Outcome cuGraphDestroy(Session& session, Call&, wire::CuGraphDestroy::Reader in) {
   CUgraph graph{};
-  if (!session.resolve(HandleKind::graph, in.getHGraph(), graph)) return session.invalid(HandleKind::graph);
+  if (!session.objects().resolve(HandleKind::graph, in.getHGraph(), graph)) return Objects::invalid(HandleKind::graph);
   if (session.captures().into(Handle(in.getHGraph()))) return CUDA_ERROR_ILLEGAL_STATE;
   const CUresult result = session.driver().cuGraphDestroy(graph);
-  if (result == CUDA_SUCCESS) session.forget(HandleKind::graph, in.getHGraph());
+  if (result == CUDA_SUCCESS) session.objects().forget(HandleKind::graph, in.getHGraph());
   return result;
 }
 
 Outcome cuGraphDestroyNode(Session& session, Call&, wire::CuGraphDestroyNode::Reader in) {
   CUgraphNode node{};
-  if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
+  if (!session.objects().resolve(HandleKind::node, in.getHNode(), node)) return Objects::invalid(HandleKind::node);
   if (session.captures().into(Handle(in.getHNode()))) return CUDA_ERROR_ILLEGAL_STATE;
-  if (session.graph_memory().any(session.handles().root_of(Handle(in.getHNode())))) return CUDA_ERROR_NOT_SUPPORTED;
+  if (session.graph_memory().any(session.objects().handles().root_of(Handle(in.getHNode())))) return CUDA_ERROR_NOT_SUPPORTED;
   const std::vector<Handle> within = known_within(session, node);
   const CUresult result = session.driver().cuGraphDestroyNode(node);
   if (result != CUDA_SUCCESS) return result;
-  session.forget(HandleKind::node, in.getHNode());
-  for (const Handle gone : within) session.forget(gone.kind(), gone.value());
+  session.objects().forget(HandleKind::node, in.getHNode());
+  for (const Handle gone : within) session.objects().forget(gone.kind(), gone.value());
   return result;
 }
 
 namespace {
 
 CUresult resolve_nodes(Session& session, capnp::List<std::uint64_t>::Reader in, std::vector<CUgraphNode>& nodes) {
-  nodes.resize(session.list_size(in.size()));
+  nodes.resize(list_size(in.size()));
   for (unsigned i = 0; i < nodes.size(); ++i)
-    if (!session.resolve(HandleKind::node, in[i], nodes[i])) return session.invalid(HandleKind::node);
+    if (!session.objects().resolve(HandleKind::node, in[i], nodes[i])) return Objects::invalid(HandleKind::node);
   return CUDA_SUCCESS;
 }
 
 // Checks what both versions of cuGraphRemoveDependencies are given.
 template <class Request>
 CUresult read_removal(Session& session, Request in, CUgraph& graph, std::vector<CUgraphNode>& from, std::vector<CUgraphNode>& to) {
-  if (!session.resolve(HandleKind::graph, in.getHGraph(), graph)) return session.invalid(HandleKind::graph);
+  if (!session.objects().resolve(HandleKind::graph, in.getHGraph(), graph)) return Objects::invalid(HandleKind::graph);
   if (const CUresult bad = resolve_nodes(session, in.getFrom(), from); bad != CUDA_SUCCESS) return bad;
   if (const CUresult bad = resolve_nodes(session, in.getTo(), to); bad != CUDA_SUCCESS) return bad;
   if (from.size() != to.size()) return CUDA_ERROR_INVALID_VALUE;
-  return session.graph_memory().any(session.handles().root_of(Handle(in.getHGraph()))) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+  return session.graph_memory().any(session.objects().handles().root_of(Handle(in.getHGraph()))) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -206,7 +208,7 @@ Outcome cuGraphRemoveDependencies_v2(Session& session, Call&, wire::CuGraphRemov
   std::vector<CUgraphNode> from, to;
   if (const CUresult bad = read_removal(session, in, graph, from, to); bad != CUDA_SUCCESS) return bad;
   const auto edge_list = in.getEdgeData();
-  std::vector<CUgraphEdgeData> edges(session.list_size(edge_list.size()));
+  std::vector<CUgraphEdgeData> edges(list_size(edge_list.size()));
   if (in.getHasEdgeData() && edges.size() != from.size()) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
   return session.driver().cuGraphRemoveDependencies_v2(graph, from.data(), to.data(), in.getHasEdgeData() ? edges.data() : nullptr,
@@ -215,28 +217,28 @@ Outcome cuGraphRemoveDependencies_v2(Session& session, Call&, wire::CuGraphRemov
 
 Outcome getNode(Session& session, Call& call, wire::GetNode::Reader in) {
   CUgraphNode node{};
-  if (!session.resolve(HandleKind::node, in.getNode(), node)) return session.invalid(HandleKind::node);
+  if (!session.objects().resolve(HandleKind::node, in.getNode(), node)) return Objects::invalid(HandleKind::node);
   return write_node(session, call, node, static_cast<CUgraphNodeType>(in.getType()), call.out<wire::GetNodeReply>().initParameters());
 }
 
 Outcome nodeAttribute(Session& session, Call& call, wire::NodeAttribute::Reader in) {
   CUgraphNode node{};
-  if (!session.resolve(HandleKind::node, in.getNode(), node)) return session.invalid(HandleKind::node);
+  if (!session.objects().resolve(HandleKind::node, in.getNode(), node)) return Objects::invalid(HandleKind::node);
   CUlaunchAttribute attribute;
-  if (const CUresult bad = read_attribute(session, in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read_attribute(session.objects(), in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
   if (in.getSet()) return session.driver().cuGraphKernelNodeSetAttribute(node, attribute.id, &attribute.value);
   const CUresult result = session.driver().cuGraphKernelNodeGetAttribute(node, attribute.id, &attribute.value);
   if (result != CUDA_SUCCESS) return result;
-  return write_attribute(session, attribute, call.out<wire::NodeAttributeReply>().initAttribute());
+  return write_attribute(session.objects(), attribute, call.out<wire::NodeAttributeReply>().initAttribute());
 }
 
 Outcome cuGraphNodeSetEnabled(Session& session, Call& call, wire::CuGraphNodeSetEnabled::Reader in) {
   CUgraphExec exec{};
   CUgraphNode node{};
-  if (!session.resolve(HandleKind::exec, in.getHGraphExec(), exec)) return session.invalid(HandleKind::exec);
-  if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
-  if (const auto later = session.held_calls().behind_launches(call, in.getHGraphExec())) return *later;
-  AttendedGraph* const attended = session.attended(in.getHGraphExec());
+  if (!session.objects().resolve(HandleKind::exec, in.getHGraphExec(), exec)) return Objects::invalid(HandleKind::exec);
+  if (!session.objects().resolve(HandleKind::node, in.getHNode(), node)) return Objects::invalid(HandleKind::node);
+  if (const auto later = session.ordering().behind_launches(call, in.getHGraphExec())) return *later;
+  AttendedGraph* const attended = session.attended_graphs().find(in.getHGraphExec());
   const CUgraphNode copy = attended ? attended->copy_of(node) : nullptr;
   if (attended && !copy && attended->has_parts()) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = session.driver().cuGraphNodeSetEnabled(exec, node, in.getIsEnabled());
@@ -248,12 +250,12 @@ Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call& call, wire::C
   CUgraphExec exec{};
   CUgraphNode node{};
   CUgraph child{};
-  if (!session.resolve(HandleKind::exec, in.getHGraphExec(), exec)) return session.invalid(HandleKind::exec);
-  if (!session.resolve(HandleKind::node, in.getHNode(), node)) return session.invalid(HandleKind::node);
-  if (!session.resolve(HandleKind::graph, in.getChildGraph(), child)) return session.invalid(HandleKind::graph);
-  if (const auto later = session.held_calls().behind_launches(call, in.getHGraphExec())) return *later;
+  if (!session.objects().resolve(HandleKind::exec, in.getHGraphExec(), exec)) return Objects::invalid(HandleKind::exec);
+  if (!session.objects().resolve(HandleKind::node, in.getHNode(), node)) return Objects::invalid(HandleKind::node);
+  if (!session.objects().resolve(HandleKind::graph, in.getChildGraph(), child)) return Objects::invalid(HandleKind::graph);
+  if (const auto later = session.ordering().behind_launches(call, in.getHGraphExec())) return *later;
   // A child graph cannot be exchanged in the copy from which an attended graph's pieces are made.
-  if (session.attended(in.getHGraphExec()) || needs_attention(session.driver(), session.graph_parts(), child))
+  if (session.attended_graphs().find(in.getHGraphExec()) || needs_attention(session.driver(), session.graph_parts(), child))
     return CUDA_ERROR_NOT_SUPPORTED;
   return session.driver().cuGraphExecChildGraphNodeSetParams(exec, node, child);
 }
@@ -262,7 +264,7 @@ Outcome cuGraphExecChildGraphNodeSetParams(Session& session, Call& call, wire::C
 
 Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::Reader in) {
   CUgraph graph{};
-  if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
+  if (!session.objects().resolve(HandleKind::graph, in.getGraph(), graph)) return Objects::invalid(HandleKind::graph);
   struct Made {
     CUgraphExec exec = nullptr;
     CUDA_GRAPH_INSTANTIATE_PARAMS params{};
@@ -274,14 +276,14 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
   auto made = std::make_shared<Made>();
   made->params.flags = in.getFlags();
   if (in.getUpload() != 0) {
-    StreamState* const stream = session.stream(in.getUpload(), call.id().context);
+    StreamState* const stream = session.contexts().stream(in.getUpload(), call.id().context);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     made->params.hUploadStream = stream->cuda;
-    session.submitted(*stream);
+    session.ordering().submitted(*stream);
   }
   return session.aside_reply(
       call,
-      [made, graph, driver = session.lent_driver(), &parts = session.graph_parts()] {
+      [made, graph, driver = session.attended_graphs().lent_driver(), &parts = session.graph_parts()] {
         const CUresult result = driver->cuGraphInstantiateWithParams(&made->exec, graph, &made->params);
         if (result != CUDA_SUCCESS || !needs_attention(*driver, parts, graph)) return result;
         made->attended = std::make_unique<AttendedGraph>(driver, parts, made->exec, made->params.flags);
@@ -293,17 +295,19 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
         auto out = writer.root<wire::InstantiateGraphReply>();
         out.setOutcome(made->params.result_out);
         if (made->params.hErrNode_out) {
-          out.setErrorNode(
-              session.handles().reveal(HandleKind::node, reinterpret_cast<std::uint64_t>(made->params.hErrNode_out), 0, source).value());
+          out.setErrorNode(session.objects()
+                               .handles()
+                               .reveal(HandleKind::node, reinterpret_cast<std::uint64_t>(made->params.hErrNode_out), 0, source)
+                               .value());
         }
         out.setRefusal(made->refusal);
         if (result != CUDA_SUCCESS) return result;
-        const Handle exec = session.handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0);
+        const Handle exec = session.objects().handles().reveal(HandleKind::exec, reinterpret_cast<std::uint64_t>(made->exec), 0);
         out.setExec(exec.value());
         out.setAttended(made->attended != nullptr);
         session.graph_memory().set_instantiated(source, exec);
         session.graph_memory().describe(source, out.initMemory());
-        if (made->attended) session.attend(exec.value(), std::move(made->attended));
+        if (made->attended) session.attended_graphs().add(exec.value(), std::move(made->attended));
         return result;
       });
 }
@@ -311,9 +315,9 @@ Outcome instantiateGraph(Session& session, Call& call, wire::InstantiateGraph::R
 Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) {
   CUgraphExec exec{};
   CUgraph graph{};
-  if (!session.resolve(HandleKind::exec, in.getExec(), exec)) return session.invalid(HandleKind::exec);
-  if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
-  if (const auto later = session.held_calls().behind_launches(call, in.getExec())) {
+  if (!session.objects().resolve(HandleKind::exec, in.getExec(), exec)) return Objects::invalid(HandleKind::exec);
+  if (!session.objects().resolve(HandleKind::graph, in.getGraph(), graph)) return Objects::invalid(HandleKind::graph);
+  if (const auto later = session.ordering().behind_launches(call, in.getExec())) {
     if (later->is_later()) return *later;
     call.out<wire::UpdateGraphReply>().setOutcome(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED);
     call.out<wire::UpdateGraphReply>().setRefusal(
@@ -331,14 +335,15 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
   CUgraphExecUpdateResultInfo info{};
   CUresult result = driver.cuGraphExecUpdate_v2(exec, graph, &info);
   out.setOutcome(info.result);
-  out.setErrorNode(session.reveal(HandleKind::node, info.errorNode, call, in.getGraph()).value());
-  out.setErrorFromNode(session.reveal(HandleKind::node, info.errorFromNode, call, in.getGraph()).value());
-  AttendedGraph* attended = session.attended(in.getExec());
+  out.setErrorNode(session.objects().reveal(HandleKind::node, info.errorNode, call, in.getGraph()).value());
+  out.setErrorFromNode(session.objects().reveal(HandleKind::node, info.errorFromNode, call, in.getGraph()).value());
+  AttendedGraph* attended = session.attended_graphs().find(in.getExec());
   if (result == CUDA_SUCCESS && !attended && needs_attention(driver, session.graph_parts(), graph)) {
     cuuint64_t flags = 0;
     driver.cuGraphExecGetFlags(exec, &flags);
-    session.attend(in.getExec(), std::make_unique<AttendedGraph>(session.lent_driver(), session.graph_parts(), exec, flags));
-    attended = session.attended(in.getExec());
+    session.attended_graphs().add(
+        in.getExec(), std::make_unique<AttendedGraph>(session.attended_graphs().lent_driver(), session.graph_parts(), exec, flags));
+    attended = session.attended_graphs().find(in.getExec());
   }
   if (attended) {
     out.setAttended(true);
@@ -357,20 +362,20 @@ Outcome updateGraph(Session& session, Call& call, wire::UpdateGraph::Reader in) 
 
 Outcome cuGraphLaunch(Session& session, Call& call, wire::CuGraphLaunch::Reader in) {
   CUgraphExec exec{};
-  if (!session.resolve(HandleKind::exec, in.getHGraph(), exec)) return session.invalid(HandleKind::exec);
-  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!session.objects().resolve(HandleKind::exec, in.getHGraph(), exec)) return Objects::invalid(HandleKind::exec);
+  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   // Into a capture goes the graph as it is; it is looked at when what is captured is instantiated.
-  const AttendedGraph* const attended = session.attended(in.getHGraph());
+  const AttendedGraph* const attended = session.attended_graphs().find(in.getHGraph());
   if (attended && attended->has_parts() && !session.captures().capturing(*stream)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = session.driver().cuGraphLaunch(exec, stream->cuda);
-  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
   return result;
 }
 
 Outcome launchGraph(Session& session, Call& call, wire::LaunchGraph::Reader in) {
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
-  AttendedGraph* const attended = session.attended(in.getExec());
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
+  AttendedGraph* const attended = session.attended_graphs().find(in.getExec());
   const auto refuse = [&](CUresult result) {
     GraphRun::announce(session, nullptr, in.getDone());
     return result;
@@ -386,11 +391,11 @@ Outcome launchGraph(Session& session, Call& call, wire::LaunchGraph::Reader in) 
 
 Outcome cuGraphUpload(Session& session, Call& call, wire::CuGraphUpload::Reader in) {
   CUgraphExec exec{};
-  if (!session.resolve(HandleKind::exec, in.getHGraph(), exec)) return session.invalid(HandleKind::exec);
-  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  if (!session.objects().resolve(HandleKind::exec, in.getHGraph(), exec)) return Objects::invalid(HandleKind::exec);
+  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   CUresult result = CUDA_SUCCESS;
-  if (AttendedGraph* const attended = session.attended(in.getHGraph())) {
+  if (AttendedGraph* const attended = session.attended_graphs().find(in.getHGraph())) {
     std::string refusal;
     const auto plan = attended->plan(refusal);
     if (!plan) return CUDA_ERROR_NOT_SUPPORTED;
@@ -399,7 +404,7 @@ Outcome cuGraphUpload(Session& session, Call& call, wire::CuGraphUpload::Reader 
   } else {
     result = session.driver().cuGraphUpload(exec, stream->cuda);
   }
-  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
   return result;
 }
 
@@ -408,7 +413,7 @@ Outcome cuGraphUpload(Session& session, Call& call, wire::CuGraphUpload::Reader 
 // The driver writes to a path only; this one leads to memory.
 Outcome printGraph(Session& session, Call& call, wire::PrintGraph::Reader in) {
   CUgraph graph{};
-  if (!session.resolve(HandleKind::graph, in.getGraph(), graph)) return session.invalid(HandleKind::graph);
+  if (!session.objects().resolve(HandleKind::graph, in.getGraph(), graph)) return Objects::invalid(HandleKind::graph);
   const int file = ::memfd_create("graph", MFD_CLOEXEC);
   if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   const std::string path = "/proc/self/fd/" + std::to_string(file);

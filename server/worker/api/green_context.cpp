@@ -26,7 +26,7 @@ Outcome deviceResource(Session& session, Call& call, wire::DeviceResource::Reade
   CUdevResource resource{};
   CUresult result;
   if (in.getOf().isDevice()) {
-    const int device = session.driver_ordinal(in.getOf().getDevice());
+    const int device = session.contexts().driver_ordinal(in.getOf().getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     if (Partition* const part =
             session.contexts().partition(in.getOf().getDevice())) {  // which is the device, as far as programs are concerned
@@ -37,7 +37,7 @@ Outcome deviceResource(Session& session, Call& call, wire::DeviceResource::Reade
     }
   } else {
     const Handle handle(in.getOf().getContext());
-    const ContextState* const context = handle.well_formed(HandleKind::context) ? session.context(handle.id()) : nullptr;
+    const ContextState* const context = handle.well_formed(HandleKind::context) ? session.contexts().find(handle.id()) : nullptr;
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     const CUgreenCtx green = context->green ? context->green : context->part;
     result = green ? driver.cuGreenCtxGetDevResource(green, &resource, type) : driver.cuCtxGetDevResource(context->cuda, &resource, type);
@@ -76,14 +76,14 @@ Outcome describeResources(Session& session, Call& call, wire::DescribeResources:
     const CUdevResource* const resource = session.resources().find(number);
     if (!resource) return CUDA_ERROR_INVALID_VALUE;
     resources.push_back(*resource);
-    Session::list_size(resources.size());
+    list_size(resources.size());
   }
   if (resources.empty()) return CUDA_ERROR_INVALID_VALUE;
   CUdevResourceDesc description{};
   const CUresult result =
       session.driver().cuDevResourceGenerateDesc(&description, resources.data(), static_cast<unsigned>(resources.size()));
   if (result == CUDA_SUCCESS)
-    call.out<wire::DescribeResourcesReply>().setDescription(session.reveal(HandleKind::resourcedesc, description, call).value());
+    call.out<wire::DescribeResourcesReply>().setDescription(session.objects().reveal(HandleKind::resourcedesc, description, call).value());
   return result;
 }
 

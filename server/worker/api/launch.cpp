@@ -40,9 +40,9 @@ void tell_cluster(DriverTable& driver, CUfunction function, wire::LaunchReply::B
 
 // What comes of it is told later, as of all launches that nobody waits for.
 CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, StreamState& stream) {
-  Launch& launch = session.crew().next(stream);
-  if (const CUresult bad =
-          launch.arguments.read(session, in.getFunction(), in.getParameters(), launch.function, stream.context, /*copy=*/true);
+  Launch& launch = session.ordering().next_launch(stream);
+  if (const CUresult bad = launch.arguments.read(session.code().layouts, in.getFunction(), in.getParameters(), launch.function,
+                                                 stream.context, /*copy=*/true);
       bad != CUDA_SUCCESS)
     return bad;
   launch.id = call.id();
@@ -51,8 +51,7 @@ CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, Str
   launch.block = {in.getBlockX(), in.getBlockY(), in.getBlockZ()};
   launch.shared_bytes = in.getSharedBytes();
   launch.stream = stream.cuda;
-  session.crew().give(stream);
-  session.submitted(stream);
+  session.ordering().give_launch(stream);
   return CUDA_SUCCESS;
 }
 
@@ -104,14 +103,15 @@ void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfi
 }  // namespace
 
 Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (in.getForm() == wire::Launch::Form::PLAIN && !call.id().wants_reply && session.crew_helps(*stream))
+  if (in.getForm() == wire::Launch::Form::PLAIN && !call.id().wants_reply && session.ordering().crew_helps(*stream, session.unread_bytes()))
     return give_to_crew(session, call, in, *stream);
-  session.crew().wait_for(*stream);
+  session.ordering().wait_for_launches(*stream);
   CUfunction function{};
   Arguments arguments;
-  if (const CUresult bad = arguments.read(session, in.getFunction(), in.getParameters(), function, stream->context); bad != CUDA_SUCCESS)
+  if (const CUresult bad = arguments.read(session.code().layouts, in.getFunction(), in.getParameters(), function, stream->context);
+      bad != CUDA_SUCCESS)
     return bad;
   DriverTable& driver = session.driver();
   CUresult result;
@@ -126,14 +126,14 @@ Outcome launch(Session& session, Call& call, wire::Launch::Reader in) {
       break;
     default: {
       std::vector<CUlaunchAttribute> attributes;
-      if (const CUresult bad = read_attributes(session, in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
+      if (const CUresult bad = read_attributes(session.objects(), in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
       CUlaunchConfig config = read_config(in, attributes);
       config.hStream = stream->cuda;
       result = driver.cuLaunchKernelEx(&config, function, arguments.pointers(), nullptr);
     }
   }
   if (result == CUDA_SUCCESS) {
-    session.submitted(*stream);
+    session.ordering().submitted(*stream);
     if (call.id().wants_reply) tell_cluster(driver, function, call.out<wire::LaunchReply>());
   }
   return result;
@@ -145,17 +145,17 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
   std::vector<StreamState*> streams;
   for (const auto launch : list) {
     // A default stream is some context's, which is not told here.
-    StreamState* const stream = launch.getStream() == 1 ? nullptr : session.stream(launch.getStream(), call.id().context);
+    StreamState* const stream = launch.getStream() == 1 ? nullptr : session.contexts().stream(launch.getStream(), call.id().context);
     if (!stream || std::find(streams.begin(), streams.end(), stream) != streams.end()) return CUDA_ERROR_INVALID_HANDLE;
     streams.push_back(stream);
   }
-  if (const auto waits = session.held_calls().behind_streams(call, streams)) return *waits;
-  if (const auto waits = session.held_calls().behind_turn(call, streams)) return *waits;
+  if (const auto waits = session.ordering().behind_streams(call, streams)) return *waits;
   std::vector<Arguments> arguments(list.size());
   std::vector<CUDA_LAUNCH_PARAMS> launches(list.size());
   for (unsigned i = 0; i < list.size(); ++i) {
     CUDA_LAUNCH_PARAMS& to = launches[i];
-    if (const CUresult bad = arguments[i].read(session, list[i].getFunction(), list[i].getParameters(), to.function, streams[i]->context);
+    if (const CUresult bad =
+            arguments[i].read(session.code().layouts, list[i].getFunction(), list[i].getParameters(), to.function, streams[i]->context);
         bad != CUDA_SUCCESS)
       return bad;
     to.gridDimX = list[i].getGridX();
@@ -171,15 +171,15 @@ Outcome launchTogether(Session& session, Call& call, wire::LaunchTogether::Reade
   const CUresult result =
       session.driver().cuLaunchCooperativeKernelMultiDevice(launches.data(), static_cast<unsigned>(launches.size()), in.getFlags());
   if (result == CUDA_SUCCESS)
-    for (StreamState* const stream : streams) session.submitted(*stream);
+    for (StreamState* const stream : streams) session.ordering().submitted(*stream);
   return result;
 }
 
 Outcome clusterOccupancy(Session& session, Call& call, wire::ClusterOccupancy::Reader in) {
   CUfunction function{};
-  if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.objects().resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<CUlaunchAttribute> attributes;
-  if (const CUresult bad = read_attributes(session, in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read_attributes(session.objects(), in.getAttributes(), attributes); bad != CUDA_SUCCESS) return bad;
   CUlaunchConfig config = read_config(in, attributes);
   int value = 0;
   const CUresult result = in.getPotential() ? session.driver().cuOccupancyMaxPotentialClusterSize(&value, function, &config)

@@ -13,8 +13,9 @@ namespace {
 
 // Null if there is no such link, or if it is in use: the driver wants its calls one after the other.
 std::shared_ptr<JitLink> find(Session& session, std::uint64_t handle) {
-  const auto found = session.links().find(handle);
-  if (found == session.links().end() || !session.handles().find(HandleKind::link, Handle(handle)) || found->second->busy) return nullptr;
+  const auto found = session.code().links.find(handle);
+  if (found == session.code().links.end() || !session.objects().handles().find(HandleKind::link, Handle(handle)) || found->second->busy)
+    return nullptr;
   return found->second;
 }
 
@@ -38,8 +39,8 @@ Outcome createLink(Session& session, Call& call, wire::CreateLink::Reader in) {
   const CUresult result =
       session.driver().cuLinkCreate_v2(link->options.count(), link->options.kinds(), link->options.values(), &link->state);
   if (result != CUDA_SUCCESS) return result;
-  const Handle handle = session.introduce(HandleKind::link, link->state, call);
-  session.links()[handle.value()] = std::move(link);
+  const Handle handle = session.objects().introduce(HandleKind::link, link->state, call);
+  session.code().links[handle.value()] = std::move(link);
   call.out<wire::CreateLinkReply>().setLink(handle.value());
   return result;
 }
@@ -52,14 +53,14 @@ Outcome addToLink(Session& session, Call& call, wire::AddToLink::Reader in) {
   if (in.getHash().size() != hash.size() || in.getType() >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = options->read_values(in.getJit(), session.host_budget()); bad != CUDA_SUCCESS) return bad;
   std::memcpy(hash.data(), in.getHash().begin(), hash.size());
-  const auto input = session.images().find(hash, in.getBytes());
+  const auto input = session.code().images.find(hash, in.getBytes());
   if (input.empty()) {
     call.out<wire::LinkReply>().setKnown(false);
     return CUDA_SUCCESS;
   }
   if ((in.getType() == CU_JIT_INPUT_CUBIN || in.getType() == CU_JIT_INPUT_FATBINARY) && !keeps_within(input))
     return CUDA_ERROR_INVALID_IMAGE;
-  session.note_printing();
+  session.prints().note_printing();
   return run(session, call, link,
              [&driver = session.driver(), link, options, input, type = in.getType(), name = std::string(in.getName())] {
                return driver.cuLinkAddData_v2(link->state, static_cast<CUjitInputType>(type), const_cast<std::byte*>(input.data()),
@@ -99,7 +100,7 @@ Outcome cuLinkDestroy(Session& session, Call&, wire::CuLinkDestroy::Reader in) {
   const std::shared_ptr<JitLink> link = find(session, in.getState());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult result = session.driver().cuLinkDestroy(link->state);
-  if (result == CUDA_SUCCESS) session.forget(HandleKind::link, in.getState());
+  if (result == CUDA_SUCCESS) session.objects().forget(HandleKind::link, in.getState());
   return result;
 }
 

@@ -25,7 +25,7 @@ CUresult not_scrubbed(Session& session, CUmemGenericAllocationHandle handle, CUr
   session.memory().release(handle);
   const char* name = "an unknown error";
   session.driver().cuGetErrorName(result, &name);
-  session.warn(
+  session.prints().warn(
       std::string("memory of the device is not given, for it could not be filled with zeros first: the GPU host's driver answered ") +
       name);
   return result;
@@ -36,14 +36,14 @@ Outcome answer_later(Session& session, std::function<bool()> answered) {
   constexpr std::uint64_t about_itself = 512;
   auto charge = HostCharge::take(session.host_budget(), about_itself);
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
-  session.retry([answered = std::move(answered), charge = std::make_shared<HostCharge>(std::move(*charge))] { return answered(); });
+  session.retries().add([answered = std::move(answered), charge = std::make_shared<HostCharge>(std::move(*charge))] { return answered(); });
   return Outcome::later();
 }
 
 // Whether there is far more than such a piece, for the session and on the device, which must be that of the call's context.
 bool is_plenty(Session& session, Call& call, std::uint64_t bytes, int device) {
   constexpr std::uint64_t times = 64;
-  const ContextState* const context = session.context(call.id().context);
+  const ContextState* const context = session.contexts().find(call.id().context);
   std::size_t free = 0, total = 0;
   return context && context->device == device && session.ledger().share(device).left / times >= bytes &&
          session.driver().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && free / times >= bytes;
@@ -61,7 +61,7 @@ std::uint32_t take_spares(Session& session, Call& call, std::uint64_t bytes, int
 }  // namespace
 
 Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
-  const int device = session.driver_ordinal(in.getDevice());
+  const int device = session.contexts().driver_ordinal(in.getDevice());
   if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
   const std::uint64_t address = in.getAddress(), bytes = in.getBytes();
   DeviceMemory& memory = session.memory();
@@ -84,7 +84,7 @@ Outcome backMemory(Session& session, Call& call, wire::BackMemory::Reader in) {
 Outcome cuMemGetInfo_v2(Session& session, Call& call, wire::CuMemGetInfoV2::Reader) {
   std::size_t free = 0, total = 0;
   if (const CUresult result = session.driver().cuMemGetInfo_v2(&free, &total); result != CUDA_SUCCESS) return result;
-  const Ledger::Share share = session.ledger().share(session.context(call.id().context)->device);
+  const Ledger::Share share = session.ledger().share(session.contexts().find(call.id().context)->device);
   auto out = call.out<wire::CuMemGetInfoV2Reply>();
   out.setFree(std::min<std::uint64_t>(free, share.left));
   out.setTotal(std::min<std::uint64_t>(total, share.limit));
@@ -92,14 +92,14 @@ Outcome cuMemGetInfo_v2(Session& session, Call& call, wire::CuMemGetInfoV2::Read
 }
 
 Outcome setPeerAccess(Session& session, Call&, wire::SetPeerAccess::Reader in) {
-  const int from = session.driver_ordinal(in.getFrom()), to = session.driver_ordinal(in.getTo());
+  const int from = session.contexts().driver_ordinal(in.getFrom()), to = session.contexts().driver_ordinal(in.getTo());
   if (from < 0 || to < 0) return CUDA_ERROR_INVALID_DEVICE;
   return session.memory().set_peer_access(from, to, in.getAllowed());
 }
 
 Outcome mapMemory(Session& session, Call& call, wire::MapMemory::Reader in) {
   CUmemGenericAllocationHandle handle{};
-  if (!session.resolve(HandleKind::allocation, in.getAllocation(), handle)) return session.invalid(HandleKind::allocation);
+  if (!session.objects().resolve(HandleKind::allocation, in.getAllocation(), handle)) return Objects::invalid(HandleKind::allocation);
   int device = 0;
   const CUresult result = session.memory().map(in.getAddress(), in.getBytes(), in.getOffset(), handle, device);
   if (result == CUDA_SUCCESS) call.out<wire::MapMemoryReply>().setDevice(device);
@@ -112,7 +112,7 @@ Outcome unmapMemory(Session& session, Call&, wire::UnmapMemory::Reader in) {
 
 Outcome finishCopies(Session& session, Call& call, wire::FinishCopies::Reader) {
   if (!call.id().wants_reply) throw ProtocolError("the end of copies that nobody waits for");
-  if (const auto later = session.held_calls().behind_copies(call)) return *later;
+  if (const auto later = session.ordering().behind_copies(call)) return *later;
   TakenCopies::Events copies = TakenCopies::forbidden_in(session.contexts().all());
   if (!TakenCopies::forbidden(copies)) return CUDA_SUCCESS;
   return answer_later(session, [&session, id = call.id(), copies]() mutable {
@@ -126,7 +126,7 @@ Outcome retainAllocation(Session& session, Call& call, wire::RetainAllocation::R
   CUmemGenericAllocationHandle handle{};
   const CUresult result = session.memory().retain(in.getAddress(), handle);
   if (result == CUDA_SUCCESS)
-    call.out<wire::RetainAllocationReply>().setAllocation(session.reveal(HandleKind::allocation, handle, call).value());
+    call.out<wire::RetainAllocationReply>().setAllocation(session.objects().reveal(HandleKind::allocation, handle, call).value());
   return result;
 }
 
@@ -134,7 +134,7 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   CUmemAllocationProp prop{};
   prop.type = static_cast<CUmemAllocationType>(in.getType());
   prop.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(in.getRequestedHandleTypes());
-  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, session.driver_ordinal(in.getDevice())};
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, session.contexts().driver_ordinal(in.getDevice())};
   prop.allocFlags.compressionType = in.getCompressionType();
   prop.allocFlags.gpuDirectRDMACapable = in.getGpuDirectRDMACapable();
   prop.allocFlags.usage = in.getUsage();
@@ -146,7 +146,7 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
     out.setPlenty(plenty);
     auto allocations = out.initAllocations(static_cast<unsigned>(handles.size()));
     for (unsigned i = 0; i < allocations.size(); ++i)
-      allocations.set(i, session.handles().reveal(HandleKind::allocation, handles[i], 0).value());
+      allocations.set(i, session.objects().handles().reveal(HandleKind::allocation, handles[i], 0).value());
   };
   if (session.options().scrub)
     return session.aside_reply(call, scrubbing(session, prop.location.id, handle, bytes),
@@ -168,23 +168,23 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
 
 Outcome cuMemRelease(Session& session, Call&, wire::CuMemRelease::Reader in) {
   CUmemGenericAllocationHandle handle{};
-  if (!session.resolve(HandleKind::allocation, in.getHandle(), handle)) return session.invalid(HandleKind::allocation);
+  if (!session.objects().resolve(HandleKind::allocation, in.getHandle(), handle)) return Objects::invalid(HandleKind::allocation);
   const CUresult result = session.memory().release(handle);
-  if (result == CUDA_SUCCESS && !session.memory().knows(handle)) session.forget(HandleKind::allocation, in.getHandle());
+  if (result == CUDA_SUCCESS && !session.memory().knows(handle)) session.objects().forget(HandleKind::allocation, in.getHandle());
   return result;
 }
 
 Outcome fence(Session& session, Call& call, wire::Fence::Reader in) {
   const auto passed = [&session, fence = in.getFence()](CUresult) {
-    session.deliver_changes();
+    session.deliveries().send_changes();
     session.output().control([&](wire::Control::Builder control) { control.initPassed().setFence(fence); });
   };
   if (in.getStream() == 0) {
-    session.when_all_passed(passed);
-  } else if (StreamState* const stream = session.stream(in.getStream(), call.id().context)) {
-    session.when_passed(*stream, passed);
+    session.waits().when_all_passed(passed);
+  } else if (StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context)) {
+    session.waits().when_passed(*stream, passed);
   } else {
-    session.when_all_passed(passed);  // another thread has destroyed the stream, and its work may be under way
+    session.waits().when_all_passed(passed);  // another thread has destroyed the stream, and its work may be under way
   }
   return CUDA_SUCCESS;
 }

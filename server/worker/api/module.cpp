@@ -133,13 +133,14 @@ void tell_attributes(Session& session, CUfunction function, wire::FunctionAttrib
     const auto attribute = static_cast<CUfunction_attribute>(i);
     int value = 0;
     results.set(i, get(&value, attribute));
-    if (is_limit(attribute) && session.order().any()) value = session.held_calls().lowered_later({function, attribute}).value_or(value);
+    if (is_limit(attribute) && session.ordering().holding())
+      value = session.ordering().lowered_later({function, attribute}).value_or(value);
     values.set(i, value);
   }
 }
 
 void tell_attributes(Session& session, CUkernel kernel, int device, wire::FunctionAttributesReply::Builder out) {
-  const CUfunction function = session.order().any() ? function_of(session, kernel, device) : nullptr;
+  const CUfunction function = session.ordering().holding() ? function_of(session, kernel, device) : nullptr;
   tell_attributes(session, function, out, [&](int* value, CUfunction_attribute which) {
     return session.driver().cuKernelGetAttribute(value, which, kernel, device);
   });
@@ -152,9 +153,9 @@ void tell_attributes(Session& session, CUfunction function, wire::FunctionAttrib
 
 CUresult describe(Session& session, const CallId& id, Handle handle, wire::FunctionReply::Builder out, Handle owner) {
   const bool kernel = handle.kind() == HandleKind::kernel;
-  Handles::Entry& entry = *session.handles().find(handle.kind(), handle);
+  Handles::Entry& entry = *session.objects().handles().find(handle.kind(), handle);
   FunctionLayout* found = nullptr;
-  if (const CUresult bad = session.layouts().find(entry, kernel, found); bad != CUDA_SUCCESS && !lacks_code(bad)) return bad;
+  if (const CUresult bad = session.code().layouts.find(entry, kernel, found); bad != CUDA_SUCCESS && !lacks_code(bad)) return bad;
   static const FunctionLayout unknown;
   const FunctionLayout& layout = found ? *found : unknown;
   out.setFunction(handle.value());
@@ -168,11 +169,12 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
   const CUresult named = kernel ? session.driver().cuKernelGetName(&name, reinterpret_cast<CUkernel>(entry.value))
                                 : session.driver().cuFuncGetName(&name, reinterpret_cast<CUfunction>(entry.value));
   if (named == CUDA_SUCCESS && name) out.setName(name);
-  const ContextState* const context = session.context(id.context);
+  const ContextState* const context = session.contexts().find(id.context);
   if (!context) return CUDA_SUCCESS;
   // What everybody asks next.
   if (kernel)
-    tell_attributes(session, reinterpret_cast<CUkernel>(entry.value), session.driver_ordinal(context->device), out.initAttributes());
+    tell_attributes(session, reinterpret_cast<CUkernel>(entry.value), session.contexts().driver_ordinal(context->device),
+                    out.initAttributes());
   else tell_attributes(session, reinterpret_cast<CUfunction>(entry.value), out.initAttributes());
   return CUDA_SUCCESS;
 }
@@ -180,18 +182,18 @@ CUresult describe(Session& session, const CallId& id, Handle handle, wire::Funct
 // What earlier sessions looked for in the same image: the client will not have to ask.
 void find_again(Session& session, const CallId& id, Handle owner, const Load& load, Clock::duration time,
                 wire::LoadImageReply::Builder out) {
-  if (!session.context(id.context)) return;  // looking closer at kernels would make one
+  if (!session.contexts().find(id.context)) return;  // looking closer at kernels would make one
   const auto end = Clock::now() + time;
   std::list<MessageWriter> found;
-  for (const std::string& name : session.images().names_found(load.hash)) {
+  for (const std::string& name : session.code().images.names_found(load.hash)) {
     if (Clock::now() >= end) break;
     CUfunction function{};
     CUkernel kernel{};
     Handle handle;
     if (load.module && session.driver().cuModuleGetFunction(&function, load.made_module, name.c_str()) == CUDA_SUCCESS)
-      handle = session.handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function), id.context, owner);
+      handle = session.objects().handles().reveal(HandleKind::function, reinterpret_cast<std::uint64_t>(function), id.context, owner);
     if (!load.module && session.driver().cuLibraryGetKernel(&kernel, load.made_library, name.c_str()) == CUDA_SUCCESS)
-      handle = session.handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner);
+      handle = session.objects().handles().reveal(HandleKind::kernel, reinterpret_cast<std::uint64_t>(kernel), 0, owner);
     if (handle) describe(session, id, handle, found.emplace_back().root<wire::FunctionReply>(), owner);
   }
   auto list = out.initKernels(static_cast<unsigned>(found.size()));
@@ -202,7 +204,7 @@ void find_again(Session& session, const CallId& id, Handle owner, const Load& lo
 // Everything before the driver. Without an image if the host lacks it.
 CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared_ptr<Load>& load) {
   if (const CUresult bad = load->read(in, session.host_budget()); bad != CUDA_SUCCESS) return bad;
-  const auto image = session.images().find(load->hash, in.getBytes());
+  const auto image = session.code().images.find(load->hash, in.getBytes());
   if (image.empty()) return CUDA_SUCCESS;
   load->prints = in.getWrapped() || may_print(image);
   if (!in.getWrapped()) {
@@ -222,7 +224,7 @@ CUresult prepare(Session& session, wire::LoadImage::Reader in, const std::shared
   auto charge = HostCharge::take(session.host_budget(), sizeof(Load) + load->containers.size() * sizeof(load->containers[0]));
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   load->kept = std::move(*charge);
-  session.keep(load);  // the driver may look at the wrapper again
+  session.objects().keep(load);  // the driver may look at the wrapper again
   return CUDA_SUCCESS;
 }
 
@@ -236,7 +238,7 @@ std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ContextSt
   if (!session.host_budget().has_plenty(bytes_max) || session.ledger().share(context.device).left < device_bytes_min) return loads;
   std::uint64_t bytes = 0;
   try {
-    for (LoadOrder::Request& request : session.load_order().next_after(image)) {
+    for (LoadOrder::Request& request : session.code().load_order.next_after(image)) {
       MessageReader reader(request);
       const auto in = reader.root<wire::LoadImage>();
       if (in.getModule() || in.getJit().size() > 0 || in.getBytes() > bytes_max - bytes) break;
@@ -247,7 +249,7 @@ std::vector<std::shared_ptr<Load>> loads_ahead(Session& session, const ContextSt
       loads.push_back(std::move(load));
     }
   } catch (const kj::Exception&) {}  // a file may say anything
-  if (loads.empty()) session.load_order().all_answered();
+  if (loads.empty()) session.code().load_order.all_answered();
   return loads;
 }
 
@@ -256,11 +258,11 @@ Handle tell(Session& session, const CallId& id, Load& load, Clock::duration time
   out.setKnown(true);
   load.jit.tell(out);
   if (load.result != CUDA_SUCCESS) return {};
-  const Handle handle = load.module
-                            ? session.handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context)
-                            : session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load.made_library), 0);
+  const Handle handle =
+      load.module ? session.objects().handles().reveal(HandleKind::module, reinterpret_cast<std::uint64_t>(load.made_module), id.context)
+                  : session.objects().handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(load.made_library), 0);
   out.setHandle(handle.value());
-  session.note_image(handle, load.hash);
+  session.objects().note_image(handle, load.hash);
   find_again(session, id, handle, load, time, out);
   return handle;
 }
@@ -281,10 +283,10 @@ void tell_ahead(Session& session, const CallId& id, const std::vector<std::share
     const Handle library = tell(session, id, *load, time, answer.reply.root<wire::LoadImageReply>());
     if (answer.reply.finish().size() > limits::ahead_reply_bytes_max) {
       session.driver().cuLibraryUnload(load->made_library);
-      session.forget(HandleKind::library, library.value());
+      session.objects().forget(HandleKind::library, library.value());
       answers.pop_back();
     } else {
-      session.load_order().answered_ahead(library, {load->hash, load->request, load->prints});
+      session.code().load_order.answered_ahead(library, {load->hash, load->request, load->prints});
     }
   }
   auto list = out.initAhead(static_cast<unsigned>(answers.size()));
@@ -296,7 +298,7 @@ void tell_ahead(Session& session, const CallId& id, const std::vector<std::share
     ++i;
   }
   for (const auto& load : loads) load->request = {};
-  session.load_order().all_answered();
+  session.code().load_order.all_answered();
 }
 
 }  // namespace
@@ -304,7 +306,7 @@ void tell_ahead(Session& session, const CallId& id, const std::vector<std::share
 Outcome sendImage(Session& session, Call& call, wire::SendImage::Reader in) {
   ImageHash hash;
   if (!read_hash(in.getHash(), hash)) return CUDA_ERROR_INVALID_VALUE;
-  switch (session.images().receive(hash, in.getBytes(), in.getOffset(), call.bulk())) {
+  switch (session.code().images.receive(hash, in.getBytes(), in.getOffset(), call.bulk())) {
     case ImageStore::Received::taken: return CUDA_SUCCESS;
     case ImageStore::Received::no_room: return CUDA_ERROR_OUT_OF_MEMORY;
     case ImageStore::Received::refused: break;
@@ -320,14 +322,14 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
     return CUDA_SUCCESS;
   }
   if (load->module && call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (load->prints) session.note_printing();
+  if (load->prints) session.prints().note_printing();
   // Loads with options for the compiler are few, and their answers have logs.
   const bool in_order = !load->module && load->jit.count() == 0 && call.message().size() <= limits::ahead_request_bytes_max;
   std::vector<std::shared_ptr<Load>> ahead;
   if (in_order) {
     load->request.assign(call.message().begin(), call.message().end());
-    session.load_order().begins(load->hash);
-    if (const ContextState* const context = session.context(call.id().context)) ahead = loads_ahead(session, *context, load->hash);
+    session.code().load_order.begins(load->hash);
+    if (const ContextState* const context = session.contexts().find(call.id().context)) ahead = loads_ahead(session, *context, load->hash);
   }
   return session.aside_reply(
       call,
@@ -340,16 +342,16 @@ Outcome loadImage(Session& session, Call& call, wire::LoadImage::Reader in) {
       [load, ahead, &session, in_order, id = call.id()](CUresult result, MessageWriter& writer) {
         tell(session, id, *load, own_time, writer.root<wire::LoadImageReply>());
         const std::vector<std::byte> request = std::exchange(load->request, {});
-        if (result == CUDA_SUCCESS && in_order) session.load_order().loaded(load->hash, request);
+        if (result == CUDA_SUCCESS && in_order) session.code().load_order.loaded(load->hash, request);
         if (!ahead.empty()) tell_ahead(session, id, ahead, writer.root<wire::LoadImageReply>());
         return result;
       });
 }
 
 Outcome takeLoaded(Session& session, Call&, wire::TakeLoaded::Reader in) {
-  const auto taken = session.load_order().take(Handle(in.getLibrary()));
+  const auto taken = session.code().load_order.take(Handle(in.getLibrary()));
   if (!taken) return CUDA_ERROR_INVALID_HANDLE;
-  if (taken->prints) session.note_printing();
+  if (taken->prints) session.prints().note_printing();
   return CUDA_SUCCESS;
 }
 
@@ -359,57 +361,57 @@ Outcome findFunction(Session& session, Call& call, wire::FindFunction::Reader in
   DriverTable& driver = session.driver();
   Handle handle;
   CUresult result;
-  if (CUmodule module{}; session.resolve(HandleKind::module, owner.value(), module)) {
+  if (CUmodule module{}; session.objects().resolve(HandleKind::module, owner.value(), module)) {
     CUfunction function{};
     result = driver.cuModuleGetFunction(&function, module, name.c_str());
-    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call, owner.value());
-  } else if (CUlibrary library{}; session.resolve(HandleKind::library, owner.value(), library)) {
+    if (result == CUDA_SUCCESS) handle = session.objects().reveal(HandleKind::function, function, call, owner.value());
+  } else if (CUlibrary library{}; session.objects().resolve(HandleKind::library, owner.value(), library)) {
     CUkernel kernel{};
     result = driver.cuLibraryGetKernel(&kernel, library, name.c_str());
-    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::kernel, kernel, call, owner.value());
-  } else if (CUkernel kernel{}; session.resolve(HandleKind::kernel, owner.value(), kernel)) {
+    if (result == CUDA_SUCCESS) handle = session.objects().reveal(HandleKind::kernel, kernel, call, owner.value());
+  } else if (CUkernel kernel{}; session.objects().resolve(HandleKind::kernel, owner.value(), kernel)) {
     if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
     CUfunction function{};
     result = driver.cuKernelGetFunction(&function, kernel);
-    if (result == CUDA_SUCCESS) handle = session.reveal(HandleKind::function, function, call, owner.value());
+    if (result == CUDA_SUCCESS) handle = session.objects().reveal(HandleKind::function, function, call, owner.value());
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (result != CUDA_SUCCESS) return result;
   const auto begin = Clock::now();
   result = describe(session, call.id(), handle, call.out<wire::FunctionReply>(), owner);
-  const ImageHash* const image = session.image_of(owner);
-  if (result == CUDA_SUCCESS && image && Clock::now() - begin < kernel_time_max) session.images().note_found(*image, name);
+  const ImageHash* const image = session.objects().image_of(owner);
+  if (result == CUDA_SUCCESS && image && Clock::now() - begin < kernel_time_max) session.code().images.note_found(*image, name);
   return result;
 }
 
 Outcome kernelFunction(Session& session, Call& call, wire::KernelFunction::Reader in) {
-  if (const CUresult bad = session.check_adoption(HandleKind::function, in.getFunction()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.objects().check_adoption(HandleKind::function, in.getFunction()); bad != CUDA_SUCCESS) return bad;
   CUkernel kernel{};
-  if (!session.resolve(HandleKind::kernel, in.getKernel(), kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.objects().resolve(HandleKind::kernel, in.getKernel(), kernel)) return CUDA_ERROR_INVALID_HANDLE;
   CUfunction function{};
   const CUresult result = session.driver().cuKernelGetFunction(&function, kernel);
   if (result != CUDA_SUCCESS) return result;
-  session.adopt(HandleKind::function, in.getFunction(), function, call);
-  session.handles().give(Handle(in.getFunction()), Handle(in.getKernel()));
+  session.objects().adopt(HandleKind::function, in.getFunction(), function, call);
+  session.objects().handles().give(Handle(in.getFunction()), Handle(in.getKernel()));
   return result;
 }
 
 Outcome describeFunction(Session& session, Call& call, wire::DescribeFunction::Reader in) {
   const Handle handle(in.getFunction());
   DriverTable& driver = session.driver();
-  if (CUkernel kernel{}; session.resolve(HandleKind::kernel, handle.value(), kernel)) {
+  if (CUkernel kernel{}; session.objects().resolve(HandleKind::kernel, handle.value(), kernel)) {
     CUlibrary library{};
     if (const CUresult bad = driver.cuKernelGetLibrary(&library, kernel); bad != CUDA_SUCCESS) return bad;
     return describe(session, call.id(), handle, call.out<wire::FunctionReply>(),
-                    session.handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
+                    session.objects().handles().reveal(HandleKind::library, reinterpret_cast<std::uint64_t>(library), 0));
   }
   CUfunction function{};
-  if (!session.handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;
-  session.resolve(HandleKind::function, handle.value(), function);
+  if (!session.objects().handles().find(HandleKind::function, handle)) return CUDA_ERROR_INVALID_HANDLE;
+  session.objects().resolve(HandleKind::function, handle.value(), function);
   CUmodule module{};
   if (const CUresult bad = driver.cuFuncGetModule(&module, function); bad != CUDA_SUCCESS) return bad;
-  return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), session.reveal(HandleKind::module, module, call));
+  return describe(session, call.id(), handle, call.out<wire::FunctionReply>(), session.objects().reveal(HandleKind::module, module, call));
 }
 
 Outcome listFunctions(Session& session, Call& call, wire::ListFunctions::Reader in) {
@@ -417,18 +419,19 @@ Outcome listFunctions(Session& session, Call& call, wire::ListFunctions::Reader 
   unsigned count = 0;
   CUresult result;
   std::vector<Handle> handles;
-  if (CUmodule module{}; session.resolve(HandleKind::module, in.getOwner(), module)) {
+  if (CUmodule module{}; session.objects().resolve(HandleKind::module, in.getOwner(), module)) {
     result = driver.cuModuleGetFunctionCount(&count, module);
     if (result != CUDA_SUCCESS) return result;
     std::vector<CUfunction> functions(count);
     if (count > 0) result = driver.cuModuleEnumerateFunctions(functions.data(), count, module);
-    for (const CUfunction function : functions) handles.push_back(session.reveal(HandleKind::function, function, call, in.getOwner()));
-  } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getOwner(), library)) {
+    for (const CUfunction function : functions)
+      handles.push_back(session.objects().reveal(HandleKind::function, function, call, in.getOwner()));
+  } else if (CUlibrary library{}; session.objects().resolve(HandleKind::library, in.getOwner(), library)) {
     result = driver.cuLibraryGetKernelCount(&count, library);
     if (result != CUDA_SUCCESS) return result;
     std::vector<CUkernel> kernels(count);
     if (count > 0) result = driver.cuLibraryEnumerateKernels(kernels.data(), count, library);
-    for (const CUkernel kernel : kernels) handles.push_back(session.reveal(HandleKind::kernel, kernel, call, in.getOwner()));
+    for (const CUkernel kernel : kernels) handles.push_back(session.objects().reveal(HandleKind::kernel, kernel, call, in.getOwner()));
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
@@ -440,11 +443,11 @@ Outcome listFunctions(Session& session, Call& call, wire::ListFunctions::Reader 
 
 Outcome functionAttributes(Session& session, Call& call, wire::FunctionAttributes::Reader in) {
   auto out = call.out<wire::FunctionAttributesReply>();
-  if (CUkernel kernel{}; in.getDevice() >= 0 && session.resolve(HandleKind::kernel, in.getFunction(), kernel)) {
-    const int device = session.driver_ordinal(in.getDevice());
+  if (CUkernel kernel{}; in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
+    const int device = session.contexts().driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     tell_attributes(session, kernel, device, out);
-  } else if (CUfunction function{}; session.resolve(HandleKind::function, in.getFunction(), function)) {
+  } else if (CUfunction function{}; session.objects().resolve(HandleKind::function, in.getFunction(), function)) {
     if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
     tell_attributes(session, function, out);
   } else {
@@ -461,8 +464,9 @@ Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::
   const auto attribute = static_cast<CUfunction_attribute>(in.getAttribute());
   if (is_limit(attribute)) {
     int present = 0;
-    const bool lowers = session.order().any() && in.getValue() >= 0 && get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
-    if (const auto later = session.held_calls().sets_limit(call, {function, attribute}, in.getValue(), lowers)) return *later;
+    const bool lowers =
+        session.ordering().holding() && in.getValue() >= 0 && get(&present, attribute) == CUDA_SUCCESS && in.getValue() < present;
+    if (const auto later = session.ordering().sets_limit(call, {function, attribute}, in.getValue(), lowers)) return *later;
   }
   return set(attribute, in.getValue());
 }
@@ -471,16 +475,16 @@ Outcome set_attribute(Session& session, Call& call, wire::SetFunctionAttribute::
 
 Outcome setFunctionAttribute(Session& session, Call& call, wire::SetFunctionAttribute::Reader in) {
   DriverTable& driver = session.driver();
-  if (CUkernel kernel{}; in.getDevice() >= 0 && session.resolve(HandleKind::kernel, in.getFunction(), kernel)) {
-    const int device = session.driver_ordinal(in.getDevice());
+  if (CUkernel kernel{}; in.getDevice() >= 0 && session.objects().resolve(HandleKind::kernel, in.getFunction(), kernel)) {
+    const int device = session.contexts().driver_ordinal(in.getDevice());
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     return set_attribute(
-        session, call, in, session.order().any() ? function_of(session, kernel, device) : nullptr,
+        session, call, in, session.ordering().holding() ? function_of(session, kernel, device) : nullptr,
         [&](int* value, CUfunction_attribute which) { return driver.cuKernelGetAttribute(value, which, kernel, device); },
         [&](CUfunction_attribute which, int value) { return driver.cuKernelSetAttribute(which, value, kernel, device); });
   }
   CUfunction function{};
-  if (!session.resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.objects().resolve(HandleKind::function, in.getFunction(), function)) return CUDA_ERROR_INVALID_HANDLE;
   if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
   return set_attribute(
       session, call, in, function,
@@ -495,16 +499,16 @@ Outcome findGlobal(Session& session, Call& call, wire::FindGlobal::Reader in) {
   CUresult result;
   if (call.id().context == 0) return CUDA_ERROR_INVALID_CONTEXT;
   DriverTable& driver = session.driver();
-  if (CUmodule module{}; session.resolve(HandleKind::module, in.getOwner(), module)) {
+  if (CUmodule module{}; session.objects().resolve(HandleKind::module, in.getOwner(), module)) {
     result = driver.cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str());
-  } else if (CUlibrary library{}; session.resolve(HandleKind::library, in.getOwner(), library)) {
+  } else if (CUlibrary library{}; session.objects().resolve(HandleKind::library, in.getOwner(), library)) {
     result = in.getManaged() ? driver.cuLibraryGetManaged(&address, &bytes, library, name.c_str())
                              : driver.cuLibraryGetGlobal(&address, &bytes, library, name.c_str());
   } else {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (result != CUDA_SUCCESS) return result;
-  session.add_global(in.getOwner(), address, bytes);
+  session.objects().add_global(in.getOwner(), address, bytes);
   auto out = call.out<wire::FindGlobalReply>();
   out.setAddress(address);
   out.setBytes(bytes);

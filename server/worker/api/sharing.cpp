@@ -29,21 +29,21 @@ Outcome shareMemory(Session& session, Call& call, wire::ShareMemory::Reader in) 
 
 Outcome shareAllocation(Session& session, Call& call, wire::ShareAllocation::Reader in) {
   CUmemGenericAllocationHandle handle{};
-  if (!session.resolve(HandleKind::allocation, in.getAllocation(), handle)) return session.invalid(HandleKind::allocation);
+  if (!session.objects().resolve(HandleKind::allocation, in.getAllocation(), handle)) return Objects::invalid(HandleKind::allocation);
   Sharing::Shared shared;
   return tell(session.sharing().share_allocation(handle, shared), shared, call);
 }
 
 Outcome shareEvent(Session& session, Call& call, wire::ShareEvent::Reader in) {
   CUevent event{};
-  if (!session.resolve(HandleKind::event, in.getEvent(), event)) return session.invalid(HandleKind::event);
+  if (!session.objects().resolve(HandleKind::event, in.getEvent(), event)) return Objects::invalid(HandleKind::event);
   Sharing::Shared shared;
   return tell(session.sharing().share_event(in.getEvent(), event, shared), shared, call);
 }
 
 Outcome openSharedMemory(Session& session, Call& call, wire::OpenSharedMemory::Reader in) {
   int device = 0;
-  const int here = session.driver_ordinal(session.context(call.id().context)->device);
+  const int here = session.contexts().driver_ordinal(session.contexts().find(call.id().context)->device);
   const CUresult result = session.sharing().open_memory(key_in(in.getKey()), in.getAddress(), in.getBytes(), here, device);
   if (result == CUDA_SUCCESS) call.out<wire::OpenSharedMemoryReply>().setDevice(device);
   return result;
@@ -53,15 +53,15 @@ Outcome importAllocation(Session& session, Call& call, wire::ImportAllocation::R
   CUmemGenericAllocationHandle handle{};
   const CUresult result = session.sharing().import(key_in(in.getKey()), handle);
   if (result == CUDA_SUCCESS)
-    call.out<wire::ImportAllocationReply>().setAllocation(session.reveal(HandleKind::allocation, handle, call).value());
+    call.out<wire::ImportAllocationReply>().setAllocation(session.objects().reveal(HandleKind::allocation, handle, call).value());
   return result;
 }
 
 Outcome openSharedEvent(Session& session, Call& call, wire::OpenSharedEvent::Reader in) {
-  if (const CUresult bad = session.check_adoption(HandleKind::event, in.getEvent()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.objects().check_adoption(HandleKind::event, in.getEvent()); bad != CUDA_SUCCESS) return bad;
   CUevent event{};
   const CUresult result = session.sharing().open_event(key_in(in.getKey()), event);
-  if (result == CUDA_SUCCESS) session.adopt(HandleKind::event, in.getEvent(), event, call);
+  if (result == CUDA_SUCCESS) session.objects().adopt(HandleKind::event, in.getEvent(), event, call);
   return result;
 }
 

@@ -10,47 +10,34 @@ namespace fargpu::server::hand {
 
 Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Reader in) {
   CUstream stream{};
-  if (in.getHStream() == 1 || !session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
-  return session.destroy_stream(in.getHStream());
+  if (in.getHStream() == 1 || !session.objects().resolve(HandleKind::stream, in.getHStream(), stream))
+    return Objects::invalid(HandleKind::stream);
+  session.objects().forget(HandleKind::stream, in.getHStream());
+  return session.ordering().destroy_stream(*session.contexts().stream(in.getHStream(), 0));
 }
-
-namespace {
-
-void put_before_all(Session& session, StreamState& stream) {
-  if (session.captures().capturing(stream)) return;
-  const auto held = session.order().any() ? session.order().before(stream, 0) : std::vector<std::uint64_t>{};
-  if (held.empty()) return session.taken_copies().forbid(stream);
-  const std::uint64_t item = session.order().enqueue(held, nullptr, {}, [&session, handle = stream.handle, context = stream.context->id] {
-    StreamState* const target = session.stream(handle, context);
-    if (target && session.make_current(*target->context)) session.taken_copies().forbid(*target);
-  });
-  session.order().hold_behind_copy(*stream.context, item);
-}
-
-}  // namespace
 
 Outcome cuStreamSynchronize(Session& session, Call& call, wire::CuStreamSynchronize::Reader in) {
-  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (!call.id().wants_reply) {  // the program has gone on, and must not notice
-    put_before_all(session, *stream);
+    session.ordering().take_all_for_done(*stream);
     return CUDA_SUCCESS;
   }
-  session.when_passed(*stream, [&session, id = call.id()](CUresult result) {
-    session.deliver_changes();
+  session.waits().when_passed(*stream, [&session, id = call.id()](CUresult result) {
+    session.deliveries().send_changes();
     session.finish(id, result);
   });
   return Outcome::later();
 }
 
 Outcome cuStreamQuery(Session& session, Call& call, wire::CuStreamQuery::Reader in) {
-  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (session.order().any() && !session.order().before(*stream, 0).empty()) return CUDA_ERROR_NOT_READY;
+  if (session.ordering().holding(*stream)) return CUDA_ERROR_NOT_READY;
   if (session.driver().cuStreamQuery(stream->cuda) == CUDA_ERROR_NOT_READY) return CUDA_ERROR_NOT_READY;
   // Complete: answered like a synchronisation, so that what was to be delivered arrives first.
-  session.when_passed(*stream, [&session, id = call.id()](CUresult result) {
-    session.deliver_changes();
+  session.waits().when_passed(*stream, [&session, id = call.id()](CUresult result) {
+    session.deliveries().send_changes();
     session.finish(id, result);
   });
   return Outcome::later();
@@ -58,8 +45,8 @@ Outcome cuStreamQuery(Session& session, Call& call, wire::CuStreamQuery::Reader 
 
 Outcome cuEventDestroy_v2(Session& session, Call&, wire::CuEventDestroyV2::Reader in) {
   CUevent event{};
-  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
-  return session.destroy_event(in.getHEvent());
+  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
+  return session.awaited_events().destroy(in.getHEvent());
 }
 
 namespace {
@@ -67,9 +54,10 @@ namespace {
 template <class Out, class In>
 Outcome tell_elapsed(Session& session, Call& call, const In& in, CUresult (*ask)(DriverTable&, float*, CUevent, CUevent)) {
   CUevent start{}, end{};
-  if (!session.resolve(HandleKind::event, in.getHStart(), start) || !session.resolve(HandleKind::event, in.getHEnd(), end))
-    return session.invalid(HandleKind::event);
-  if (session.order().record_held(in.getHStart()) || session.order().record_held(in.getHEnd())) return CUDA_ERROR_NOT_READY;
+  if (!session.objects().resolve(HandleKind::event, in.getHStart(), start) ||
+      !session.objects().resolve(HandleKind::event, in.getHEnd(), end))
+    return Objects::invalid(HandleKind::event);
+  if (session.ordering().record_held(in.getHStart()) || session.ordering().record_held(in.getHEnd())) return CUDA_ERROR_NOT_READY;
   float milliseconds = 0;
   const CUresult result = ask(session.driver(), &milliseconds, start, end);
   if (result == CUDA_SUCCESS) call.out<Out>().setPMilliseconds(milliseconds);
@@ -92,10 +80,10 @@ namespace {
 
 // Answers a call when an event of the program has happened, with everything delivered that belongs to it.
 void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUevent event) {
-  session.event_waiter(handle, +1);
-  session.completions().after_event(event, *session.context(id.context), [&session, id, handle](CUresult result) {
-    session.event_waiter(handle, -1);
-    session.deliver_changes();
+  session.awaited_events().begin(handle);
+  session.completions().after_event(event, *session.contexts().find(id.context), [&session, id, handle](CUresult result) {
+    session.awaited_events().end(handle);
+    session.deliveries().send_changes();
     session.finish(id, result);
   });
 }
@@ -104,8 +92,8 @@ void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUev
 
 Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader in) {
   CUevent event{};
-  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
-  if (session.order().record_held(in.getHEvent())) return CUDA_ERROR_NOT_READY;
+  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
+  if (session.ordering().record_held(in.getHEvent())) return CUDA_ERROR_NOT_READY;
   const CUresult result = session.driver().cuEventQuery(event);
   if (result != CUDA_SUCCESS) return result;
   answer_after(session, call.id(), in.getHEvent(), event);
@@ -114,10 +102,11 @@ Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader in
 
 Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader in) {
   CUevent event{};
-  if (!session.resolve(HandleKind::event, in.getHEvent(), event)) return session.invalid(HandleKind::event);
-  session.order().after_record(in.getHEvent(), [&session, id = call.id(), handle = in.getHEvent()] {
+  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
+  session.ordering().after_record(in.getHEvent(), [&session, id = call.id(), handle = in.getHEvent()] {
     CUevent again{};  // it may be gone by now
-    if (session.context(id.context) && session.resolve(HandleKind::event, handle, again)) answer_after(session, id, handle, again);
+    if (session.contexts().find(id.context) && session.objects().resolve(HandleKind::event, handle, again))
+      answer_after(session, id, handle, again);
     else session.finish(id, CUDA_ERROR_INVALID_HANDLE);
   });
   return Outcome::later();
@@ -143,7 +132,7 @@ CUresult capture_node(Session& session, NodeParameters& node, CUstream stream, M
 }  // namespace
 
 Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in) {
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (in.getPart() != 0) {
     NodeParameters node(session);
@@ -152,23 +141,23 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
       return session.driver().cuLaunchHostFunc(stream->cuda, node.params().host.fn, node.params().host.userData);
     });
   }
-  const std::uint64_t held = session.order().hold_for_program(*stream);
+  const std::uint64_t held = session.ordering().hold_for_program(*stream);
   session.completions().after(
       *stream, Completions::Kind::signal,
       [&session, held, number = in.getCallback(), always = in.getAlways(), watched = in.getWatched()](CUresult result) {
         if (result != CUDA_SUCCESS && !always) {  // a failed stream runs no host functions
-          session.order().release(held);
+          session.ordering().release(held);
           return;
         }
-        session.deliver_changes();
+        session.deliveries().send_changes();
         const auto over = std::make_shared<bool>(false);
         session.client().call(number, result, [&session, held, over] {
           *over = true;
-          session.order().release(held);
+          session.ordering().release(held);
         });
         if (!watched) return;
-        session.retry([&session, over] {
-          session.deliver_changes();
+        session.retries().add([&session, over] {
+          session.deliveries().send_changes();
           return *over;
         });
       });
@@ -176,42 +165,42 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
 }
 
 Outcome streamMemory(Session& session, Call& call, wire::StreamMemory::Reader in) {
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<CUstreamBatchMemOpParams> operations;
   if (const CUresult bad = read_operations(session, in.getOperations(), operations); bad != CUDA_SUCCESS) return bad;
   const CUresult result =
       session.driver().cuStreamBatchMemOp_v2(stream->cuda, static_cast<unsigned>(operations.size()), operations.data(), 0);
-  if (result == CUDA_SUCCESS) session.submitted(*stream);
+  if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
   return result;
 }
 
 // Launches that are held back were made before the attribute is set: it is set behind them then, and what the driver has to say of it
 // comes late.
 Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Reader in) {
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   CUlaunchAttribute attribute;
-  if (const CUresult bad = read_attribute(session, in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = read_attribute(session.objects(), in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
   DriverTable& driver = session.driver();
   if (!in.getSet()) {
     const CUresult result = driver.cuStreamGetAttribute(stream->cuda, attribute.id, &attribute.value);
-    return result == CUDA_SUCCESS ? write_attribute(session, attribute, call.out<wire::StreamAttributeReply>().initAttribute()) : result;
+    return result == CUDA_SUCCESS ? write_attribute(session.objects(), attribute, call.out<wire::StreamAttributeReply>().initAttribute())
+                                  : result;
   }
-  const auto before = session.order().any() ? session.order().before(*stream, 0) : std::vector<std::uint64_t>{};
-  if (before.empty()) return driver.cuStreamSetAttribute(stream->cuda, attribute.id, &attribute.value);
+  if (!session.ordering().holding(*stream)) return driver.cuStreamSetAttribute(stream->cuda, attribute.id, &attribute.value);
   CallId id = call.id();
   id.wants_reply = false;
-  session.order().enqueue(before, stream, {}, [&session, id, handle = in.getStream(), attribute] {
-    StreamState* const there = session.stream(handle, id.context);
-    if (there && session.make_current(*there->context))
+  session.ordering().defer(*stream, [&session, id, handle = in.getStream(), attribute] {
+    StreamState* const there = session.contexts().stream(handle, id.context);
+    if (there && session.contexts().make_current(*there->context))
       session.finish(id, session.driver().cuStreamSetAttribute(there->cuda, attribute.id, &attribute.value));
   });
   return CUDA_SUCCESS;
 }
 
 Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in) {
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   NodeParameters node(session);
   if (const CUresult bad = node.read_copy(call, in.getCopy()); bad != CUDA_SUCCESS) return bad;
@@ -220,7 +209,7 @@ Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in) 
 
 // The driver captures an empty node, behind what the stream depends on, and the stream goes on behind it.
 Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader in) {
-  StreamState* const stream = session.stream(in.getStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   NodeParameters params(session);
   if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
@@ -241,7 +230,7 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
     if (result == CUDA_SUCCESS)
       result = driver.cuStreamUpdateCaptureDependencies_v2(stream->cuda, &node, nullptr, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
     if (result == CUDA_SUCCESS)
-      session.graph_memory().add(session.introduce(HandleKind::node, node, call, owner.value()), *params.memory());
+      session.graph_memory().add(session.objects().introduce(HandleKind::node, node, call, owner.value()), *params.memory());
     return result;
   });
 }
@@ -249,26 +238,26 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
 // --- capture -----------------------------------------------------------------------------------------------------------------------
 
 Outcome cuStreamBeginCapture_v2(Session& session, Call& call, wire::CuStreamBeginCaptureV2::Reader in) {
-  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
-  if (!stream) return session.invalid(HandleKind::stream);
-  if (const auto later = session.held_calls().before_capture(call, *stream)) return *later;
+  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
+  if (!stream) return Objects::invalid(HandleKind::stream);
+  if (const auto later = session.ordering().before_capture(call, *stream)) return *later;
   const CUresult result = session.driver().cuStreamBeginCapture_v2(stream->cuda, CU_STREAM_CAPTURE_MODE_RELAXED);
   if (result == CUDA_SUCCESS) session.captures().begun(stream->cuda, true);
   return result;
 }
 
 Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStreamBeginCaptureToGraph::Reader in) {
-  StreamState* const stream = session.stream(in.getHStream(), call.id().context);
+  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
   CUgraph graph{};
-  if (!stream) return session.invalid(HandleKind::stream);
-  if (const auto later = session.held_calls().before_capture(call, *stream)) return *later;
-  if (!session.resolve(HandleKind::graph, in.getHGraph(), graph)) return session.invalid(HandleKind::graph);
+  if (!stream) return Objects::invalid(HandleKind::stream);
+  if (const auto later = session.ordering().before_capture(call, *stream)) return *later;
+  if (!session.objects().resolve(HandleKind::graph, in.getHGraph(), graph)) return Objects::invalid(HandleKind::graph);
   const auto dependency_list = in.getDependencies();
-  std::vector<CUgraphNode> dependencies(session.list_size(dependency_list.size()));
+  std::vector<CUgraphNode> dependencies(list_size(dependency_list.size()));
   for (unsigned i = 0; i < dependencies.size(); ++i)
-    if (!session.resolve(HandleKind::node, dependency_list[i], dependencies[i])) return session.invalid(HandleKind::node);
+    if (!session.objects().resolve(HandleKind::node, dependency_list[i], dependencies[i])) return Objects::invalid(HandleKind::node);
   const auto edge_list = in.getDependencyData();
-  std::vector<CUgraphEdgeData> edges(session.list_size(edge_list.size()));
+  std::vector<CUgraphEdgeData> edges(list_size(edge_list.size()));
   if (in.getHasDependencyData() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
   const CUresult result = session.driver().cuStreamBeginCaptureToGraph(stream->cuda, graph, dependencies.data(),
@@ -280,19 +269,20 @@ Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStream
 
 Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCapture::Reader in) {
   CUstream stream{};
-  if (!session.resolve(HandleKind::stream, in.getHStream(), stream)) return session.invalid(HandleKind::stream);
+  if (!session.objects().resolve(HandleKind::stream, in.getHStream(), stream)) return Objects::invalid(HandleKind::stream);
   CUgraph graph{};
   const CUresult result = session.driver().cuStreamEndCapture(stream, &graph);
   session.captures().ended(stream, result);
-  if (result == CUDA_SUCCESS) call.out<wire::CuStreamEndCaptureReply>().setPhGraph(session.reveal(HandleKind::graph, graph, call).value());
+  if (result == CUDA_SUCCESS)
+    call.out<wire::CuStreamEndCaptureReply>().setPhGraph(session.objects().reveal(HandleKind::graph, graph, call).value());
   return result;
 }
 
 Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) {
   CUstream stream{};
-  if (!session.resolve(HandleKind::stream, in.getStream(), stream)) return session.invalid(HandleKind::stream);
-  StreamState* const state = session.stream(in.getStream(), call.id().context);
-  if (!state) return session.invalid(HandleKind::stream);
+  if (!session.objects().resolve(HandleKind::stream, in.getStream(), stream)) return Objects::invalid(HandleKind::stream);
+  StreamState* const state = session.contexts().stream(in.getStream(), call.id().context);
+  if (!state) return Objects::invalid(HandleKind::stream);
   CUstreamCaptureStatus status{};
   cuuint64_t id = 0;
   CUgraph graph{};
@@ -306,7 +296,8 @@ Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) 
   out.setId(id);
   if (graph) out.setGraph(session.captures().graph_of(*state, graph).value());
   auto list = out.initDependencies(static_cast<unsigned>(count));
-  for (unsigned i = 0; i < count; ++i) list.set(i, session.reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());
+  for (unsigned i = 0; i < count; ++i)
+    list.set(i, session.objects().reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());
   if (edges) {
     auto data = out.initEdges(static_cast<unsigned>(count));
     for (unsigned i = 0; i < count; ++i) {

@@ -2,23 +2,19 @@
 
 #include <algorithm>
 
-#include "server/worker/session/session.h"
+#include "function_layouts.h"
 
 namespace fargpu::server {
 
-CUresult Arguments::read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function,
+CUresult Arguments::read(FunctionLayouts& layouts, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function,
                          ContextState* kernel_context, bool copy) {
   bool kernel = false;
-  Handles::Entry* entry = session.handles().find(HandleKind::function, Handle(handle));
-  if (!entry) {
-    entry = session.handles().find(HandleKind::kernel, Handle(handle));
-    kernel = true;
-  }
+  Handles::Entry* const entry = layouts.entry(Handle(handle), kernel);
   if (!entry) return CUDA_ERROR_INVALID_HANDLE;
   FunctionLayout* found = nullptr;
-  if (const CUresult bad = session.layouts().find(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = layouts.find(*entry, kernel, found); bad != CUDA_SUCCESS) return bad;
   const FunctionLayout& layout = *found;
-  if (const CUresult bad = session.layouts().hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = layouts.hold_local(*entry, kernel, *found, kernel_context); bad != CUDA_SUCCESS) return bad;
   function = reinterpret_cast<CUfunction>(entry->value);
   kj::byte* begin = const_cast<kj::byte*>(block.begin());
   if (copy || block.size() < layout.bytes) {

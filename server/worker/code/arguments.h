@@ -10,7 +10,7 @@
 
 namespace fargpu::server {
 
-class Session;
+class FunctionLayouts;
 struct ContextState;
 
 /// Points into the message that the block came with, so it lives no longer than that, or holds a copy. A block may end early, as NCCL's
@@ -18,8 +18,8 @@ struct ContextState;
 class Arguments {
  public:
   /// Resolves the function (or kernel, which is to run in this context; null if in none that is known).
-  CUresult read(Session& session, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function, ContextState* kernel_context,
-                bool copy = false);
+  CUresult read(FunctionLayouts& layouts, std::uint64_t handle, capnp::Data::Reader block, CUfunction& function,
+                ContextState* kernel_context, bool copy = false);
   void** pointers() { return pointers_.data(); }
 
  private:

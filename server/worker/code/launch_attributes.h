@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "operations.capnp.h"
-#include "server/worker/session/session.h"
+#include "server/worker/objects/objects.h"
 
 namespace fargpu::server {
 
-CUresult read_attribute(Session& session, wire::LaunchAttribute::Reader in, CUlaunchAttribute& out);
-CUresult read_attributes(Session& session, capnp::List<wire::LaunchAttribute>::Reader in, std::vector<CUlaunchAttribute>& out);
-CUresult write_attribute(Session& session, const CUlaunchAttribute& attribute, wire::LaunchAttribute::Builder out);
+CUresult read_attribute(Objects& objects, wire::LaunchAttribute::Reader in, CUlaunchAttribute& out);
+CUresult read_attributes(Objects& objects, capnp::List<wire::LaunchAttribute>::Reader in, std::vector<CUlaunchAttribute>& out);
+CUresult write_attribute(Objects& objects, const CUlaunchAttribute& attribute, wire::LaunchAttribute::Builder out);
 
 }  // namespace fargpu::server

@@ -49,7 +49,7 @@ Side Side::from(std::uint64_t column, std::uint64_t row) const {
 
 bool Side::alive(Session& session) const {
   CUarray now{};
-  return !array || session.resolve(HandleKind::array, handle, now);
+  return !array || session.objects().resolve(HandleKind::array, handle, now);
 }
 
 CUresult read_side(Session& session, wire::Side::Reader in, const Shape& shape, Side& side) {
@@ -57,7 +57,7 @@ CUresult read_side(Session& session, wire::Side::Reader in, const Shape& shape, 
   if (in.hasArray()) {
     const auto place = in.getArray();
     side.handle = place.getArray();
-    if (!session.resolve(HandleKind::array, side.handle, side.array)) return Session::invalid(HandleKind::array);
+    if (!session.objects().resolve(HandleKind::array, side.handle, side.array)) return Objects::invalid(HandleKind::array);
     side.x = place.getX();
     side.y = place.getY();
     side.z = place.getZ();

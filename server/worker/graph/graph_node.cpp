@@ -12,8 +12,8 @@ constexpr unsigned memory_operations_max = 256;  // as the driver has it
 
 // The context a node runs in: the one it names, or the call's.
 CUresult node_context(Session& session, const Call& call, std::uint64_t named, CUcontext& context) {
-  if (named != 0) return session.resolve(HandleKind::context, named, context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-  ContextState* const current = session.context(call.id().context);
+  if (named != 0) return session.objects().resolve(HandleKind::context, named, context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  ContextState* const current = session.contexts().find(call.id().context);
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   context = current->cuda;
   return CUDA_SUCCESS;
@@ -79,18 +79,21 @@ CUresult NodeParameters::read(const Call& call, wire::NodeParameters::Reader in)
       return CUDA_SUCCESS;
     case wire::NodeParameters::CHILD:
       // With memory nodes a graph can become part of another one only by going over to it.
-      if (!in.getMoved() && session_.graph_memory().any(session_.handles().root_of(Handle(in.getChild())))) return CUDA_ERROR_NOT_SUPPORTED;
+      if (!in.getMoved() && session_.graph_memory().any(session_.objects().handles().root_of(Handle(in.getChild()))))
+        return CUDA_ERROR_NOT_SUPPORTED;
       params_.type = CU_GRAPH_NODE_TYPE_GRAPH;
       params_.graph.ownership = in.getMoved() ? CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE : CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
-      return session_.resolve(HandleKind::graph, in.getChild(), params_.graph.graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      return session_.objects().resolve(HandleKind::graph, in.getChild(), params_.graph.graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case wire::NodeParameters::MEMSET: return read_memset(call, in.getMemset());
     case wire::NodeParameters::COPY: return read_copy(call, in.getCopy());
     case wire::NodeParameters::EVENT_RECORD:
       params_.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-      return session_.resolve(HandleKind::event, in.getEventRecord(), params_.eventRecord.event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+      return session_.objects().resolve(HandleKind::event, in.getEventRecord(), params_.eventRecord.event) ? CUDA_SUCCESS
+                                                                                                           : CUDA_ERROR_INVALID_HANDLE;
     case wire::NodeParameters::EVENT_WAIT:
       params_.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-      return session_.resolve(HandleKind::event, in.getEventWait(), params_.eventWait.event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+      return session_.objects().resolve(HandleKind::event, in.getEventWait(), params_.eventWait.event) ? CUDA_SUCCESS
+                                                                                                       : CUDA_ERROR_INVALID_HANDLE;
     case wire::NodeParameters::HOST: return read_host(call, in.getHost());
     case wire::NodeParameters::MEMORY: return read_memory(call, in.getMemory());
     case wire::NodeParameters::CONDITIONAL: return read_conditional(call, in.getConditional());
@@ -109,8 +112,9 @@ CUresult NodeParameters::read_host(const Call& call, std::uint64_t part) {
 CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader in) {
   params_.type = CU_GRAPH_NODE_TYPE_KERNEL;
   auto& kernel = params_.kernel;
-  ContextState* const context = session_.context(in.getContext() != 0 ? Handle(in.getContext()).id() : call.id().context);
-  if (const CUresult bad = arguments_.read(session_, in.getFunction(), in.getParameters(), kernel.func, context); bad != CUDA_SUCCESS)
+  ContextState* const context = session_.contexts().find(in.getContext() != 0 ? Handle(in.getContext()).id() : call.id().context);
+  if (const CUresult bad = arguments_.read(session_.code().layouts, in.getFunction(), in.getParameters(), kernel.func, context);
+      bad != CUDA_SUCCESS)
     return bad;
   if (in.getAsKernel()) {
     if (Handle(in.getFunction()).kind() != HandleKind::kernel) return CUDA_ERROR_INVALID_HANDLE;
@@ -174,7 +178,7 @@ CUresult NodeParameters::read_copy(const Call& call, wire::CopyNode::Reader in) 
     level = from.getLevel();
     if (place.isArray()) {
       type = CU_MEMORYTYPE_ARRAY;
-      if (!session_.resolve(HandleKind::array, place.getArray(), array)) return CUDA_ERROR_INVALID_HANDLE;
+      if (!session_.objects().resolve(HandleKind::array, place.getArray(), array)) return CUDA_ERROR_INVALID_HANDLE;
       CUDA_ARRAY3D_DESCRIPTOR description{};
       const CUresult described = session_.driver().cuArray3DGetDescriptor_v2(&description, array);
       if (described != CUDA_SUCCESS) return described;
@@ -252,9 +256,10 @@ CUresult check_memory(Session& session, Handle graph, const GraphMemory::Node& n
 }
 
 CUgraph keeper_of(Session& session, CUgraph graph) {
-  const Handle handle = session.handles().known(HandleKind::graph, reinterpret_cast<std::uint64_t>(graph));
+  const Handle handle = session.objects().known(HandleKind::graph, graph);
   CUgraph keeper{};
-  return handle && session.resolve(HandleKind::graph, session.handles().root_of(handle).value(), keeper) ? keeper : graph;
+  return handle && session.objects().resolve(HandleKind::graph, session.objects().handles().root_of(handle).value(), keeper) ? keeper
+                                                                                                                             : graph;
 }
 
 namespace {
@@ -295,7 +300,7 @@ bool lies_in(Session& session, CUgraph graph, CUgraph outer) {
 std::vector<Handle> known_within(Session& session, CUgraphNode outer) {
   std::vector<Handle> known;
   const auto note = [&](HandleKind kind, auto object) {
-    if (const Handle handle = session.handles().known(kind, reinterpret_cast<std::uint64_t>(object))) known.push_back(handle);
+    if (const Handle handle = session.objects().known(kind, object)) known.push_back(handle);
   };
   std::vector<CUgraph> unseen = graphs_of(session, outer);
   while (!unseen.empty()) {
@@ -319,15 +324,16 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   if (const CUresult bad = session.driver().cuGraphKernelNodeGetParams_v2(node, &kernel); bad != CUDA_SUCCESS) return bad;
   const auto value = reinterpret_cast<std::uint64_t>(kernel.func ? kernel.func : reinterpret_cast<CUfunction>(kernel.kern));
   // Nodes may be made from kernels as well as from functions, and the driver gives back what it was given.
-  Handle function = session.handles().known(HandleKind::function, value);
-  if (!function) function = session.handles().known(HandleKind::kernel, value);
+  Handle function = session.objects().handles().known(HandleKind::function, value);
+  if (!function) function = session.objects().handles().known(HandleKind::kernel, value);
   if (!function) {
-    function =
-        kernel.func ? session.reveal(HandleKind::function, kernel.func, call) : session.reveal(HandleKind::kernel, kernel.kern, call);
+    function = kernel.func ? session.objects().reveal(HandleKind::function, kernel.func, call)
+                           : session.objects().reveal(HandleKind::kernel, kernel.kern, call);
   }
-  Handles::Entry* const entry = session.handles().find(function.kind(), function);
+  Handles::Entry* const entry = session.objects().handles().find(function.kind(), function);
   FunctionLayout* found = nullptr;
-  if (const CUresult bad = session.layouts().find(*entry, function.kind() == HandleKind::kernel, found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.code().layouts.find(*entry, function.kind() == HandleKind::kernel, found); bad != CUDA_SUCCESS)
+    return bad;
   const FunctionLayout& layout = *found;
   std::vector<std::byte> block(layout.bytes);
   if (kernel.kernelParams) {
@@ -371,7 +377,7 @@ CUresult write_copy(Session& session, CUgraphNode node, wire::CopyNode::Builder 
     to.setHeight(height);
     to.setLevel(level);
     if (type == CU_MEMORYTYPE_ARRAY) {
-      to.getPlace().setArray(session.handles().known(HandleKind::array, reinterpret_cast<std::uint64_t>(array)).value());
+      to.getPlace().setArray(session.objects().known(HandleKind::array, array).value());
     } else if (const std::uint64_t part = session.graph_parts().at(type, host, device)) {
       to.getPlace().setPart(part);
     } else {
@@ -442,7 +448,7 @@ CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeT
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return write_memory(session, node, out.initMemory());
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE: {
-      const Handle handle = session.handles().known(HandleKind::node, reinterpret_cast<std::uint64_t>(node));
+      const Handle handle = session.objects().known(HandleKind::node, node);
       const GraphMemory::Node* const memory = session.graph_memory().find(handle);
       if (!memory || memory->allocates != (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)) return CUDA_ERROR_INVALID_VALUE;
       if (memory->allocates) {

@@ -6,23 +6,18 @@
 namespace fargpu::server {
 
 void GraphRun::launch(StreamState& stream, AttendedGraph& graph, std::uint64_t exec) {
-  StreamOrder& order = session_.order();
-  auto before = order.before(stream, 0);
-  const auto add = [&](std::uint64_t item) {
-    if (item != 0) before.push_back(item);
+  Ordering& ordering = session_.ordering();
+  Ordering::GraphLaunch order;
+  order.behind = graph.last_launch;
+  order.exec = plan_->has_parts ? 0 : exec;  // what is cut is not the driver's own instance
+  const auto add_handles = [&](const std::vector<CUevent>& events, std::vector<std::uint64_t>& handles) {
+    for (const CUevent event : events)
+      if (const std::uint64_t handle = session_.objects().event_handle(event)) handles.push_back(handle);
   };
-  add(graph.last_launch);
-  std::vector<std::uint64_t> recorded;
-  for (const CUevent event : plan_->awaited) add(order.record_of(session_.event_handle(event)));
-  for (const CUevent event : plan_->recorded)
-    if (const std::uint64_t handle = session_.event_handle(event)) recorded.push_back(handle);
-  for (const std::uint64_t item : order.before_records(recorded)) add(item);
-  if (plan_->has_parts) graph.last_launch = running_ = order.hold();
-  const std::uint64_t item = order.enqueue(
-      before, &stream, std::move(recorded), [self = shared_from_this()] { self->begin(); },
-      plan_->has_parts ? 0 : exec);  // what is cut is not the driver's own instance
-  for (const CUevent event : plan_->awaited)
-    if (const std::uint64_t handle = session_.event_handle(event)) order.awaits(item, handle);
+  add_handles(plan_->awaited, order.awaited);
+  add_handles(plan_->recorded, order.recorded);
+  if (plan_->has_parts) graph.last_launch = running_ = ordering.hold();
+  ordering.enqueue(stream, std::move(order), [self = shared_from_this()] { self->begin(); });
 }
 
 void GraphRun::begin() {
@@ -31,13 +26,13 @@ void GraphRun::begin() {
     end(CUDA_ERROR_INVALID_HANDLE);
     return;
   }
-  held_ = session_.order().hold(*target);
+  held_ = session_.ordering().hold(*target);
   next();
 }
 
 StreamState* GraphRun::stream() {
-  StreamState* const target = session_.stream(stream_, call_.context);
-  return target && session_.make_current(*target->context) ? target : nullptr;
+  StreamState* const target = session_.contexts().stream(stream_, call_.context);
+  return target && session_.contexts().make_current(*target->context) ? target : nullptr;
 }
 
 void GraphRun::next() {
@@ -57,7 +52,7 @@ void GraphRun::fetch(const GraphPlan::Step& step) {
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
   session_.completions().after(*target, Completions::Kind::signal, [self = shared_from_this(), &step](CUresult result) {
     if (result != CUDA_SUCCESS) return self->end(result);
-    self->session_.deliver_changes();
+    self->session_.deliveries().send_changes();
     self->missing_ = step.reads.size();
     for (const std::uint64_t part : step.reads) {
       const std::size_t wanted = self->session_.graph_parts().staging(part).size();
@@ -80,20 +75,17 @@ void GraphRun::fetched(const GraphPlan::Step& step, CUresult result) {
 }
 
 void GraphRun::submit(const GraphPlan::Step& step) {
-  if (!session_.turns().may_give(Turns::unknown)) {
-    session_.turns().wait(Turns::unknown, [self = shared_from_this(), &step] { self->submit(step); });
-    return;
-  }
+  if (!session_.ordering().admit_piece([self = shared_from_this(), &step] { self->submit(step); })) return;
   StreamState* const target = stream();
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
   // Staging memory goes with the context that it was made in, while the driver's graph still copies there.
   const GraphParts& parts = session_.graph_parts();
   const auto gone = [&](std::uint64_t part) { return parts.staging(part).empty(); };
   if (std::any_of(step.writes.begin(), step.writes.end(), gone)) return end(CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  session_.taken_copies().catch_up(*target);
+  session_.ordering().catch_up(*target);
   const CUresult result = session_.driver().cuGraphLaunch(step.piece, target->cuda);
   if (result != CUDA_SUCCESS) return end(result);
-  session_.submitted(*target);
+  session_.ordering().submitted(*target);
   if (!step.writes.empty()) {
     session_.completions().after(*target, Completions::Kind::delivery, [self = shared_from_this(), &step](CUresult done) {
       if (done != CUDA_SUCCESS) return;
@@ -108,7 +100,7 @@ void GraphRun::call(const GraphPlan::Step& step) {
   if (!target) return end(CUDA_ERROR_INVALID_HANDLE);
   session_.completions().after(*target, Completions::Kind::signal, [self = shared_from_this(), &step](CUresult result) {
     if (result != CUDA_SUCCESS) return self->end(result);  // a failed stream runs no functions
-    self->session_.deliver_changes();
+    self->session_.deliveries().send_changes();
     self->session_.client().call_part(step.function, [self] { self->next(); });
   });
 }
@@ -117,18 +109,18 @@ void GraphRun::end(CUresult result) {
   session_.finish(call_, result);
   StreamState* const target = stream();
   if (running_ != 0) {
-    const auto over = [&session = session_, running = running_](CUresult) { session.order().release(running); };
+    const auto over = [&session = session_, running = running_](CUresult) { session.ordering().release(running); };
     if (target) session_.completions().after(*target, Completions::Kind::signal, over);
     else session_.completions().soon(Completions::Kind::signal, CUDA_SUCCESS, over);
   }
   announce(session_, target, done_);
-  if (held_ != 0) session_.order().release(held_);
+  if (held_ != 0) session_.ordering().release(held_);
 }
 
 void GraphRun::announce(Session& session, StreamState* stream, std::uint64_t done) {
   if (done == 0) return;
   const auto tell = [&session, done](CUresult) {
-    session.deliver_changes();
+    session.deliveries().send_changes();
     session.client().call(done, CUDA_SUCCESS, [] {});
   };
   if (stream) session.completions().after(*stream, Completions::Kind::signal, tell);

@@ -2,6 +2,11 @@
 
 namespace fargpu::server {
 
+void relax_captures(DriverTable& driver) {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  driver.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 bool Captures::capturing(const StreamState& stream) const {
   if (!any()) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

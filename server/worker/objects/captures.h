@@ -11,6 +11,9 @@
 
 namespace fargpu::server {
 
+/// The client enforces capture rules for its threads; ours must never break a capture. For each thread that calls the driver.
+void relax_captures(DriverTable& driver);
+
 /// Used by the executor only.
 class Captures {
  public:

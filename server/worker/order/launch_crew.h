@@ -14,7 +14,7 @@
 
 #include "server/worker/code/arguments.h"
 #include "server/worker/call/call.h"
-#include "server/worker/call/completions.h"
+#include "server/worker/order/completions.h"
 #include "driver_table.h"
 #include "protocol/channel.h"
 #include "server/worker/objects/streams.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/worker/call/completions.h"
+#include "server/worker/order/completions.h"
 
 namespace fargpu::server {
 

@@ -1,12 +1,7 @@
 #include "turns.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
-
-#include "calls_graph.capnp.h"
-#include "operations.capnp.h"
-#include "server/worker/session/session.h"
 
 namespace fargpu::server {
 namespace {
@@ -34,33 +29,10 @@ constexpr int surprise = 4;
 constexpr Time look_least = microseconds(20), look_most = microseconds(500), look_critical = microseconds(30);
 constexpr Time critical_for = milliseconds(100);  // what takes longer than that is in no hurry
 
-std::uint64_t mix(std::uint64_t seed, std::uint64_t value) { return (seed ^ value) * 0x9e37'79b9'7f4a'7c15 + (seed >> 29); }
-
 }  // namespace
 
-Turns::Kind Turns::kind_of(Call& call) {
-  std::uint64_t kind = mix(0, call.id().opcode);
-  const auto of_shape = [&](wire::Shape::Reader shape) {
-    kind = mix(kind, std::bit_width(shape.getWidth() * shape.getHeight() * std::max<std::uint64_t>(1, shape.getDepth())));
-  };
-  switch (static_cast<Opcode>(call.id().opcode)) {
-    case Opcode::launch: {
-      const auto launch = call.in<wire::Launch>();
-      for (const std::uint64_t part : {std::uint64_t{launch.getFunction()}, std::uint64_t{launch.getGridX()},
-                                       std::uint64_t{launch.getGridY()}, std::uint64_t{launch.getGridZ()}})
-        kind = mix(kind, part);
-      break;
-    }
-    case Opcode::cuGraphLaunch: kind = mix(kind, call.in<wire::CuGraphLaunch>().getHGraph()); break;
-    case Opcode::copyIn: of_shape(call.in<wire::CopyIn>().getShape()); break;
-    case Opcode::copyOut: of_shape(call.in<wire::CopyOut>().getShape()); break;
-    case Opcode::copyDevice: of_shape(call.in<wire::CopyDevice>().getShape()); break;
-    default: break;
-  }
-  return kind | 2;  // neither of the two that are not kinds of calls
-}
-
-Turns::Turns(Session& session, TurnOptions options) : session_(session), options_(std::move(options)) {
+Turns::Turns(Contexts& contexts, const Captures& captures, Completions& completions, std::size_t devices, TurnOptions options)
+    : contexts_(contexts), captures_(captures), completions_(completions), device_count_(devices), options_(std::move(options)) {
   turn_.granted = turn_.quiet = !options_.asks;
 }
 
@@ -111,7 +83,7 @@ void Turns::given(StreamState& stream) {
   if (turn_.quiet && stream.unmarked && options_.work_max.count() == 0) return;  // known to have work
   const Time at = now();
   set_active(stream, true, at);
-  if (turn_.quiet && options_.work_max.count() == 0 && (session_.completions().follow(stream) || at - stream.marked < mark_interval)) {
+  if (turn_.quiet && options_.work_max.count() == 0 && (completions_.follow(stream) || at - stream.marked < mark_interval)) {
     if (!stream.unmarked) unmarked_.push_back(&stream);
     stream.unmarked = true;
     return;
@@ -129,7 +101,7 @@ void Turns::mark(StreamState& stream, Time at) {
   ahead_ += mark.expected;
   ++stream.marks;
   stream.marked = at;
-  session_.completions().after(stream, Completions::Kind::release, [this, id](CUresult) { passed(id); });
+  completions_.after(stream, Completions::Kind::release, [this, id](CUresult) { passed(id); });
 }
 
 void Turns::passed(std::uint64_t id) { fired_.push_back(id); }
@@ -228,7 +200,7 @@ bool Turns::mark_again(Time at) {
   bool progress = false;
   for (std::size_t i = 0; i < unmarked_.size();) {
     StreamState& stream = *unmarked_[i];
-    if (stream.marks > 0 || (turn_.quiet && (session_.completions().follow(stream) || at - stream.marked < mark_interval))) {
+    if (stream.marks > 0 || (turn_.quiet && (completions_.follow(stream) || at - stream.marked < mark_interval))) {
       ++i;
       continue;
     }
@@ -236,7 +208,7 @@ bool Turns::mark_again(Time at) {
     unmarked_.pop_back();
     stream.unmarked = false;
     progress = true;
-    if (session_.make_current(*stream.context) && !session_.captures().capturing(stream)) mark(stream, at);
+    if (contexts_.make_current(*stream.context) && !captures_.capturing(stream)) mark(stream, at);
     else set_active(stream, false, at);
   }
   return progress;
@@ -305,7 +277,7 @@ Time Turns::next_look(Time at) const {
 }
 
 std::vector<std::uint64_t> Turns::busy_ns() const {
-  std::vector<std::uint64_t> list(session_.options().devices.size());
+  std::vector<std::uint64_t> list(device_count_);
   for (const auto& [ordinal, device] : devices_) {
     const Time running = device.streams > 0 ? now() - device.since : Time(0);
     if (ordinal >= 0 && static_cast<std::size_t>(ordinal) < list.size())

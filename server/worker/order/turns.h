@@ -11,13 +11,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "server/worker/call/call.h"
+#include "completions.h"
 #include "server/scheduler/turn.h"
-#include "server/worker/objects/streams.h"
+#include "server/worker/call/work_kind.h"
+#include "server/worker/objects/captures.h"
+#include "server/worker/objects/contexts.h"
 
 namespace fargpu::server {
-
-class Session;
 
 struct TurnOptions {
   /// Says what the session does, to whoever grants turns; `number` is that of the last word heard, `since` when it became so. None:
@@ -34,11 +34,11 @@ struct TurnOptions {
 /// without work within it. All of it on the executor, but for hear().
 class Turns {
  public:
-  Turns(Session& session, TurnOptions options);
+  using Kind = WorkKind;
+  static constexpr Kind unknown = work_kinds::unknown;
 
-  using Kind = std::uint64_t;  ///< work that takes about as long
-  /// Calls of one kind: the GPU's work may be expected to take as long.
-  static Kind kind_of(Call& call);
+  /// `devices`: how many the session has.
+  Turns(Contexts& contexts, const Captures& captures, Completions& completions, std::size_t devices, TurnOptions options);
 
   /// A word of who grants turns. Any thread.
   void hear(const scheduler::Turn& turn);
@@ -67,8 +67,6 @@ class Turns {
   std::size_t waiting() const { return waiting_.size(); }
   /// Not empty: the GPU has completed nothing for longer than it may.
   const std::string& hung() const { return hung_; }
-
-  static constexpr Kind unknown = 1;
 
  private:
   using Time = scheduler::Time;
@@ -115,7 +113,10 @@ class Turns {
   void tell(Time at);
   void say(const scheduler::Activity& activity, Time since);
 
-  Session& session_;
+  Contexts& contexts_;
+  const Captures& captures_;
+  Completions& completions_;
+  const std::size_t device_count_;
   const TurnOptions options_;
   std::mutex word_mutex_;
   std::optional<scheduler::Turn> word_;

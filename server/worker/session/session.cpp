@@ -13,15 +13,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto usage_interval = std::chrono::milliseconds(250);
-constexpr auto prints_interval = std::chrono::milliseconds(250);
 constexpr auto completion_poll = std::chrono::microseconds(30);
 /// How long to sleep at least and at most while the GPU works; for as long as a step of a program takes, what its client waits for is looked for often.
 constexpr auto look_least = std::chrono::microseconds(20), look_most = std::chrono::microseconds(500);
 constexpr auto hurried_wait = std::chrono::milliseconds(50);
 constexpr auto completion_interval = std::chrono::microseconds(50);
-/// Work on a stream after which an event is recorded, where the client asks for none: its own fences come a little sooner. Each costs the GPU a pause.
-constexpr std::uint64_t look_interval = limits::stream_fence_interval * 5 / 4;
-constexpr std::uint64_t pending_most = limits::stream_pending_max - limits::stream_fence_interval;
 constexpr std::size_t waits_max = 1u << 20;       // work held back, who waits for it, and completions; no program comes near
 constexpr std::size_t streams_hurried = 4;        // to look at while calls come in
 constexpr std::size_t completions_few = 2;        // an answer, and perhaps a mark
@@ -41,35 +37,28 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
-      images_(options_.image_folder, options_.image_bytes_max, host_budget_),
       contexts_(driver, ledger_, host_budget_, options_.devices, options_.parts),
+      objects_(memory_, contexts_, [this](HandleKind kind, std::uint64_t value) { forgotten(kind, value); }),
       completions_(
-          driver, [this](CUevent event, CUresult result) { flush_prints(event, result); },
-          [this](StreamState& stream, CUevent event) { return crew_.record(stream, event); }, [this] { return reading(); }),
-      turns_(*this, options_.turns),
-      lent_driver_(&driver, [](DriverTable*) {}),
+          driver, [this](CUevent event, CUresult result) { prints_.flush(event, result, looked_at_); },
+          [this](StreamState& stream, CUevent event) { return ordering_.record(stream, event); }, [this] { return reading(); }),
+      ordering_(driver, contexts_, captures_, completions_, host_budget_, waker_, *this,
+                {.turns = options_.turns, .launch_threads = options_.launch_threads, .devices = options_.devices.size()}),
       heard_at_(Clock::now()),
       sent_at_(Clock::now()),
       told_at_(Clock::now()),
       told_usage_{.memory_bytes = std::vector<std::uint64_t>(options_.memory_limits.size()),
                   .busy_ns = std::vector<std::uint64_t>(options_.devices.size())},
       busy_until_(Clock::now()),
-      crew_(driver, options_.launch_threads, waker_, [this] { relax_captures(); }),
-      blocking_calls_(waker_, [this] { relax_captures(); }) {
-  relax_captures();
-}
-
-// The client enforces capture rules for its threads; ours must never break a capture.
-void Session::relax_captures() {
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  driver_.cuThreadExchangeStreamCaptureMode(&mode);
+      blocking_calls_(waker_, [&driver] { relax_captures(driver); }) {
+  relax_captures(driver);
 }
 
 Session::~Session() {
   ended_ = true;
-  crew_.wait_for_all();
+  ordering_.wait_for_launches();
   lanes_.close();
-  lent_driver_.reset();
+  attended_graphs_.end();
   for (ContextState* const context : contexts_.all()) close_context(*context);
 }
 
@@ -84,7 +73,7 @@ std::string Session::run() {
         send_rest();
         return stop_why_;
       }
-      if (!turn()) rest();
+      if (!round()) rest();
     }
   } catch (const ChannelClosed& closed) {
     if (!ended_) ended_why_ = closed.what();  // goodbye and the end of the connection may come together
@@ -103,19 +92,18 @@ void Session::stop(const std::string& why) {
 }
 
 // One round: read and execute, collect, look for completions, send. Returns whether anything happened.
-bool Session::turn() {
+bool Session::round() {
   rounds_.fetch_add(1, std::memory_order_relaxed);
   if (!reading() || completions_.held_up()) return wait_for_reader();
   const bool heard = reader_.pump();
   bool progress = heard;
-  progress |= crew_.collect([this](const CallId& id, CUresult result) { finish(id, result); });
+  progress |= ordering_.collect_launches();
   progress |= blocking_calls_.collect();
   progress |= collect_parts();
   progress |= lanes_.collect();
   progress |= look_for_completions(heard);
-  progress |= empty_full();
-  progress |= turns_.poll();
-  progress |= try_again();
+  progress |= ordering_.poll();
+  progress |= retries_.poll();
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
   if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
   if (!output_.empty()) confirmed_at_ = reader_.frames();
@@ -126,15 +114,7 @@ bool Session::turn() {
   // A client whose bytes find no room here is not silent, and one that takes its answers lives.
   if (heard || sent || reader_.blocked()) heard_at_ = now;
   if (progress) busy_until_ = now + options_.spin;
-  if (order_.waits() + completions_.size() > waits_max) throw ProtocolError("more things wait than a session may have waiting");
-  return progress;
-}
-
-bool Session::try_again() {
-  auto attempts = std::exchange(retries_, {});  // one that succeeds may have others tried
-  const bool progress = std::erase_if(attempts, [](const auto& attempt) { return attempt(); }) > 0;
-  std::move(retries_.begin(), retries_.end(), std::back_inserter(attempts));
-  retries_.swap(attempts);
+  if (ordering_.waits() + completions_.size() > waits_max) throw ProtocolError("more things wait than a session may have waiting");
   return progress;
 }
 
@@ -181,10 +161,10 @@ void Session::rest() {
   const auto now = Clock::now();
   if (now < busy_until_) return;
   const bool told = tell_usage(false);
-  if (!turns_.hung().empty()) return give_up(turns_.hung());
+  if (!ordering_.hung().empty()) return end(ordering_.hung());
   // It may only have been stopped: then it finds this when it goes on.
   if (now - heard_at_ >= options_.silence)
-    return give_up("the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s");
+    return end("the client has been silent for " + std::to_string(options_.silence.count() / 1000) + " s");
   const auto heartbeat = options_.silence / limits::heartbeats_per_silence;
   // The client's heartbeats are stuck behind what finds no room: so that it knows that we live, it hears from us unasked.
   if (reader_.blocked() && now - sent_at_ >= heartbeat) output_.confirm();
@@ -196,43 +176,16 @@ void Session::rest() {
     const bool hurried = completions_.wanted() && waited < hurried_wait;
     timeout = hurried ? look_least : std::clamp<Channel::Timeout>(waited / 16, look_least, look_most);
   }
-  timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(std::min<std::chrono::nanoseconds>(turns_.due(), heartbeat)));
+  timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(std::min<std::chrono::nanoseconds>(ordering_.due(), heartbeat)));
   // A blocked reader is woken by completions, not by more bytes.
   channel_.wait({.readable = reading() && !reader_.blocked(), .writable = !output_.empty()}, timeout, &waker_);
 }
 
-void Session::give_up(const std::string& why) {
+void Session::end(const std::string& why) {
   ended_ = true;
   ended_why_ = why;
   output_.control([&](wire::Control::Builder control) { control.initGoodbye().setText(why); });
   output_.pump();
-}
-
-// The driver writes what kernels print when somebody waits; events are only asked about here, so this waits for one that has fired.
-// CUDA C++ Programming Guide, "Formatted Output". Where no code may print and nothing went wrong there is hardly ever something, and
-// everybody who waits would pay for the look.
-void Session::flush_prints(CUevent passed, CUresult result) {
-  if (!options_.printed) return;
-  if (!may_print_ && result == CUDA_SUCCESS && looked_at_ - prints_at_ < prints_interval) return;
-  prints_at_ = looked_at_;
-  if (may_print_) driver_.cuEventSynchronize(passed);
-  tell_prints();
-}
-
-void Session::tell_prints() {
-  if (!options_.printed) return;
-  std::fflush(stdout);
-  const auto send_as = [&](std::uint8_t descriptor) {
-    return [this, descriptor](std::span<const std::byte> text) {
-      output_.control([&](wire::Control::Builder control) {
-        auto printed = control.initPrinted();
-        printed.setDescriptor(descriptor);
-        printed.setText(capnp::Data::Reader(reinterpret_cast<const capnp::byte*>(text.data()), text.size()));
-      });
-    };
-  };
-  options_.printed->output.collect(send_as(1));
-  options_.printed->errors.collect(send_as(2));
 }
 
 // To the person who runs the program: the driver's error does not say which memory it is.
@@ -240,24 +193,14 @@ void Session::tell_full(HostBudget::Bound bound) {
   const bool own = bound == HostBudget::Bound::session;
   const std::string who = own ? "the session may take " + std::to_string(options_.host_bytes_max)
                               : "all sessions of the lease may take " + std::to_string(options_.account_place->account->host_max());
-  warn(who + " bytes of the GPU host's memory (" + (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
-       (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY");
-}
-
-void Session::warn(const std::string& what) {
-  if (!warned_.insert(what).second) return;
-  const std::string text = "fargpu: warning: " + what + "\n";
-  output_.control([&](wire::Control::Builder control) {
-    auto printed = control.initPrinted();
-    printed.setDescriptor(2);
-    printed.setText(capnp::Data::Reader(reinterpret_cast<const capnp::byte*>(text.data()), text.size()));
-  });
+  prints_.warn(who + " bytes of the GPU host's memory (" + (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
+               (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 bool Session::tell_usage(bool now) {
   if (!options_.report) return true;
   if (!now && Clock::now() - told_at_ < usage_interval) return false;
-  SessionUsage usage{ledger_.charged(), calls_, turns_.busy_ns(), turns_.waited_ns()};
+  SessionUsage usage{ledger_.charged(), calls_, ordering_.busy_ns(), ordering_.waited_ns()};
   if (usage == told_usage_) return true;
   told_at_ = Clock::now();
   told_usage_ = std::move(usage);
@@ -269,7 +212,8 @@ bool Session::tell_usage(bool now) {
 
 std::optional<std::span<std::byte>> Session::place(const FrameHeader& header, std::span<const std::byte>) {
   // Bytes for the GPU go into pinned memory; others are used up at once.
-  if (header.kind == FrameKind::call && header.opcode == static_cast<std::uint16_t>(Opcode::copyIn)) {
+  const Service* const service = header.kind == FrameKind::call ? service_of(header.opcode) : nullptr;
+  if (service && service->staged) {
     ContextState* const context = contexts_.find(header.subject);
     if (context && contexts_.make_current(*context) && context->staging->ready()) {
       arriving_in_ = context->staging;
@@ -317,57 +261,25 @@ void Session::on_call(const FrameHeader& header, std::span<const std::byte> mess
     finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);
     return;
   }
-  if (held_calls_.holds(*service, call)) return;
   execute(*service, call);
 }
 
 void Session::hear_turn(const scheduler::Turn& turn) {
-  turns_.hear(turn);
+  ordering_.hear_turn(turn);
   waker_.signal();
 }
 
-namespace {
-
-// Launches, which go the way of those before them, and what gives the driver nothing but an event.
-bool goes_behind_launches(const Call& call) {
-  const auto opcode = static_cast<Opcode>(call.id().opcode);
-  return opcode == Opcode::launch || opcode == Opcode::fence || (opcode == Opcode::cuStreamSynchronize && call.id().wants_reply);
-}
-
-}  // namespace
-
 void Session::execute(const Service& service, Call& call) {
-  if (!enter_context(service, call)) {
-    refuse(call, call.id().context == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    return;
-  }
-  if (service.needs_turn && !turns_.open() && held_calls_.waits_for_turn(service, call)) return;
-  StreamState* const target = service.stream_of ? stream(service.stream_of(call), call.id().context) : nullptr;
-  if (crew_.busy() && !goes_behind_launches(call)) {
-    if (target) crew_.wait_for(*target);
-    else crew_.wait_for_all();
-  }
-  if (target) taken_copies_.catch_up(*target);
-  turns_.set_kind(service.needs_turn && !turns_.open()       ? Turns::kind_of(call)
-                  : service.stream_of && !service.needs_turn ? 0
-                                                             : Turns::unknown);
+  if (!ordering_.admit(service, call)) return;
   const Outcome outcome = service.serve(*this, call);
-  turns_.set_kind(Turns::unknown);
+  ordering_.served();
   if (!outcome.is_later()) finish(call.id(), outcome.result(), call.reply());
-}
-
-// While so much waits to be read that waking a thread pays (more than gathers at a program that does something between its calls), and for
-// a stream whose launches are there already. Who may work by turns only must know what was given.
-bool Session::crew_helps(const StreamState& stream) const {
-  constexpr std::size_t many_bytes = 8192;
-  if (crew_.size() == 0 || captures_.any() || !turns_.open()) return false;
-  return crew_.busy(stream) || reader_.waiting_bytes() >= many_bytes;
 }
 
 void Session::finish(const CallId& call, CUresult result, std::span<const std::byte> reply) {
   if (call.answered) return;
   // What the driver had to say about it comes before the error; the software GPU names what it misses.
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) tell_prints();
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) prints_.send();
   if (call.wants_reply) {
     output_.reply(call, result, reply);
   } else if (result != CUDA_SUCCESS) {
@@ -382,7 +294,7 @@ void Session::finish(const CallId& call, CUresult result, std::span<const std::b
 }
 
 void Session::refuse(Call& call, CUresult result) {
-  give_up(call);
+  drop_call(call);
   finish(call.id(), result);
 }
 
@@ -390,23 +302,12 @@ void Session::give_bulk(Call& call) {
   if (arriving_in_) arriving_in_->give_in(call.bulk());
 }
 
-void Session::give_up(Call& call) {
+void Session::drop_call(Call& call) {
   give_bulk(call);
-  if (call.id().opcode != static_cast<std::uint16_t>(Opcode::copyIn)) return;
-  const auto in = call.in<wire::CopyIn>();
-  const auto source = in.getSource();
-  if (source.isPart()) client_.release_part(source.getPart());
-  if (source.isLanes()) lanes_.refuse(source.getLanes(), in.getShape().getWidth());
+  if (const auto drop = service_of(call.id().opcode)->drop) drop(*this, call);
 }
 
 // --- contexts and streams ---------------------------------------------------------------------------------------------------------
-
-bool Session::enter_context(const Service& service, const Call& call) {
-  if (call.id().context == 0) return service.context != ContextNeed::current;
-  ContextState* const wanted = contexts_.find(call.id().context);
-  if (!wanted) return service.context == ContextNeed::none;
-  return make_current(*wanted);
-}
 
 // The streams go with it; what else was made in it goes over to the primary context.
 CUresult Session::close_green(ContextState& context, ContextState& heir) {
@@ -415,38 +316,15 @@ CUresult Session::close_green(ContextState& context, ContextState& heir) {
   host_blocks_.inherit(context.id, heir.id);
   graph_parts_.inherit(context.id, heir.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
-  TakenCopies::context_closes(context);
-  for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
-    std::vector<Handle> streams;
-    handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
-      if (entry.context != context.id) return;
-      if (kind == static_cast<unsigned>(HandleKind::stream)) streams.push_back(handle);
-      else entry.context = heir.id;
-    });
-    for (const Handle stream : streams) handles_.forget(HandleKind::stream, stream);
-  }
-  drop_streams(context);
+  objects_.green_closes(context.id, heir.id);
+  ordering_.context_closes(context);
   const CUresult result = driver_.cuGreenCtxDestroy(context.green);
   contexts_.remove(context);
   return result;
 }
 
-void Session::drop_streams(ContextState& context) {
-  std::vector<std::uint64_t> held;
-  for (StreamState* const stream : std::vector(context.streams)) {
-    if (stream->full != 0) held.push_back(stream->full);
-    captures_.abandon(stream->cuda);
-    if (stream->handle == 0) driver_.cuStreamDestroy_v2(stream->cuda);
-    turns_.forget(*stream);
-    order_.forget(*stream);
-    contexts_.remove_stream(*stream);
-  }
-  // What waited behind them meets that they are gone.
-  for (const std::uint64_t item : held) order_.release(item);
-}
-
 CUresult Session::close_context(ContextState& context) {
-  crew_.wait_for_all();
+  ordering_.wait_for_launches();
   blocking_calls_.wait_for_all();  // it may be in this context
   if (context.green) return close_green(context, *contexts_.primary_of(context.device));
   for (ContextState* const green : contexts_.with_greens(context))
@@ -458,18 +336,9 @@ CUresult Session::close_context(ContextState& context) {
   host_blocks_.context_closes(context.id);
   graph_parts_.context_closes(driver_, context.id);
   for (const CUevent event : context.free_events) driver_.cuEventDestroy_v2(event);
-  TakenCopies::context_closes(context);
-  for (unsigned kind = 1; kind <= handle_kind_max; ++kind) {
-    std::vector<Handle> gone;
-    handles_.for_each(static_cast<HandleKind>(kind), [&](Handle handle, Handles::Entry& entry) {
-      if (entry.context == context.id) gone.push_back(handle);
-    });
-    for (const Handle handle : gone)
-      if (kind != static_cast<unsigned>(HandleKind::stream)) forget(static_cast<HandleKind>(kind), handle.value());
-      else handles_.forget(HandleKind::stream, handle);
-  }
-  drop_streams(context);
-  CUdevice device = driver_ordinal(context.device);
+  objects_.context_closes(context.id);
+  ordering_.context_closes(context);
+  CUdevice device = contexts_.driver_ordinal(context.device);
   CUresult result;
   if (context.primary) {
     if (context.part) {
@@ -480,220 +349,16 @@ CUresult Session::close_context(ContextState& context) {
   } else {
     result = driver_.cuCtxDestroy_v2(context.cuda);
   }
-  tell_prints();
+  prints_.send();
   contexts_.remove(context);
   return result;
 }
 
-void Session::submitted(std::uint64_t stream_handle) {
-  if (StreamState* const target = stream(stream_handle, contexts_.current() ? contexts_.current()->id : 0)) submitted(*target);
-}
-
-void Session::submitted(StreamState& stream) {
-  if (captures_.any() && captures_.capturing(stream)) return;
-  ++stream.submitted;
-  turns_.given(stream);
-  if (stream.submitted - stream.looked_at >= look_interval) completions_.after(stream, Completions::Kind::release, [](CUresult) {});
-  // The driver must not be given so much that it blocks: with enough of it pending, what comes waits here.
-  if (stream.full == 0 && stream.pending() > pending_most) {
-    stream.full = order_.hold(stream);
-    full_.emplace_back(stream.handle, stream.context->id);
-  }
-}
-
-// What was held back behind enough work goes on when there is less of it, or when nothing more will be heard of it because it has failed.
-bool Session::empty_full() {
-  const auto full = std::exchange(full_, {});  // what goes on may fill it again
-  for (const auto& name : full) {
-    StreamState* const target = stream(name.first, name.second);
-    if (!target || target->full == 0) continue;
-    if (target->pending() > pending_most && completions_.follow(*target)) full_.push_back(name);
-    else order_.release(std::exchange(target->full, 0));
-  }
-  return full_.size() < full.size();
-}
-
-void Session::submitted(ContextState& context) {
-  for (ContextState* const one : contexts_.with_greens(context))
-    for (StreamState* const stream : one->streams) submitted(*stream);
-}
-
-// --- handles -------------------------------------------------------------------------------------------------------------------
-
-bool Session::lives_with_context(HandleKind kind) {
-  switch (kind) {
-    case HandleKind::stream:
-    case HandleKind::event:
-    case HandleKind::module:
-    case HandleKind::function:
-    case HandleKind::link:
-    case HandleKind::texref:
-    case HandleKind::surfref:
-    case HandleKind::array:
-    case HandleKind::mipmap:
-    case HandleKind::texobject:
-    case HandleKind::surfobject: return true;
-    default: return false;
-  }
-}
-
-bool Session::resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw) {
-  if (kind == HandleKind::stream && value == 1) {
-    raw = reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY);
-    return true;
-  }
-  if (kind == HandleKind::context) {
-    const ContextState* const found = Handle(value).well_formed(kind) ? contexts_.find(Handle(value).id()) : nullptr;
-    if (found) raw = reinterpret_cast<std::uint64_t>(found->cuda);
-    return found != nullptr;
-  }
-  const Handles::Entry* entry = handles_.find(kind, Handle(value));
-  if (!entry && kind == HandleKind::function) entry = handles_.find(HandleKind::kernel, Handle(value));
-  if (entry) raw = entry->value;
-  return entry != nullptr;
-}
-
-CUresult Session::check_adoption(HandleKind kind, std::uint64_t value) {
-  // A client that reuses a live handle does not follow the protocol.
-  if (!handles_.adoptable(kind, Handle(value))) throw ProtocolError("a new object was given a handle that is not free");
-  return CUDA_SUCCESS;
-}
-
-void Session::adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call) {
-  handles_.adopt(Handle(value), raw, lives_with_context(kind) ? call.id().context : 0);
-  if (kind == HandleKind::stream) contexts_.add_stream(value, reinterpret_cast<CUstream>(raw), *contexts_.find(call.id().context));
-}
-
-void Session::add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes) {
-  memory_.add_foreign(address, bytes);
-  globals_.emplace(owner, address);  // again and again, if the client asks so
-}
-
-void Session::drop_globals(std::uint64_t owner) {
-  const auto first = globals_.lower_bound({owner, 0}), last = globals_.lower_bound({owner + 1, 0});
-  for (auto it = first; it != last; ++it) memory_.remove_foreign(it->second);
-  globals_.erase(first, last);
-}
-
-void Session::hide(HandleKind kind, std::uint64_t value) {
-  if (Handle(value).kind() == kind) handles_.hide(Handle(value), [this](Handle gone) { drop_globals(gone.value()); });
-}
-
-void Session::forget(HandleKind kind, std::uint64_t value) {
-  handles_.forget(kind, Handle(value));
-  drop_globals(value);
-  if (kind == HandleKind::exec) attended_.erase(value);
-  if (kind == HandleKind::link) links_.erase(value);
-  charges_.erase(value);
-  if (kind == HandleKind::library || kind == HandleKind::module) loaded_images_.erase(value);
+// What is kept of an object beside its handle.
+void Session::forgotten(HandleKind kind, std::uint64_t value) {
+  if (kind == HandleKind::exec) attended_graphs_.forget(value);
+  if (kind == HandleKind::link) code_.links.erase(value);
   if (kind == HandleKind::event) sharing_.event_gone(value);
-}
-
-// The driver finishes what the stream was given. Until then whoever waits for it, or for its context, waits as if it were there.
-CUresult Session::destroy_stream(std::uint64_t handle) {
-  forget(HandleKind::stream, handle);
-  StreamState& stream = *contexts_.stream(handle, 0);
-  if (!stream.dirty() || captures_.capturing(stream)) return end_stream(stream, CUDA_SUCCESS);
-  make_current(*stream.context);
-  completions_.after(stream, Completions::Kind::release, [this, number = contexts_.retire_stream(stream)](CUresult result) {
-    if (StreamState* const retired = contexts_.retired(number)) end_stream(*retired, result);
-  });
-  return CUDA_SUCCESS;
-}
-
-CUresult Session::end_stream(StreamState& stream, CUresult result) {
-  crew_.wait_for(stream);  // which may have an event of ours to record there
-  completions_.abandon(stream, result);
-  const std::uint64_t held = stream.full;
-  const CUstream cuda = stream.cuda;
-  turns_.forget(stream);
-  order_.forget(stream);
-  contexts_.remove_stream(stream);
-  captures_.abandon(cuda);
-  if (held != 0) completions_.soon(Completions::Kind::release, result, [this, held](CUresult) { order_.release(held); });
-  return driver_.cuStreamDestroy_v2(cuda);
-}
-
-std::size_t Session::list_size(std::uint64_t n) {
-  if (n > limits::array_elements_max) throw ProtocolError("a list of " + std::to_string(n) + " elements");
-  return static_cast<std::size_t>(n);
-}
-
-// --- waiting --------------------------------------------------------------------------------------------------------------------
-
-void Session::when_passed(StreamState& stream, Completions::Done done) {
-  order_.after_stream(stream, [this, handle = stream.handle, id = stream.context->id, done = std::move(done)] {
-    StreamState* const target = this->stream(handle, id);
-    if (!target) {  // destroyed meanwhile
-      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
-    } else if (!target->dirty() && target->handle != 1) {
-      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
-    } else if (captures_.capturing(*target)) {
-      completions_.soon(Completions::Kind::signal, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, done);
-    } else {
-      make_current(*target->context);
-      completions_.after(*target, Completions::Kind::signal, done);
-    }
-  });
-}
-
-namespace {
-
-/// Calls `done` with the first failure once all of several waits are over.
-class Gather {
- public:
-  explicit Gather(Completions::Done done) : done_(std::move(done)) {}
-  void add() { ++open_; }
-  void close(CUresult result) {
-    if (result_ == CUDA_SUCCESS) result_ = result;
-    if (--open_ == 0) done_(result_);
-  }
-
- private:
-  Completions::Done done_;
-  std::size_t open_ = 1;
-  CUresult result_ = CUDA_SUCCESS;
-};
-
-}  // namespace
-
-void Session::when_passed(ContextState& context, Completions::Done done) {
-  const auto all = contexts_.with_greens(context);
-  const auto before =
-      order_.items([&](const StreamState* stream) { return !stream || std::find(all.begin(), all.end(), stream->context) != all.end(); });
-  order_.after(before, [this, id = context.id, done = std::move(done)] {
-    ContextState* const target = this->context(id);
-    auto gather = std::make_shared<Gather>(done);
-    for (ContextState* const one : target ? contexts_.with_greens(*target) : std::vector<ContextState*>{}) {
-      make_current(*one);
-      for (StreamState* stream : one->streams) {
-        if (!stream->dirty() || captures_.capturing(*stream)) continue;
-        gather->add();
-        completions_.after(*stream, Completions::Kind::signal, [gather](CUresult result) { gather->close(result); });
-      }
-    }
-    completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [gather](CUresult result) { gather->close(result); });
-  });
-}
-
-void Session::when_all_passed(Completions::Done done) {
-  auto gather = std::make_shared<Gather>(std::move(done));
-  for (ContextState* const context : contexts_.all()) {
-    gather->add();
-    when_passed(*context, [gather](CUresult result) { gather->close(result); });
-  }
-  completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [gather](CUresult result) { gather->close(result); });
-}
-
-void Session::deliver_changes() {
-  if (!host_blocks_.any_compared()) return;
-  host_blocks_.changes([&](std::uint64_t address, std::span<const std::byte> bytes) {
-    for (std::size_t offset = 0; offset < bytes.size(); offset += limits::bulk_bytes_max) {
-      const auto part = bytes.subspan(offset, std::min(limits::bulk_bytes_max, bytes.size() - offset));
-      auto copy = std::make_shared<std::vector<std::byte>>(part.begin(), part.end());
-      client_.deliver(address + offset, *copy, [copy] {});
-    }
-  });
 }
 
 // The driver has no graph any more that needs these parts.
@@ -701,7 +366,7 @@ bool Session::collect_parts() {
   const auto gone = graph_parts_.gone();
   for (const std::uint64_t part : gone) {
     if (const Handle object = user_objects_.ended(part)) {
-      handles_.forget(HandleKind::userobject, object);
+      objects_.handles().forget(HandleKind::userobject, object);
       client_.call_part(part, [] {});
     }
     if (!contexts_.empty()) contexts_.borrow();
@@ -710,32 +375,6 @@ bool Session::collect_parts() {
     client_.release_part(part);
   }
   return !gone.empty();
-}
-
-AttendedGraph* Session::attended(std::uint64_t exec) {
-  const auto found = attended_.find(exec);
-  return found == attended_.end() ? nullptr : found->second.get();
-}
-
-void Session::event_waiter(std::uint64_t event, int change) {
-  EventWait& wait = event_waits_[event];
-  wait.waiters += change;
-  if (wait.waiters > 0) return;
-  const bool destroy = wait.destroyed;
-  event_waits_.erase(event);
-  if (destroy) destroy_event(event);
-}
-
-CUresult Session::destroy_event(std::uint64_t event) {
-  if (const auto waiting = event_waits_.find(event); waiting != event_waits_.end()) {
-    waiting->second.destroyed = true;
-    return CUDA_SUCCESS;
-  }
-  CUevent object{};
-  if (!resolve(HandleKind::event, event, object)) return CUDA_ERROR_INVALID_HANDLE;
-  handles_.forget(HandleKind::event, Handle(event));
-  sharing_.event_gone(event);
-  return driver_.cuEventDestroy_v2(object);
 }
 
 // --- beside the executor ------------------------------------------------------------------------------------------------------------
@@ -754,7 +393,7 @@ Outcome Session::aside_reply(Call& call, std::function<CUresult()> work, std::fu
       },
       [this, id = call.id(), settle = std::move(settle), result] {
         // What settles may need the context current again.
-        if (ContextState* const owner = context(id.context)) make_current(*owner);
+        if (ContextState* const owner = contexts_.find(id.context)) contexts_.make_current(*owner);
         MessageWriter writer;
         const CUresult outcome = settle(*result, writer);
         finish(id, outcome, writer.finish());

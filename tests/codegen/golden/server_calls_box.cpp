@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "protocol/extent.h"
+#include "server/worker/call/launched_events.h"
+#include "server/worker/call/work_kind.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
@@ -21,19 +23,19 @@ Outcome serve_cuBoxCreate(Session& session, [[maybe_unused]] Call& call) {
   const CUresult result = session.driver().cuBoxCreate(&box, &shape, name.c_str(), dev);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuBoxCreateReply>();
-  out.setBox(session.introduce(HandleKind::box, box, call).value());
+  out.setBox(session.objects().introduce(HandleKind::box, box, call).value());
   return CUDA_SUCCESS;
 }
 
 Outcome serve_cuBoxDestroy(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuBoxDestroy>();
   CUbox box{};
-  if (!session.resolve(HandleKind::box, in.getBox(), box)) return session.invalid(HandleKind::box);
-  session.hide(HandleKind::box, in.getBox());
+  if (!session.objects().resolve(HandleKind::box, in.getBox(), box)) return Objects::invalid(HandleKind::box);
+  session.objects().hide(HandleKind::box, in.getBox());
   return session.aside(
       call, [=, &driver = session.driver()] { return driver.cuBoxDestroy(box); },
       [&session, destroyed = in.getBox()](CUresult result) {
-        if (result == CUDA_SUCCESS) session.forget(HandleKind::box, destroyed);
+        if (result == CUDA_SUCCESS) session.objects().forget(HandleKind::box, destroyed);
         return result;
       });
 }
@@ -44,18 +46,18 @@ Outcome serve_cuBoxFillAsync(Session& session, [[maybe_unused]] Call& call) {
   const auto value = static_cast<unsigned char>(in.getValue());
   const auto bytes = static_cast<size_t>(in.getBytes());
   CUstream hStream{};
-  if (!session.resolve(HandleKind::stream, in.getHStream(), hStream)) return session.invalid(HandleKind::stream);
+  if (!session.objects().resolve(HandleKind::stream, in.getHStream(), hStream)) return Objects::invalid(HandleKind::stream);
   if (!session.memory().holds(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = session.driver().cuBoxFillAsync(address, value, bytes, hStream);
   if (result != CUDA_SUCCESS) return result;
-  session.submitted(in.getHStream());
+  session.ordering().submitted(in.getHStream());
   return CUDA_SUCCESS;
 }
 
 Outcome serve_cuBoxGetColour(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuBoxGetColour>();
   CUbox box{};
-  if (!session.resolve(HandleKind::box, in.getBox(), box)) return session.invalid(HandleKind::box);
+  if (!session.objects().resolve(HandleKind::box, in.getBox(), box)) return Objects::invalid(HandleKind::box);
   CUcolour colour{};
   const CUresult result = session.driver().cuBoxGetColour(&colour, box);
   if (result != CUDA_SUCCESS) return result;
@@ -67,7 +69,7 @@ Outcome serve_cuBoxGetColour(Session& session, [[maybe_unused]] Call& call) {
 Outcome serve_cuBoxGetSize_v2(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuBoxGetSizeV2>();
   CUbox box{};
-  if (!session.resolve(HandleKind::box, in.getBox(), box)) return session.invalid(HandleKind::box);
+  if (!session.objects().resolve(HandleKind::box, in.getBox(), box)) return Objects::invalid(HandleKind::box);
   size_t bytes{};
   const CUresult result = session.driver().cuBoxGetSize_v2(&bytes, box);
   if (result != CUDA_SUCCESS) return result;
@@ -87,7 +89,7 @@ Outcome serve_cuBoxList(Session& session, [[maybe_unused]] Call& call) {
     const auto n = static_cast<unsigned>(std::min<std::size_t>(boxes.size(), count));
     auto list = out.initBoxes(n);
     for (unsigned i = 0; i < n; ++i) {
-      list.set(i, session.reveal(HandleKind::box, boxes[i], call).value());
+      list.set(i, session.objects().reveal(HandleKind::box, boxes[i], call).value());
     }
   }
   out.setCount(count);
@@ -98,10 +100,27 @@ Outcome serve_cuBoxSetWeights(Session& session, Call& call) {
   return hand::cuBoxSetWeights(session, call, call.in<wire::CuBoxSetWeights>());
 }
 
+std::uint64_t launched_by_cuBoxFillAsync(Call& call) { return call.in<wire::CuBoxFillAsync>().getAddress(); }
+
 std::uint64_t stream_of_cuBoxFillAsync(Call& call) { return call.in<wire::CuBoxFillAsync>().getHStream(); }
+
+std::uint64_t kind_of_cuBoxFillAsync(Call& call) {
+  const auto in = call.in<wire::CuBoxFillAsync>();
+  return work_kind(call, in.getBytes());
+}
 
 Outcome serve_openBox(Session& session, Call& call) {
   return hand::openBox(session, call, call.in<wire::OpenBox>());
 }
+std::uint64_t stream_of_openBox(Call& call) { return call.in<wire::OpenBox>().getStream(); }
+
+std::uint64_t kind_of_openBox(Call& call) {
+  const auto in = call.in<wire::OpenBox>();
+  return work_kind(call, in.getShape(), in.getLid());
+}
+
+std::vector<std::uint64_t> recorded_by_openBox(Call& call) { return events_in(call.in<wire::OpenBox>().getAttributes()); }
+
+bool taken_for_done_openBox(Call& call) { return call.in<wire::OpenBox>().getShut(); }
 
 }  // namespace fargpu::server::generated

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "protocol/extent.h"
+#include "server/worker/call/launched_events.h"
+#include "server/worker/call/work_kind.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
@@ -15,20 +17,20 @@ Outcome serve_cuStreamCreate(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuStreamCreate>();
   const auto Flags = static_cast<unsigned int>(in.getFlags());
   CUstream phStream{};
-  if (const CUresult bad = session.check_adoption(HandleKind::stream, in.getPhStream()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.objects().check_adoption(HandleKind::stream, in.getPhStream()); bad != CUDA_SUCCESS) return bad;
   const CUresult result = session.driver().cuStreamCreate(&phStream, Flags);
   if (result != CUDA_SUCCESS) return result;
-  session.adopt(HandleKind::stream, in.getPhStream(), phStream, call);
+  session.objects().adopt(HandleKind::stream, in.getPhStream(), phStream, call);
   return CUDA_SUCCESS;
 }
 
 Outcome serve_cuStreamDestroy(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuStreamDestroy>();
   CUstream hStream{};
-  if (!session.resolve(HandleKind::stream, in.getHStream(), hStream)) return session.invalid(HandleKind::stream);
+  if (!session.objects().resolve(HandleKind::stream, in.getHStream(), hStream)) return Objects::invalid(HandleKind::stream);
   const CUresult result = session.driver().cuStreamDestroy(hStream);
   if (result != CUDA_SUCCESS) return result;
-  session.forget(HandleKind::stream, in.getHStream());
+  session.objects().forget(HandleKind::stream, in.getHStream());
   return CUDA_SUCCESS;
 }
 

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "protocol/extent.h"
+#include "server/worker/call/launched_events.h"
+#include "server/worker/call/work_kind.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "protocol/extent.h"
+#include "server/worker/call/launched_events.h"
+#include "server/worker/call/work_kind.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
@@ -15,7 +17,7 @@ Outcome serve_cuTexObjectCreate(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuTexObjectCreate>();
   CUcontents contents{};
   decode(in.getContents(), contents);
-  if (const CUresult bad = for_handles(contents, [&](HandleKind kind, auto& handle) { return session.resolve_in_place(kind, handle); });
+  if (const CUresult bad = for_handles(contents, [&](HandleKind kind, auto& handle) { return session.objects().resolve_in_place(kind, handle); });
       bad != CUDA_SUCCESS)
     return bad;
   if (for_addresses(contents, [&](CUdeviceptr address, std::uint64_t bytes) {
@@ -30,42 +32,42 @@ Outcome serve_cuTexObjectCreate(Session& session, [[maybe_unused]] Call& call) {
   const CUresult result = session.driver().cuTexObjectCreate(&object, &contents, in.getHasShape() ? &shape : nullptr);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuTexObjectCreateReply>();
-  out.setObject(session.introduce(HandleKind::texobject, object, call).value());
+  out.setObject(session.objects().introduce(HandleKind::texobject, object, call).value());
   return CUDA_SUCCESS;
 }
 
 Outcome serve_cuTexObjectDestroy(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuTexObjectDestroy>();
   CUtexObject object{};
-  if (!session.resolve(HandleKind::texobject, in.getObject(), object)) return session.invalid(HandleKind::texobject);
+  if (!session.objects().resolve(HandleKind::texobject, in.getObject(), object)) return Objects::invalid(HandleKind::texobject);
   const CUresult result = session.driver().cuTexObjectDestroy(object);
   if (result != CUDA_SUCCESS) return result;
-  session.forget(HandleKind::texobject, in.getObject());
+  session.objects().forget(HandleKind::texobject, in.getObject());
   return CUDA_SUCCESS;
 }
 
 Outcome serve_cuTexObjectGetBox(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuTexObjectGetBox>();
   CUtexObject object{};
-  if (!session.resolve(HandleKind::texobject, in.getObject(), object)) return session.invalid(HandleKind::texobject);
+  if (!session.objects().resolve(HandleKind::texobject, in.getObject(), object)) return Objects::invalid(HandleKind::texobject);
   CUbox box{};
   const CUresult result = session.driver().cuTexObjectGetBox(&box, object);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuTexObjectGetBoxReply>();
-  out.setBox(session.handles().known(HandleKind::box, reinterpret_cast<std::uint64_t>(box)).value());
+  out.setBox(session.objects().known(HandleKind::box, box).value());
   return CUDA_SUCCESS;
 }
 
 Outcome serve_cuTexObjectGetContents(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuTexObjectGetContents>();
   CUtexObject object{};
-  if (!session.resolve(HandleKind::texobject, in.getObject(), object)) return session.invalid(HandleKind::texobject);
+  if (!session.objects().resolve(HandleKind::texobject, in.getObject(), object)) return Objects::invalid(HandleKind::texobject);
   CUcontents contents{};
   size_t room{};
   const CUresult result = session.driver().cuTexObjectGetContents(&contents, &room, object);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuTexObjectGetContentsReply>();
-  for_handles(contents, [&](HandleKind kind, auto& handle) { return session.known_in_place(kind, handle); });
+  for_handles(contents, [&](HandleKind kind, auto& handle) { return session.objects().known_in_place(kind, handle); });
   encode(contents, out.initContents());
   out.setRoom(room);
   return CUDA_SUCCESS;

@@ -3,6 +3,8 @@
 
 #include "server/worker/call/dispatch.h"
 
+#include <vector>
+
 #include "opcodes.h"
 #include "server/worker/call/call.h"
 
@@ -23,7 +25,17 @@ Outcome serve_cuTexObjectDestroy(Session& session, Call& call);
 Outcome serve_cuTexObjectGetBox(Session& session, Call& call);
 Outcome serve_cuTexObjectGetContents(Session& session, Call& call);
 std::uint64_t stream_of_cuBoxFillAsync(Call& call);
+std::uint64_t kind_of_cuBoxFillAsync(Call& call);
+std::uint64_t stream_of_openBox(Call& call);
+std::uint64_t kind_of_openBox(Call& call);
+std::uint64_t launched_by_cuBoxFillAsync(Call& call);
+std::vector<std::uint64_t> recorded_by_openBox(Call& call);
+bool taken_for_done_openBox(Call& call);
 }  // namespace generated
+
+namespace hand {
+void drop_openBox(Session& session, Call& call);
+}
 
 namespace {
 
@@ -45,9 +57,12 @@ struct Table {
     services[3] = {
         .serve = &generated::serve_cuBoxFillAsync,
         .stream_of = &generated::stream_of_cuBoxFillAsync,
+        .kind_of = &generated::kind_of_cuBoxFillAsync,
+        .launched = &generated::launched_by_cuBoxFillAsync,
         .context = ContextNeed::current,
         .after_held = false,
-        .needs_turn = false,
+        .needs_turn = true,
+        .crew = CrewUse::always,
     };
     services[4] = {
         .serve = &generated::serve_cuBoxGetColour,
@@ -111,9 +126,16 @@ struct Table {
     };
     services[10] = {
         .serve = &generated::serve_openBox,
+        .stream_of = &generated::stream_of_openBox,
+        .kind_of = &generated::kind_of_openBox,
+        .recorded_events = &generated::recorded_by_openBox,
+        .taken_for_done = &generated::taken_for_done_openBox,
+        .drop = &hand::drop_openBox,
         .context = ContextNeed::current,
         .after_held = false,
-        .needs_turn = false,
+        .needs_turn = true,
+        .staged = true,
+        .crew = CrewUse::awaited,
     };
   }
 };

@@ -13,5 +13,7 @@
 namespace fargpu::server::hand {
 Outcome cuBoxSetWeights(Session& session, Call& call, wire::CuBoxSetWeights::Reader in);
 Outcome openBox(Session& session, Call& call, wire::OpenBox::Reader in);
+/// The call is not carried out: gives back what came with it.
+void drop_openBox(Session& session, Call& call);
 
 }  // namespace fargpu::server::hand

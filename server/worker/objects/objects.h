@@ -1,0 +1,125 @@
+#pragma once
+// What the session has: the driver's objects by the client's handles, the addresses of variables, and what is charged for objects.
+
+#include <cuda.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "contexts.h"
+#include "handles.h"
+#include "protocol/invalid_handle.h"
+#include "protocol/image_hash.h"
+#include "server/worker/call/call.h"
+#include "server/worker/memory/device_memory.h"
+
+namespace fargpu::server {
+
+/// Used by the executor only.
+class Objects {
+ public:
+  /// Hears of each object that is forgotten, so that what is kept of it elsewhere goes too.
+  using Forgotten = std::function<void(HandleKind, std::uint64_t)>;
+  Objects(DeviceMemory& memory, Contexts& contexts, Forgotten forgotten)
+      : memory_(memory), contexts_(contexts), forgotten_(std::move(forgotten)) {}
+
+  Handles& handles() { return handles_; }
+
+  /// The driver's object behind a handle; false if the handle is none of this session. Streams may be 1, functions may be kernels.
+  template <class T>
+  bool resolve(HandleKind kind, std::uint64_t value, T& object) {
+    std::uint64_t raw = 0;
+    if (!resolve_raw(kind, value, raw)) return false;
+    if constexpr (std::is_pointer_v<T>) object = reinterpret_cast<T>(raw);
+    else object = raw;
+    return true;
+  }
+  /// What a call with a bad handle of this kind returns.
+  static CUresult invalid(HandleKind kind) { return invalid_handle_result(kind); }
+  /// For handles that lie in a struct, which the driver takes.
+  template <class T>
+  CUresult resolve_in_place(HandleKind kind, T& handle) {
+    return resolve(kind, raw_of(handle), handle) ? CUDA_SUCCESS : invalid(kind);
+  }
+
+  /// Before an object is made for which the client has given the handle. Throws ProtocolError for a handle that is not free.
+  CUresult check_adoption(HandleKind kind, std::uint64_t value);
+  template <class T>
+  void adopt(HandleKind kind, std::uint64_t value, T object, const Call& call) {
+    adopt_raw(kind, value, raw_of(object), call);
+  }
+
+  /// The handle of an object that the driver gave, found in `source` if that is not 0 (Handles::reveal).
+  template <class T>
+  Handle reveal(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
+    return handles_.reveal(kind, raw_of(object), lives_with_context(kind) ? call.id().context : 0, Handle(source));
+  }
+  /// The handle of an object that was made just now: one that still means its place is of an object that went with a part of its owner.
+  template <class T>
+  Handle introduce(HandleKind kind, T object, const Call& call, std::uint64_t source = 0) {
+    handles_.forget(kind, known(kind, object));
+    return reveal(kind, object, call, source);
+  }
+  /// The handle by which the client knows an object; null if it does not.
+  template <class T>
+  Handle known(HandleKind kind, T object) const {
+    return handles_.known(kind, raw_of(object));
+  }
+  /// For handles that lie in a struct, which the driver gave.
+  template <class T>
+  CUresult known_in_place(HandleKind kind, T& handle) {
+    handle = handle_cast<T>(known(kind, handle));
+    return CUDA_SUCCESS;
+  }
+  std::uint64_t event_handle(CUevent event) const { return known(HandleKind::event, event).value(); }
+
+  /// It is about to be destroyed beside the executor: see Handles::hide. Variables that go with it are no memory of the session's any more;
+  /// should the destruction fail, they have to be asked for again.
+  void hide(HandleKind kind, std::uint64_t value);
+  void forget(HandleKind kind, std::uint64_t value);
+  /// With a context that closes go all its objects.
+  void context_closes(std::uint32_t context);
+  /// A green context closes: its streams go, and its other objects are the heir's from now on.
+  void green_closes(std::uint32_t context, std::uint32_t heir);
+
+  /// A variable of a module or library: the session may use it as long as its owner lives.
+  void add_global(std::uint64_t owner, std::uint64_t address, std::uint64_t bytes);
+  /// What an object took of the device's memory: charged until the object is forgotten.
+  void charge(Handle object, std::shared_ptr<Charge> charge) { charges_[object.value()].insert(std::move(charge)); }
+
+  /// Which image a library or module was loaded from; null where that is not known.
+  const ImageHash* image_of(Handle loaded) const {
+    const auto found = loaded_images_.find(loaded.value());
+    return found == loaded_images_.end() ? nullptr : &found->second;
+  }
+  void note_image(Handle loaded, const ImageHash& hash) { loaded_images_[loaded.value()] = hash; }
+  /// Keeps something alive for as long as the session lives.
+  void keep(std::shared_ptr<void> thing) { kept_.push_back(std::move(thing)); }
+
+ private:
+  template <class T>
+  static std::uint64_t raw_of(T object) {
+    if constexpr (std::is_pointer_v<T>) return reinterpret_cast<std::uint64_t>(object);
+    else return object;
+  }
+  static bool lives_with_context(HandleKind kind);
+  bool resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw);
+  void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
+  void drop_globals(std::uint64_t owner);
+
+  DeviceMemory& memory_;
+  Contexts& contexts_;
+  const Forgotten forgotten_;
+  Handles handles_;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> globals_;                     // owner and address
+  std::unordered_map<std::uint64_t, std::set<std::shared_ptr<Charge>>> charges_;  // by handle
+  std::unordered_map<std::uint64_t, ImageHash> loaded_images_;                    // by handle of the library or module
+  std::vector<std::shared_ptr<void>> kept_;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,69 @@
+#include "waits.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace fargpu::server {
+namespace {
+
+/// Calls `done` with the first failure once all of several waits are over.
+class Gather {
+ public:
+  explicit Gather(Completions::Done done) : done_(std::move(done)) {}
+  void add() { ++open_; }
+  void close(CUresult result) {
+    if (result_ == CUDA_SUCCESS) result_ = result;
+    if (--open_ == 0) done_(result_);
+  }
+
+ private:
+  Completions::Done done_;
+  std::size_t open_ = 1;
+  CUresult result_ = CUDA_SUCCESS;
+};
+
+}  // namespace
+
+void Waits::when_passed(StreamState& stream, Completions::Done done) {
+  ordering_.after_stream(stream, [this, handle = stream.handle, id = stream.context->id, done = std::move(done)] {
+    StreamState* const target = contexts_.stream(handle, id);
+    if (!target) {  // destroyed meanwhile
+      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
+    } else if (!target->dirty() && target->handle != 1) {
+      completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, done);
+    } else if (captures_.capturing(*target)) {
+      completions_.soon(Completions::Kind::signal, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, done);
+    } else {
+      contexts_.make_current(*target->context);
+      completions_.after(*target, Completions::Kind::signal, done);
+    }
+  });
+}
+
+void Waits::when_passed(ContextState& context, Completions::Done done) {
+  ordering_.after_context(context, [this, id = context.id, done = std::move(done)] {
+    ContextState* const target = contexts_.find(id);
+    auto gather = std::make_shared<Gather>(done);
+    for (ContextState* const one : target ? contexts_.with_greens(*target) : std::vector<ContextState*>{}) {
+      contexts_.make_current(*one);
+      for (StreamState* stream : one->streams) {
+        if (!stream->dirty() || captures_.capturing(*stream)) continue;
+        gather->add();
+        completions_.after(*stream, Completions::Kind::signal, [gather](CUresult result) { gather->close(result); });
+      }
+    }
+    completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [gather](CUresult result) { gather->close(result); });
+  });
+}
+
+void Waits::when_all_passed(Completions::Done done) {
+  auto gather = std::make_shared<Gather>(std::move(done));
+  for (ContextState* const context : contexts_.all()) {
+    gather->add();
+    when_passed(*context, [gather](CUresult result) { gather->close(result); });
+  }
+  completions_.soon(Completions::Kind::signal, CUDA_SUCCESS, [gather](CUresult result) { gather->close(result); });
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,31 @@
+#pragma once
+// Waiting for the GPU: for all work that a stream, a context or every context was given until now, be it held back still.
+
+#include <cuda.h>
+
+#include "completions.h"
+#include "server/worker/objects/captures.h"
+#include "server/worker/objects/contexts.h"
+#include "ordering.h"
+
+namespace fargpu::server {
+
+/// Used by the executor only.
+class Waits {
+ public:
+  Waits(Ordering& ordering, Contexts& contexts, const Captures& captures, Completions& completions)
+      : ordering_(ordering), contexts_(contexts), captures_(captures), completions_(completions) {}
+
+  /// Calls done(result) when the GPU has completed all work that was given to a stream, a context, or any context, by now.
+  void when_passed(StreamState& stream, Completions::Done done);
+  void when_passed(ContextState& context, Completions::Done done);
+  void when_all_passed(Completions::Done done);
+
+ private:
+  Ordering& ordering_;
+  Contexts& contexts_;
+  const Captures& captures_;
+  Completions& completions_;
+};
+
+}  // namespace fargpu::server
