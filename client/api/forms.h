@@ -5,10 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
-namespace fargpu::client {
-class Thread;
-}
+#include "client/graph/graph_node.h"
 
 namespace fargpu::client::hand {
 
@@ -28,10 +27,26 @@ CUresult set_parameter(Thread& thread, CUfunction function, int offset, const vo
 /// legacy_launch.cpp: a launch with block shape and parameters as they were set.
 CUresult launch_legacy(Thread& thread, CUfunction function, int width, int height, CUstream stream);
 
+/// What the program wants of a node; nothing where it gives a null pointer, which is refused.
+using NodeWish = std::optional<CUgraphNodeParams>;
+
+/// graph_node.cpp: a node behind others.
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count, NodeWish node);
+/// graph_node.cpp: new parameters of a node in its graph, or in an executable one.
+CUresult set_node(Thread& thread, CUgraphNode node, const NodeWish& wish);
+CUresult set_in_exec(Thread& thread, CUgraphExec exec, CUgraphNode node, const NodeWish& wish);
+
 // --- arguments ---------------------------------------------------------------------------------------------------------------------
 
 /// Where a CUdevice of the older calls stands for a place: CU_DEVICE_CPU is the host.
 CUmemLocation location_of(CUdevice device);
+
+/// Parameters of a node in the struct of its kind, of older calls with the context.
+template <class Params, class... Context>
+NodeWish node_of(const Params* params, Context... context) {
+  return params ? NodeWish(node_params(*params, context...)) : std::nullopt;
+}
+inline NodeWish node_of(const CUgraphNodeParams* params) { return params ? NodeWish(*params) : std::nullopt; }
 
 inline CUfunction function_of(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
 

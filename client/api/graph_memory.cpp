@@ -42,18 +42,9 @@ CUresult cuGraphAddMemAllocNode(Thread& thread, CUgraphNode* out, CUgraph graph,
   node.alloc.accessDescs = params->accessDescs;
   node.alloc.accessDescCount = params->accessDescCount;
   node.alloc.bytesize = params->bytesize;
-  const CUresult result = cuGraphAddNode(thread, out, graph, dependencies, count, &node);
+  const CUresult result = cuGraphAddNode_v2(thread, out, graph, dependencies, nullptr, count, &node);
   if (result == CUDA_SUCCESS) params->dptr = node.alloc.dptr;
   return result;
-}
-
-CUresult cuGraphAddMemFreeNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                               CUdeviceptr address) {
-  CUgraphNodeParams node;
-  std::memset(&node, 0, sizeof(node));
-  node.type = CU_GRAPH_NODE_TYPE_MEM_FREE;
-  node.free.dptr = address;
-  return cuGraphAddNode(thread, out, graph, dependencies, count, &node);
 }
 
 CUresult cuGraphMemAllocNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {

@@ -6,6 +6,7 @@
 
 #include "calls_graph.capnp.h"
 #include "entry.h"
+#include "forms.h"
 #include "client/code/launch_codec.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -87,12 +88,7 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
   return result;
 }
 
-CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                  CUgraphNodeParams params) {
-  return add_node(thread, out, graph, dependencies, nullptr, count, params);
-}
-
-CUresult set_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
+CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
   if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE) return CUDA_ERROR_INVALID_VALUE;
   NewParts parts(thread.session().graph_parts());
@@ -112,11 +108,6 @@ CUresult set_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNo
   if (result == CUDA_ERROR_NOT_SUPPORTED)
     refuse_use("changing, in an executable graph with conditional nodes, what involves functions or memory of the program");
   return result;
-}
-
-CUresult set_in_exec(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams& params) {
-  if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
-  return set_node(thread, handle_of(exec), node, params);
 }
 
 // Asks for the parameters of a node that must be of this type; `read` takes them.
@@ -149,63 +140,8 @@ CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttrib
 
 // --- adding -----------------------------------------------------------------------------------------------------------------------------
 
-CUresult cuGraphAddEmptyNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count) {
-  CUgraphNodeParams params{};
-  params.type = CU_GRAPH_NODE_TYPE_EMPTY;
-  return add_node(thread, out, graph, dependencies, count, params);
-}
-
-CUresult cuGraphAddKernelNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                              const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGraphAddKernelNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                                 const CUDA_KERNEL_NODE_PARAMS* params) {
-  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGraphAddChildGraphNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                                  CUgraph child) {
-  CUgraphNodeParams params{};
-  params.type = CU_GRAPH_NODE_TYPE_GRAPH;
-  params.graph.graph = child;
-  return add_node(thread, out, graph, dependencies, count, params);
-}
-
-CUresult cuGraphAddMemsetNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                              const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
-  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGraphAddMemcpyNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                              const CUDA_MEMCPY3D* params, CUcontext context) {
-  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGraphAddHostNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                            const CUDA_HOST_NODE_PARAMS* params) {
-  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGraphAddEventRecordNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                                   CUevent event) {
-  return add_node(thread, out, graph, dependencies, count, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
-}
-
-CUresult cuGraphAddEventWaitNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                                 CUevent event) {
-  return add_node(thread, out, graph, dependencies, count, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
-}
-
-CUresult cuGraphAddBatchMemOpNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-  return params ? add_node(thread, out, graph, dependencies, count, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGraphAddNode(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                        CUgraphNodeParams* params) {
-  return params ? add_node(thread, out, graph, dependencies, nullptr, count, *params) : CUDA_ERROR_INVALID_VALUE;
+CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count, NodeWish node) {
+  return node ? add_node(thread, out, graph, dependencies, nullptr, count, *node) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphAddNode_v2(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
@@ -235,11 +171,13 @@ CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle
 
 // --- parameters -------------------------------------------------------------------------------------------------------------------------
 
-CUresult cuGraphNodeSetParams(Thread& thread, CUgraphNode node, CUgraphNodeParams* params) {
-  return params ? set_node(thread, Handle(), node, *params) : CUDA_ERROR_INVALID_VALUE;
+CUresult set_node(Thread& thread, CUgraphNode node, const NodeWish& wish) {
+  return wish ? change_node(thread, Handle(), node, *wish) : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult cuGraphExecNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
-  return params ? set_in_exec(thread, exec, node, *params) : CUDA_ERROR_INVALID_VALUE;
+
+CUresult set_in_exec(Thread& thread, CUgraphExec exec, CUgraphNode node, const NodeWish& wish) {
+  if (!wish || !handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
+  return change_node(thread, handle_of(exec), node, *wish);
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(Thread& thread, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
@@ -263,18 +201,6 @@ CUresult cuGraphKernelNodeGetParams(Thread& thread, CUgraphNode node, CUDA_KERNE
              now.extra};
   return result;
 }
-CUresult cuGraphKernelNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuGraphKernelNodeSetParams_v2(Thread& thread, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
-  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuGraphExecKernelNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuGraphExecKernelNodeSetParams_v2(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
-  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
 
 CUresult cuGraphMemcpyNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMCPY3D* params) {
   return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEMCPY, params, [&](auto in) {
@@ -282,26 +208,12 @@ CUresult cuGraphMemcpyNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMCP
     return CUDA_SUCCESS;
   });
 }
-CUresult cuGraphMemcpyNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_MEMCPY3D* params) {
-  return params ? set_node(thread, Handle(), node, node_params(*params, nullptr)) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuGraphExecMemcpyNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* params,
-                                        CUcontext context) {
-  return params ? set_in_exec(thread, exec, node, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
-}
 
 CUresult cuGraphMemsetNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* params) {
   return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEMSET, params, [&](auto in) {
     read_memset(in.getMemset(), *params);
     return CUDA_SUCCESS;
   });
-}
-CUresult cuGraphMemsetNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
-  return params ? set_node(thread, Handle(), node, node_params(*params, nullptr)) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuGraphExecMemsetNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params,
-                                        CUcontext context) {
-  return params ? set_in_exec(thread, exec, node, node_params(*params, context)) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphHostNodeGetParams(Thread& thread, CUgraphNode node, CUDA_HOST_NODE_PARAMS* params) {
@@ -312,38 +224,12 @@ CUresult cuGraphHostNodeGetParams(Thread& thread, CUgraphNode node, CUDA_HOST_NO
     return CUDA_SUCCESS;
   });
 }
-CUresult cuGraphHostNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
-  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuGraphExecHostNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
-  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
 
 CUresult cuGraphBatchMemOpNodeGetParams(Thread& thread, CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   return get_node(thread, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, params, [&](auto in) {
     read_memory(thread, node, in.getMemory(), *params);
     return CUDA_SUCCESS;
   });
-}
-CUresult cuGraphBatchMemOpNodeSetParams(Thread& thread, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-  return params ? set_node(thread, Handle(), node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuGraphExecBatchMemOpNodeSetParams(Thread& thread, CUgraphExec exec, CUgraphNode node,
-                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-  return params ? set_in_exec(thread, exec, node, node_params(*params)) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGraphEventRecordNodeSetEvent(Thread& thread, CUgraphNode node, CUevent event) {
-  return set_node(thread, Handle(), node, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
-}
-CUresult cuGraphEventWaitNodeSetEvent(Thread& thread, CUgraphNode node, CUevent event) {
-  return set_node(thread, Handle(), node, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
-}
-CUresult cuGraphExecEventRecordNodeSetEvent(Thread& thread, CUgraphExec exec, CUgraphNode node, CUevent event) {
-  return set_in_exec(thread, exec, node, node_params(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
-}
-CUresult cuGraphExecEventWaitNodeSetEvent(Thread& thread, CUgraphExec exec, CUgraphNode node, CUevent event) {
-  return set_in_exec(thread, exec, node, node_params(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
 }
 
 CUresult cuGraphKernelNodeGetAttribute(Thread& thread, CUgraphNode node, CUkernelNodeAttrID id, CUkernelNodeAttrValue* value) {

@@ -86,6 +86,20 @@ CUgraphNodeParams node_params(CUgraphNodeType record_or_wait, CUevent event) {
   return params;
 }
 
+CUgraphNodeParams node_params(CUgraph child) {
+  CUgraphNodeParams params = of_type(CU_GRAPH_NODE_TYPE_GRAPH);
+  params.graph.graph = child;
+  return params;
+}
+
+CUgraphNodeParams empty_node() { return of_type(CU_GRAPH_NODE_TYPE_EMPTY); }
+
+CUgraphNodeParams free_node(CUdeviceptr address) {
+  CUgraphNodeParams params = of_type(CU_GRAPH_NODE_TYPE_MEM_FREE);
+  params.free.dptr = address;
+  return params;
+}
+
 // --- to the wire ------------------------------------------------------------------------------------------------------------------------
 
 namespace {

@@ -18,6 +18,9 @@ CUgraphNodeParams node_params(const CUDA_MEMCPY3D& p, CUcontext context);
 CUgraphNodeParams node_params(const CUDA_HOST_NODE_PARAMS_v1& p);
 CUgraphNodeParams node_params(const CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& p);
 CUgraphNodeParams node_params(CUgraphNodeType record_or_wait, CUevent event);
+CUgraphNodeParams node_params(CUgraph child);
+CUgraphNodeParams empty_node();
+CUgraphNodeParams free_node(CUdeviceptr address);
 
 /// An allocation node's memory must have been made: GraphMemory::allocate.
 CUresult write_node(Thread& thread, const CUgraphNodeParams& params, wire::NodeParameters::Builder out, NewParts& parts);

@@ -139,7 +139,7 @@ def write(spec: Spec, templates: Path, out: Path, touched: dict[str, set[str]]) 
         if not path.exists() or path.read_text() != text:  # an unchanged file keeps its time and rebuilds nothing
             path.write_text(text)
 
-    for name in ("handle_kinds.h", "opcodes.h", "opcodes.cpp", "call_traits.h", "symbols.h", "symbols.cpp", "structs.capnp",
+    for name in ("handle_kinds.h", "handle_lives.h", "opcodes.h", "opcodes.cpp", "call_traits.h", "symbols.h", "symbols.cpp", "structs.capnp",
                  "struct_codecs.h", "client_hand.h", "proc_table.cpp", "server_hand.h", "server_dispatch.cpp",
                  "driver_table.h", "fake_entries.cpp", "client.map", "cuda_facts.h", "cuda_facts.cpp",
                  "softgpu_exports.cpp", "coverage.md"):

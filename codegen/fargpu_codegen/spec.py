@@ -21,6 +21,7 @@ OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgo
                   "attributes", "taken_for_done", "staged", "dropped"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
+LIVES_WITH = ("session", "context")
 PARAMETER_KEYS = {"dir", "creates", "destroys", "count", "count_inout", "optional", "missing", "device", "extent", "aligned", "ordinal", "known"}
 NARROW_KEYS = {"to", "undo"}
 LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
@@ -201,6 +202,7 @@ class Kind:
     number: int
     type: str
     owner: str
+    lives_with: str
 
 
 @dataclass
@@ -370,13 +372,14 @@ class Loader:
         file = "handles.toml"
         by_number: dict[int, str] = {}
         for name, entry in read_toml(self.folder / file).get("kinds", {}).items():
-            self.check_keys(file, name, entry, {"number", "type", "owner"})
-            kind = Kind(name, entry.get("number", 0), entry.get("type", ""), entry.get("owner", ""))
+            self.check_keys(file, name, entry, {"number", "type", "owner", "lives_with"})
+            kind = Kind(name, entry.get("number", 0), entry.get("type", ""), entry.get("owner", ""), entry.get("lives_with", "session"))
             if not 1 <= kind.number <= 63:
                 self.complain(file, name, "kind-number", "needs a number within 1..63")
             elif kind.number in by_number:
                 self.complain(file, name, "kind-number", f"has the number of {by_number[kind.number]}; give it the next free one")
             self.check_value(file, name, "owner", kind.owner, OWNERS)
+            self.check_value(file, name, "lives_with", kind.lives_with, LIVES_WITH)
             by_number[kind.number] = name
             self.kinds[name] = kind
             self.kind_by_type[kind.type] = name
