@@ -3,6 +3,8 @@
 #include <bit>
 
 #include "client/call/remote_call.h"
+#include "client/session/arguments.h"
+#include "client/session/process.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "operations.capnp.h"
@@ -67,7 +69,7 @@ CUresult cuMemMapArrayAsync(Thread& thread, CUarrayMapInfo* list, unsigned count
   for (unsigned i = 0; i < count; ++i)
     if (const CUresult bad = write_mapping(list[i], use->context->device, items[i]); bad != CUDA_SUCCESS) return bad;
   // What must come first may be this thread's to do.
-  return thread.session().waits_for_host() ? call.post(use) : call.wait(use);
+  return session_of(thread).waits.for_host() ? call.post(use) : call.wait(use);
 }
 
 }  // namespace fargpu::client::hand

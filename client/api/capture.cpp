@@ -1,10 +1,11 @@
 // Stream capture. CUDA Driver API, "Stream Management".
 
-#include "client/stream/capture.h"
+#include "client/objects/capture.h"
 
 #include "calls_graph.capnp.h"
 #include "calls_stream.capnp.h"
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "forms.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -27,7 +28,7 @@ CUresult capture_info(Thread& thread, CUstream stream, CUstreamCaptureStatus* st
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   std::uint64_t known_id = 0;
-  if (const CUresult bad = thread.session().captures().status(*use, *status, known_id); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session_of(thread).captures.status(*use, *status, known_id); bad != CUDA_SUCCESS) return bad;
   if (id) *id = known_id;
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE || (!graph && !dependencies && !edges && !count)) return CUDA_SUCCESS;
   RemoteCall<wire::CaptureInfo> call(thread, use->context);
@@ -61,7 +62,7 @@ CUresult cuStreamIsCapturing(Thread& thread, CUstream stream, CUstreamCaptureSta
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   std::uint64_t id = 0;
-  return thread.session().captures().status(*use, *status, id);
+  return session_of(thread).captures.status(*use, *status, id);
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(Thread& thread, CUstreamCaptureMode* mode) {
@@ -74,8 +75,8 @@ namespace {
 
 // What the stream was given before is no part of the capture: the worker has made it first, if it could.
 CUresult begin(Thread& thread, Stream& stream, CUstreamCaptureMode mode, CUresult answer) {
-  if (answer == CUDA_SUCCESS) thread.session().captures().begin(thread, stream, mode);
-  if (answer == CUDA_ERROR_NOT_SUPPORTED && thread.session().stream_waits().any_here())
+  if (answer == CUDA_SUCCESS) session_of(thread).captures.begin(thread, stream, mode);
+  if (answer == CUDA_ERROR_NOT_SUPPORTED && session_of(thread).stream_waits.any_here())
     return refuse_use("beginning a capture behind work that is behind a wait for a value in memory of the host");
   return answer;
 }
@@ -86,7 +87,7 @@ CUresult cuStreamBeginCapture_v2(Thread& thread, CUstream stream, CUstreamCaptur
   if (!mode_valid(mode)) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  Captures& captures = thread.session().captures();
+  Captures& captures = session_of(thread).captures;
   if (const CUresult bad = captures.may_begin(thread, *use); bad != CUDA_SUCCESS) return bad;
   RemoteCall<wire::CuStreamBeginCaptureV2> call(thread, use->context);
   auto in = call.in();
@@ -101,7 +102,7 @@ CUresult cuStreamBeginCaptureToGraph(Thread& thread, CUstream stream, CUgraph gr
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  Captures& captures = thread.session().captures();
+  Captures& captures = session_of(thread).captures;
   if (const CUresult bad = captures.may_begin(thread, *use); bad != CUDA_SUCCESS) return bad;
   RemoteCall<wire::CuStreamBeginCaptureToGraph> call(thread, use->context);
   auto in = call.in();
@@ -124,7 +125,7 @@ CUresult cuStreamEndCapture(Thread& thread, CUstream stream, CUgraph* out) {
   if (out) *out = nullptr;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  Captures& captures = thread.session().captures();
+  Captures& captures = session_of(thread).captures;
   if (const CUresult bad = captures.may_end(thread, *use); bad != CUDA_SUCCESS) return bad;
   const bool invalidated = captures.end(*use);
   RemoteCall<wire::CuStreamEndCapture> call(thread, use->context);

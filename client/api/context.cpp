@@ -3,7 +3,7 @@
 #include "client/objects/context.h"
 
 #include "calls_context.capnp.h"
-#include "entry.h"
+#include "client/session/entry.h"
 #include "narrow.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -29,15 +29,15 @@ Context* chosen(Thread& thread, CUcontext context, CUresult& error) {
     return thread.context();
   }
   error = CUDA_ERROR_INVALID_CONTEXT;
-  return thread.session().find_context(context);
+  return session_of(thread).contexts.find(context);
 }
 
 CUresult create(Thread& thread, CUcontext* out, unsigned flags, CUdevice dev, unsigned api_version = wide_api_version) {
   if (!out || !flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = thread.session();
-  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  const std::lock_guard lock(session.context_mutex());
-  Context* const context = session.make_context(dev, flags);
+  Session& session = session_of(thread);
+  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(session.contexts.mutex());
+  Context* const context = session.contexts.make(dev, flags);
   if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
   context->api_version = api_version;
   if (const CUresult result = session.open_context(thread, *context); result != CUDA_SUCCESS) return result;
@@ -64,7 +64,7 @@ CUresult cuCtxSetCurrent(Thread& thread, CUcontext context) {
     if (!stack.empty()) stack.pop_back();
     return CUDA_SUCCESS;
   }
-  Context* const found = thread.session().find_context(context);
+  Context* const found = session_of(thread).contexts.find(context);
   if (!found) return CUDA_ERROR_INVALID_CONTEXT;
   if (stack.empty()) stack.push_back(found);
   else stack.back() = found;
@@ -73,7 +73,7 @@ CUresult cuCtxSetCurrent(Thread& thread, CUcontext context) {
 
 CUresult cuCtxPushCurrent_v2(Thread& thread, CUcontext context) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
-  Context* const found = thread.session().find_context(context);
+  Context* const found = session_of(thread).contexts.find(context);
   if (!found) return CUDA_ERROR_INVALID_CONTEXT;
   thread.contexts().push_back(found);
   return CUDA_SUCCESS;
@@ -163,7 +163,7 @@ CUresult cuCtxSynchronize_v2(Thread& thread, CUcontext ctx) {
   Context* const context = chosen(thread, ctx, error);
   if (!context) return error;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return thread.session().synchronize(thread, *context);
+  return session_of(thread).waits.synchronize(thread, *context);
 }
 
 CUresult cuCtxSynchronize(Thread& thread) { return cuCtxSynchronize_v2(thread, nullptr); }
@@ -190,9 +190,9 @@ CUresult cuCtxCreate_v4(Thread& thread, CUcontext* out, CUctxCreateParams* param
 
 CUresult cuCtxDestroy_v2(Thread& thread, CUcontext ctx) {
   if (!ctx) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = thread.session();
-  const std::lock_guard lock(session.context_mutex());
-  Context* const context = session.find_context(ctx);
+  Session& session = session_of(thread);
+  const std::lock_guard lock(session.contexts.mutex());
+  Context* const context = session.contexts.find(ctx);
   if (!context || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
   const CUresult result = session.close_context(thread, *context);
   // If it is current to the calling thread, it is also popped; other threads keep it and meet CONTEXT_IS_DESTROYED.
@@ -209,7 +209,7 @@ CUresult cuCtxAttach(Thread& thread, CUcontext* out, unsigned flags) {
 }
 
 CUresult cuCtxDetach(Thread& thread, CUcontext ctx) {
-  Context* const context = thread.session().find_context(ctx);
+  Context* const context = session_of(thread).contexts.find(ctx);
   if (!context || context != thread.context() || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   if (context->retained > 0) {
     --context->retained;
@@ -222,10 +222,10 @@ CUresult cuCtxDetach(Thread& thread, CUcontext ctx) {
 
 CUresult cuDevicePrimaryCtxRetain(Thread& thread, CUcontext* out, CUdevice dev) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = thread.session();
-  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  const std::lock_guard lock(session.context_mutex());
-  Context& context = session.primary(dev);
+  Session& session = session_of(thread);
+  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(session.contexts.mutex());
+  Context& context = session.contexts.primary(dev);
   if (!context.active) {
     if (const CUresult result = session.open_context(thread, context); result != CUDA_SUCCESS) return result;
   }
@@ -235,10 +235,10 @@ CUresult cuDevicePrimaryCtxRetain(Thread& thread, CUcontext* out, CUdevice dev) 
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
-  Session& session = thread.session();
-  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  const std::lock_guard lock(session.context_mutex());
-  Context& context = session.primary(dev);
+  Session& session = session_of(thread);
+  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(session.contexts.mutex());
+  Context& context = session.contexts.primary(dev);
   if (context.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (--context.retained > 0) return CUDA_SUCCESS;
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
@@ -246,10 +246,10 @@ CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
 
 // Destroys the context whoever retained it. The handle stays the same and stays current; the next retain revives it.
 CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
-  Session& session = thread.session();
-  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  const std::lock_guard lock(session.context_mutex());
-  Context& context = session.primary(dev);
+  Session& session = session_of(thread);
+  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(session.contexts.mutex());
+  Context& context = session.contexts.primary(dev);
   context.retained = 0;
   context.flags = 0;
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
@@ -257,18 +257,18 @@ CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(Thread& thread, CUdevice dev, unsigned flags) {
   if (!flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = thread.session();
-  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  Session& session = session_of(thread);
+  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   // How a waiting thread waits is the client's own affair, so an active context needs no word to the worker.
-  session.primary(dev).flags = flags;
+  session.contexts.primary(dev).flags = flags;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxGetState(Thread& thread, CUdevice dev, unsigned* flags, int* active) {
-  Session& session = thread.session();
-  if (!session.facts().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  Session& session = session_of(thread);
+  if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
-  const Context& context = session.primary(dev);
+  const Context& context = session.contexts.primary(dev);
   *flags = context.flags;
   *active = context.active ? 1 : 0;
   return CUDA_SUCCESS;

@@ -8,7 +8,8 @@
 #include <optional>
 
 #include "client/copy/copy_shape.h"
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/graph/graph_node.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -37,7 +38,7 @@ void touch_for_writing(std::uint64_t address, std::uint64_t bytes) {
 class Copier {
  public:
   Copier(Thread& thread, const StreamUse& stream, const Copy& copy)
-      : thread_(thread), session_(thread.session()), stream_(*stream), copy_(copy) {}
+      : thread_(thread), session_(session_of(thread)), stream_(*stream), copy_(copy) {}
 
   /// Whether run() will find everything there.
   CUresult check() {
@@ -48,7 +49,7 @@ class Copier {
   CUresult run() {
     if (copy_.synchronous) {
       // What a copy on the legacy stream does to captures is told first.
-      Captures& captures = session_.captures();
+      Captures& captures = session_.captures;
       if (const CUresult bad = captures.check_submission(stream_); bad != CUDA_SUCCESS) return bad;
       if (const CUresult bad = captures.check_unsafe(thread_); bad != CUDA_SUCCESS) return bad;
     }
@@ -73,21 +74,21 @@ class Copier {
   std::optional<Place> place(const Rows& rows) const {
     if (rows.in_array) return Place::device;
     const std::uint64_t extent = copy_.extent(rows);
-    const auto region = session_.map().find(rows.address);
-    if (region && region->managed()) session_.managed().before_work(thread_);
-    if (region && region->kind == Region::Kind::alias) session_.host_memory().before_work(thread_);
+    const auto region = session_.map.find(rows.address);
+    if (region && region->managed()) session_.managed.before_work(thread_);
+    if (region && region->kind == Region::Kind::alias) session_.host_memory.before_work(thread_);
     if (region && session_.shares_memory() && region->kind == Region::Kind::host && &rows == &copy_.source &&
         copy_.source_order == Copy::SourceOrder::early) {
       // The GPU would read it later than during the call; this process has the same bytes.
       return region->contains(rows.address, extent) ? std::optional(Place::pageable) : std::nullopt;
     }
-    if (region && session_.host_memory().at_worker(rows.address)) {
-      session_.host_memory().before_work(thread_);
+    if (region && session_.host_memory.at_worker(rows.address)) {
+      session_.host_memory.before_work(thread_);
       return region->contains(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     }
-    if (region && region->on_device()) return session_.map().covered(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
+    if (region && region->on_device()) return session_.map.covered(rows.address, extent) ? std::optional(Place::device) : std::nullopt;
     if (region) return region->contains(rows.address, extent) ? std::optional(Place::pinned) : std::nullopt;
-    const Terms& terms = session_.terms();
+    const Terms& terms = session_.terms;
     if (rows.known || rows.address == 0 || terms.device_window.contains(rows.address) || terms.driver_band.contains(rows.address))
       return std::nullopt;
     return Place::pageable;
@@ -97,10 +98,10 @@ class Copier {
   // during the call: then it is, here.
   bool read_at_once() {
     if (copy_.source_order != Copy::SourceOrder::early || copy_.source.in_array) return false;
-    const auto region = session_.map().find(copy_.source.address);
+    const auto region = session_.map.find(copy_.source.address);
     if (!region) return false;
     const bool alias = region->kind == Region::Kind::alias;
-    if (!alias && !region->managed() && !(region->on_host() && session_.host_memory().mapped(copy_.source.address))) return false;
+    if (!alias && !region->managed() && !(region->on_host() && session_.host_memory.mapped(copy_.source.address))) return false;
     if (alias) copy_.source.address = region->owner + (copy_.source.address - region->base);
     copies_source_ = true;
     return true;
@@ -109,8 +110,8 @@ class Copier {
   // The host sees the outcome in memory that the worker has.
   bool seen_by_host(const Rows& rows) const {
     if (rows.in_array) return false;
-    const auto region = session_.map().find(rows.address);
-    return region && (region->managed() || region->kind == Region::Kind::alias || session_.host_memory().at_worker(rows.address));
+    const auto region = session_.map.find(rows.address);
+    return region && (region->managed() || region->kind == Region::Kind::alias || session_.host_memory.at_worker(rows.address));
   }
 
   // On a stream that is captured the copy becomes a node of the graph, and is done when that is launched.
@@ -141,13 +142,13 @@ class Copier {
     copy.dstZ = copy_.target.z;
     copy.dstPitch = copy_.target.pitch;
     copy.dstHeight = slice_rows(copy_.target);
-    NewParts parts(session_.graph_parts());
+    NewParts parts(session_.graph_parts);
     RemoteCall<wire::CaptureCopy> call(thread_, stream_.context);
     call.in().setStream(stream_.wire());
     if (const CUresult bad = write_copy(thread_, copy, nullptr, call.in().initCopy(), parts); bad != CUDA_SUCCESS) return bad;
     const CUresult result = call.post(stream_);
     if (result == CUDA_SUCCESS) {
-      session_.host_memory().graph_has(thread_, parts);
+      session_.host_memory.graph_has(thread_, parts);
       parts.keep();
     }
     return result;
@@ -166,7 +167,7 @@ class Copier {
     if (to_host) call.host_visible();
     const CUresult result = call.post(stream_);
     const bool waits = copy_.synchronous && (to_host || seen_by_host(copy_.source));
-    return result == CUDA_SUCCESS && waits ? session_.settle(thread_, stream_) : result;
+    return result == CUDA_SUCCESS && waits ? session_.waits.settle(thread_, stream_) : result;
   }
 
   // Applies `step(target, source, width, height)` to parts of at most this many bytes, one slice deep.
@@ -191,28 +192,28 @@ class Copier {
   bool by_lanes(const Rows& device, const Rows& host) {
     const bool one_run =
         copy_.depth == 1 && !device.in_array && (copy_.height == 1 || (device.pitch == copy_.width && host.pitch == copy_.width));
-    return one_run && copy_.synchronous && !session_.waits_for_host() && session_.lanes().takes(copy_.width * copy_.height);
+    return one_run && copy_.synchronous && !session_.waits.for_host() && session_.lanes.takes(copy_.width * copy_.height);
   }
 
   CUresult send_by_lanes() {
     const std::uint64_t bytes = copy_.width * copy_.height;
-    const std::uint32_t transfer = session_.lanes().next();
+    const std::uint32_t transfer = session_.lanes.next();
     CUresult result = CUDA_SUCCESS;
     const auto call = [&] {
       result = copy_in(copy_.target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setLanes(transfer); });
-      if (result == CUDA_SUCCESS) session_.commands().flush();
+      if (result == CUDA_SUCCESS) session_.calls.commands.flush();
       return result == CUDA_SUCCESS;
     };
     const trace::Transfer traced(thread_, trace::Direction::out, bytes);
-    if (session_.lanes().send(transfer, {bytes_at(copy_.source.address), bytes}, call)) return result;
+    if (session_.lanes.send(transfer, {bytes_at(copy_.source.address), bytes}, call)) return result;
     // It met memory that cannot be read, or not yet: that is met here, as the driver's own copy would, and if it passes, once more.
     return send_in_order(Place::pageable);
   }
 
   CUresult host_to_device(Place source) {
     // What runs in this process before the copy may write its source.
-    if (copy_.synchronous && (session_.waits_for_host() || session_.graphs().any_launched())) {
-      if (const CUresult result = session_.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
+    if (copy_.synchronous && (session_.waits.for_host() || session_.graphs.any_launched())) {
+      if (const CUresult result = session_.waits.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
     }
     const bool lanes = by_lanes(copy_.target, copy_.source) &&
                        (source == Place::pageable ? !read_later() : newest_here(copy_.source, copy_.width, copy_.height));
@@ -220,8 +221,8 @@ class Copier {
     if (result != CUDA_SUCCESS || !copy_.synchronous) return result;
     // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
     Context& context = *stream_.context;
-    const bool noticed = context.host_visible.load() > context.completed.load() || session_.shared_memory().any();
-    return noticed ? session_.settle(thread_, stream_) : result;
+    const bool noticed = context.host_visible.load() > context.completed.load() || session_.shared_memory.any();
+    return noticed ? session_.waits.settle(thread_, stream_) : result;
   }
 
   // On the session's own connection, between the calls.
@@ -281,22 +282,22 @@ class Copier {
   // The bytes as they are now, by way of shared memory. No lock is held while they are read.
   CUresult send_staged(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
     const std::uint64_t bytes = width * height;
-    const auto slot = session_.staging().take(thread_, session_.home(*stream_.context), true);
+    const auto slot = session_.staging.take(thread_, session_.contexts.home(*stream_.context), true);
     if (!slot) return send_rows(target, source, width, height);
-    session_.staging().copy(slot->data(), bytes_at(source.address), bytes);
+    session_.staging.copy(slot->data(), bytes_at(source.address), bytes);
     const CUresult result = copy_in(target, width, height, /*taken=*/true, {}, [&](auto from) { from.setBlock(slot->address()); });
-    session_.fences().after(thread_, stream_, [slot] {});
+    session_.fences.after(thread_, stream_, [slot] {});
     return result;
   }
 
   // Whether pageable memory may change before the stream gets there, and shall be read then.
   bool read_later() {
-    return copy_.source_order == Copy::SourceOrder::stream && (session_.waits_for_host() || session_.graphs().any_launched());
+    return copy_.source_order == Copy::SourceOrder::stream && (session_.waits.for_host() || session_.graphs.any_launched());
   }
 
   // Rows that the worker asks for when the stream gets there.
   CUresult send_part(const Rows& target, const Rows& source, std::uint64_t width, std::uint64_t height) {
-    NewParts parts(session_.graph_parts());
+    NewParts parts(session_.graph_parts);
     const std::uint64_t part = parts.add(GraphParts::Memory{.base = source.address,
                                                             .pitch = source.pitch ? source.pitch : width,
                                                             .height = height,
@@ -313,29 +314,29 @@ class Copier {
   bool newest_here(const Rows& rows, std::uint64_t width, std::uint64_t height) const {
     if (may_change()) return false;
     const std::uint64_t extent = (height - 1) * rows.pitch + width;
-    const HostMemory& memory = session_.host_memory();
+    const HostMemory& memory = session_.host_memory;
     const HostMemory::Part part = memory.newest(rows.address, extent);
     return !memory.mapped(rows.address) && !part.worker_newer && part.bytes == extent;
   }
 
   // Whether a host function or another part of the program may still write what an asynchronous copy is to read.
-  bool may_change() const { return !copy_.synchronous && !copy_.out_of_order() && session_.waits_for_host(); }
+  bool may_change() const { return !copy_.synchronous && !copy_.out_of_order() && session_.waits.for_host(); }
 
   // One row of pinned memory, whose contents count when the stream gets there. Where the worker holds newer bytes than we do, they
   // stay there; where a host function still has to run, which may write them, they are fetched when it has.
   CUresult send_pinned(Rows target, std::uint64_t source, std::uint64_t bytes) {
-    HostMemory& memory = session_.host_memory();
+    HostMemory& memory = session_.host_memory;
     if (memory.mapped(source)) {
       memory.send_changes(thread_);
       return copy_in(target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setBlock(source); });
     }
-    if (!copy_.synchronous && !copy_.out_of_order() && session_.graphs().any_launched())  // which may write there yet
+    if (!copy_.synchronous && !copy_.out_of_order() && session_.graphs.any_launched())  // which may write there yet
       return copy_in(target, bytes, 1, /*taken=*/false, {}, [&](auto from) { from.setPull(source); });
     while (bytes > 0) {
       const HostMemory::Part part = memory.newest(source, bytes);
       if (target.in_array && part.bytes < bytes) {
         // Elements of arrays cannot be copied by halves: the whole row is to be here first.
-        const CUresult settled = session_.settle(thread_, *stream_.context);
+        const CUresult settled = session_.waits.settle(thread_, *stream_.context);
         return settled == CUDA_SUCCESS ? send_rows(target, {.address = source}, bytes, 1) : settled;
       }
       CUresult result;
@@ -376,19 +377,19 @@ class Copier {
     const auto empty_oldest = [&] {
       Part part = std::move(parts.front());
       parts.pop_front();
-      session_.commands().flush();
-      session_.receiver().wait_until([&] { return part.slot->passed.load(std::memory_order_acquire); });
-      session_.staging().copy(reinterpret_cast<void*>(part.target), part.slot->data(), part.bytes);
+      session_.calls.commands.flush();
+      session_.calls.receiver.wait_until([&] { return part.slot->passed.load(std::memory_order_acquire); });
+      session_.staging.copy(reinterpret_cast<void*>(part.target), part.slot->data(), part.bytes);
     };
-    session_.host_memory().before_wait(thread_);
-    Context& home = session_.home(*stream_.context);
+    session_.host_memory.before_wait(thread_);
+    Context& home = session_.contexts.home(*stream_.context);
     bool filled = true;
     const CUresult result = for_parts(SharedStaging::part_bytes(copy_.width * copy_.height), [&](Rows to, Rows source, std::uint64_t width,
                                                                                                  std::uint64_t height) {
-      auto slot = session_.staging().take(thread_, home, parts.empty());
+      auto slot = session_.staging.take(thread_, home, parts.empty());
       while (!slot && !parts.empty()) {  // others have the rest: so that nobody waits for another in a circle, ours are given back first
         empty_oldest();
-        slot = session_.staging().take(thread_, home, parts.empty());
+        slot = session_.staging.take(thread_, home, parts.empty());
       }
       if (!slot) return fetch_rows(to, source, width, height);
       RemoteCall<wire::CopyOut> call(thread_, stream_.context);
@@ -399,21 +400,21 @@ class Copier {
       in.getTarget().setBlock(slot->address());
       call.host_visible();
       const CUresult posted = call.post(stream_);
-      session_.fences().after(thread_, stream_, [slot] { slot->passed.store(true, std::memory_order_release); });
+      session_.fences.after(thread_, stream_, [slot] { slot->passed.store(true, std::memory_order_release); });
       parts.push_back({std::move(slot), to.address, width * height});
       filled = posted == CUDA_SUCCESS;
       return posted;
     });
     while (filled && !parts.empty()) empty_oldest();
     // Nothing is left to wait for, but a copy that has failed says so here.
-    const CUresult settled = session_.settle(thread_, stream_);
+    const CUresult settled = session_.waits.settle(thread_, stream_);
     return result == CUDA_SUCCESS ? settled : result;
   }
 
   CUresult fetch_by_lanes() {
     const std::uint64_t bytes = copy_.width * copy_.height;
     touch_for_writing(copy_.target.address, bytes);
-    ClientLanes::Landing landing(session_.lanes(), {reinterpret_cast<std::byte*>(copy_.target.address), bytes});
+    ClientLanes::Landing landing(session_.lanes, {reinterpret_cast<std::byte*>(copy_.target.address), bytes});
     RemoteCall<wire::CopyOut> call(thread_, stream_.context);
     auto in = call.in();
     in.setStream(stream_.wire());
@@ -461,7 +462,7 @@ class Copier {
   }
 
   CUresult deliver_later() {
-    HostMemory& memory = session_.host_memory();
+    HostMemory& memory = session_.host_memory;
     const std::uint64_t bytes = copy_.width * copy_.height;
     memory.expect_delivery(thread_, copy_.target.address, bytes);
     RemoteCall<wire::CopyOut> call(thread_, stream_.context);
@@ -478,7 +479,7 @@ class Copier {
 
   // Both sides are the program's own memory: in the stream's order, but done here.
   CUresult host_to_host() {
-    if (const CUresult result = session_.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = session_.waits.settle(thread_, stream_); result != CUDA_SUCCESS) return result;
     for (std::uint64_t z = 0; z < copy_.depth; ++z) {
       for (std::uint64_t y = 0; y < copy_.height; ++y) {
         std::memmove(reinterpret_cast<std::byte*>(copy_.target.from(0, y, z).address), bytes_at(copy_.source.from(0, y, z).address),
@@ -520,7 +521,7 @@ CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool
 
 // The contexts of a copy between them, null for the current one; false if one is none.
 bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& copy) {
-  const auto named = [&](CUcontext context) { return context ? thread.session().find_context(context) : thread.context(); };
+  const auto named = [&](CUcontext context) { return context ? session_of(thread).contexts.find(context) : thread.context(); };
   copy.target_context = named(target);
   copy.source_context = named(source);
   return copy.target_context && copy.target_context->active && copy.source_context && copy.source_context->active;
@@ -528,13 +529,13 @@ bool name_contexts(Thread& thread, CUcontext target, CUcontext source, Copy& cop
 
 // The forms without a stream come after all work of both contexts and before all of their later work.
 CUresult run_between(Thread& thread, const Copy& copy, CUstream default_stream) {
-  Session& session = thread.session();
+  Session& session = session_of(thread);
   for (Context* const context : {copy.target_context, copy.source_context})
-    if (const CUresult result = session.synchronize(thread, *context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = session.waits.synchronize(thread, *context); result != CUDA_SUCCESS) return result;
   const StreamUse stream(thread, default_stream);
   if (!stream) return stream.error();
   if (const CUresult result = Copier(thread, stream, copy).run(); result != CUDA_SUCCESS) return result;
-  return session.settle(thread, *stream);
+  return session.waits.settle(thread, *stream);
 }
 
 template <class Params>

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -15,8 +16,8 @@ namespace {
 // An address over its length, as kernels know it.
 CUresult reach(Thread& thread, const void* pointer, std::size_t bytes, RemoteCallBase& call, std::uint64_t& address) {
   address = reinterpret_cast<std::uint64_t>(pointer);
-  if (!thread.session().map().usable(address, std::max<std::size_t>(bytes, 1))) return CUDA_ERROR_INVALID_VALUE;
-  return thread.session().host_memory().reach(thread, address, call);
+  if (!session_of(thread).map.usable(address, std::max<std::size_t>(bytes, 1))) return CUDA_ERROR_INVALID_VALUE;
+  return session_of(thread).host_memory.reach(thread, address, call);
 }
 
 CUresult write_item(Thread& thread, const CUmemDecompressParams& item, RemoteCallBase& call, wire::Decompress::Item::Builder out) {
@@ -53,7 +54,7 @@ CUresult cuMemBatchDecompressAsync(Thread& thread, CUmemDecompressParams* list, 
   auto items = call.in().initItems(static_cast<unsigned>(count));
   for (std::size_t i = 0; i < count; ++i)
     if (const CUresult bad = write_item(thread, list[i], call, items[static_cast<unsigned>(i)]); bad != CUDA_SUCCESS) return fail(i, bad);
-  if (thread.session().waits_for_host()) return call.post(use);  // what must come first may be this thread's to do
+  if (session_of(thread).waits.for_host()) return call.post(use);  // what must come first may be this thread's to do
   const CUresult result = call.wait(use);
   return result == CUDA_SUCCESS ? result : fail(call.out().getFailed() - 1, result);  // 0 becomes `none`
 }

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "narrow.h"
+#include "client/session/process.h"
 #include "client/session/session.h"
 #include "client/objects/thread.h"
 #include "client_hand.h"
@@ -18,7 +19,7 @@ namespace {
 // Runs `use` with the device's facts, or says why not.
 template <class Use>
 CUresult with_device(Thread& thread, CUdevice ordinal, Use&& use) {
-  const Device* const device = thread.session().facts().device(ordinal);
+  const Device* const device = session_of(thread).terms.facts.device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   return use(*device);
 }
@@ -32,14 +33,14 @@ std::string pci_bus_id(const Device& device) {
 
 CUresult cuDeviceGet(Thread& thread, CUdevice* device, int ordinal) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
-  if (!thread.session().facts().device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!session_of(thread).terms.facts.device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetCount(Thread& thread, int* count) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
-  *count = static_cast<int>(thread.session().facts().devices.size());
+  *count = static_cast<int>(session_of(thread).terms.facts.devices.size());
   return CUDA_SUCCESS;
 }
 
@@ -145,7 +146,7 @@ CUresult cuDeviceGetByPCIBusId(Thread& thread, CUdevice* dev, const char* text) 
     domain = 0;
     if (std::sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 3) return CUDA_ERROR_INVALID_VALUE;
   }
-  const auto& devices = thread.session().facts().devices;
+  const auto& devices = session_of(thread).terms.facts.devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const auto is = [&](CUdevice_attribute which, unsigned value) { return static_cast<unsigned>(devices[i].attribute(which)) == value; };
     if (!is(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, domain) || !is(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, bus) ||

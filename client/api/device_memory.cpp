@@ -3,7 +3,7 @@
 #include "client/memory/device_memory.h"
 
 #include "calls_memory.capnp.h"
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -34,7 +34,7 @@ CUresult cuMemAlloc_v2(Thread& thread, CUdeviceptr* dptr, std::size_t bytesize) 
   Context* const context = allocating_context(thread, error);
   if (!context) return error;
   std::uint64_t address = 0;
-  const CUresult result = thread.session().device_memory().allocate(thread, *context, bytesize, address);
+  const CUresult result = session_of(thread).device_memory.allocate(thread, *context, bytesize, address);
   if (result == CUDA_SUCCESS) *dptr = address;
   return result;
 }
@@ -53,13 +53,14 @@ CUresult cuMemAllocPitch_v2(Thread& thread, CUdeviceptr* dptr, std::size_t* pitc
 
 CUresult cuMemFree_v2(Thread& thread, CUdeviceptr dptr) {
   if (dptr == 0) return CUDA_SUCCESS;
-  Session& session = thread.session();
-  if (!session.graph_memory().knows(dptr)) return session.device_memory().free(thread, dptr);
+  Session& session = session_of(thread);
+  if (session.shared_memory.imported(dptr)) return session.shared_memory.close(thread, dptr, /*of_pool=*/true);
+  if (!session.graph_memory.knows(dptr)) return session.device_memory.free(thread, dptr);
   // Memory that a launch has left allocated: the launch may be under way yet, and programs rely on this call as a wait.
-  if (const auto region = session.map().find(dptr); region && region->context->active) {
-    if (const CUresult result = session.settle(thread, *region->context); result != CUDA_SUCCESS) return result;
+  if (const auto region = session.map.find(dptr); region && region->context->active) {
+    if (const CUresult result = session.waits.settle(thread, *region->context); result != CUDA_SUCCESS) return result;
   }
-  return session.graph_memory().free(thread, dptr);
+  return session.graph_memory.free(thread, dptr);
 }
 
 CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) {
@@ -69,13 +70,13 @@ CUresult cuMemGetInfo_v2(Thread& thread, std::size_t* free, std::size_t* total) 
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const auto out = call.out();
-  *free = out.getFree() + thread.session().device_memory().kept_bytes(thread.context()->device);
+  *free = out.getFree() + session_of(thread).device_memory.kept_bytes(thread.context()->device);
   *total = out.getTotal();
   return result;
 }
 
 CUresult cuMemGetAddressRange_v2(Thread& thread, CUdeviceptr* base, std::size_t* size, CUdeviceptr dptr) {
-  const auto region = thread.session().map().find(dptr);
+  const auto region = session_of(thread).map.find(dptr);
   if (!region || !(region->on_device() || region->device_address)) return CUDA_ERROR_NOT_FOUND;
   if (base) *base = region->base;
   if (size) *size = region->bytes;

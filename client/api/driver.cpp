@@ -37,7 +37,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   *text = nullptr;
   // The driver's own words once there is one to ask, so that programs print what they print locally.
   if (Session* const session = process().session()) {
-    const auto& texts = session->facts().error_texts;
+    const auto& texts = session->terms.facts.error_texts;
     if (const auto found = texts.find(error); found != texts.end()) {
       *text = found->second.c_str();
       return CUDA_SUCCESS;

@@ -2,7 +2,7 @@
 
 #include "client/code/functions.h"
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -16,7 +16,7 @@ template <class Request>
 CUresult address(Thread& thread, RemoteCall<Request>& call, const Function& function, int device) {
   if (!call) return call.error();
   int worker_device = -1;
-  if (device >= 0 && !thread.session().worker_ordinal(device, worker_device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (device >= 0 && !session_of(thread).terms.facts.worker_ordinal(device, worker_device)) return CUDA_ERROR_INVALID_DEVICE;
   call.in().setFunction(function.handle.value());
   call.in().setDevice(worker_device);
   return CUDA_SUCCESS;
@@ -88,16 +88,16 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
     changes = function.changes;
     const auto known = function.attributes.find(device);
     return known != function.attributes.end() &&
-           surely_settable(thread.session().facts().devices[static_cast<std::size_t>(ordinal)], known->second, attribute, value);
+           surely_settable(session_of(thread).terms.facts.devices[static_cast<std::size_t>(ordinal)], known->second, attribute, value);
   }();
   const CUresult result = sure ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
-  Session& session = thread.session();
-  const std::vector<Handle> same = session.functions().attribute_changed(function, device, attribute, value, changes);
+  Session& session = session_of(thread);
+  const std::vector<Handle> same = session.functions.attribute_changed(function, device, attribute, value, changes);
   for (const Opcode stale : forgotten_after(Opcode::setFunctionAttribute)) {
-    if (session.functions().knows_modules_of_libraries()) session.replies().forget(stale);  // which of them are one we do not know
+    if (session.functions.knows_modules_of_libraries()) session.calls.replies.forget(stale);  // which of them are one we do not know
     else
-      for (const Handle one : same) session.replies().forget(stale, one.value());
+      for (const Handle one : same) session.calls.replies.forget(stale, one.value());
   }
   return result;
 }
@@ -105,35 +105,35 @@ CUresult set(Thread& thread, CUfunction_attribute attribute, int value, Function
 }  // namespace
 
 CUresult cuFuncGetAttribute(Thread& thread, int* value, CUfunction_attribute attribute, CUfunction f) {
-  Function* const function = thread.session().functions().find(f);
+  Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   return get(thread, value, attribute, *function, function->attribute_device(thread.context()->device));
 }
 
 CUresult cuKernelGetAttribute(Thread& thread, int* value, CUfunction_attribute attribute, CUkernel k, CUdevice device) {
-  Function* const kernel = thread.session().functions().find_kernel(k);
+  Function* const kernel = session_of(thread).functions.find_kernel(k);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  if (!thread.session().facts().device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!session_of(thread).terms.facts.device(device)) return CUDA_ERROR_INVALID_DEVICE;
   return get(thread, value, attribute, *kernel, device);
 }
 
 CUresult cuFuncSetAttribute(Thread& thread, CUfunction f, CUfunction_attribute attribute, int value) {
-  Function* const function = thread.session().functions().find(f);
+  Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
   return set(thread, attribute, value, *function, function->attribute_device(thread.context()->device));
 }
 
 CUresult cuKernelSetAttribute(Thread& thread, CUfunction_attribute attribute, int value, CUkernel k, CUdevice device) {
-  Function* const kernel = thread.session().functions().find_kernel(k);
+  Function* const kernel = session_of(thread).functions.find_kernel(k);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  if (!thread.session().facts().device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!session_of(thread).terms.facts.device(device)) return CUDA_ERROR_INVALID_DEVICE;
   return set(thread, attribute, value, *kernel, device);
 }
 
 CUresult cuFuncGetParamInfo(Thread& thread, CUfunction f, std::size_t index, std::size_t* offset, std::size_t* bytes) {
-  const Function* const function = thread.session().functions().find(f);
+  const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!offset || index >= function->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = function->parameters[index].offset;
@@ -142,7 +142,7 @@ CUresult cuFuncGetParamInfo(Thread& thread, CUfunction f, std::size_t index, std
 }
 
 CUresult cuFuncGetName(Thread& thread, const char** name, CUfunction f) {
-  const Function* const function = thread.session().functions().find(f);
+  const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = function->name.c_str();
@@ -150,7 +150,7 @@ CUresult cuFuncGetName(Thread& thread, const char** name, CUfunction f) {
 }
 
 CUresult cuFuncGetModule(Thread& thread, CUmodule* module, CUfunction f) {
-  const Function* const function = thread.session().functions().find(f);
+  const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!module || !function->owner.well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_VALUE;
   *module = handle_cast<CUmodule>(function->owner);
@@ -158,7 +158,7 @@ CUresult cuFuncGetModule(Thread& thread, CUmodule* module, CUfunction f) {
 }
 
 CUresult cuKernelGetLibrary(Thread& thread, CUlibrary* library, CUkernel k) {
-  const Function* const kernel = thread.session().functions().find_kernel(k);
+  const Function* const kernel = session_of(thread).functions.find_kernel(k);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!library || !kernel->owner.well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_VALUE;
   *library = handle_cast<CUlibrary>(kernel->owner);
@@ -167,7 +167,7 @@ CUresult cuKernelGetLibrary(Thread& thread, CUlibrary* library, CUkernel k) {
 
 CUresult cuModuleGetLoadingMode(Thread& thread, CUmoduleLoadingMode* mode) {
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  *mode = static_cast<CUmoduleLoadingMode>(thread.session().facts().module_loading_mode);
+  *mode = static_cast<CUmoduleLoadingMode>(session_of(thread).terms.facts.module_loading_mode);
   return CUDA_SUCCESS;
 }
 

@@ -1,7 +1,8 @@
 // Instantiating, updating and launching graphs. CUDA Driver API, "Graph Management".
 
 #include "calls_graph.capnp.h"
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -27,9 +28,9 @@ CUresult instantiate(Thread& thread, CUgraph graph, std::uint64_t flags, std::ui
   const CUresult result = call.wait();
   const auto out = call.out();
   made.exec = handle_cast<CUgraphExec>(Handle(out.getExec()));
-  if (result == CUDA_SUCCESS && out.getAttended()) thread.session().graphs().set_attended(Handle(out.getExec()), true);
+  if (result == CUDA_SUCCESS && out.getAttended()) session_of(thread).graphs.set_attended(Handle(out.getExec()), true);
   if (result == CUDA_SUCCESS) {
-    thread.session().graph_memory().set_executable(Handle(out.getExec()), out.getMemory(),
+    session_of(thread).graph_memory.set_executable(Handle(out.getExec()), out.getMemory(),
                                                    flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
   }
   if (out.getRefusal().size() > 0) refuse_use(out.getRefusal().cStr());
@@ -53,8 +54,8 @@ CUresult update(Thread& thread, CUgraphExec exec, CUgraph graph, Updated& update
   in.setGraph(handle_of(graph).value());
   const CUresult result = call.wait();
   const auto out = call.out();
-  if (out.getAttended()) thread.session().graphs().set_attended(handle_of(exec), true);
-  if (result == CUDA_SUCCESS) thread.session().graph_memory().update_executable(handle_of(exec), out.getMemory());
+  if (out.getAttended()) session_of(thread).graphs.set_attended(handle_of(exec), true);
+  if (result == CUDA_SUCCESS) session_of(thread).graph_memory.update_executable(handle_of(exec), out.getMemory());
   if (out.getRefusal().size() > 0) refuse_use(out.getRefusal().cStr());
   updated.outcome = static_cast<CUgraphExecUpdateResult>(out.getOutcome());
   updated.node = handle_cast<CUgraphNode>(Handle(out.getErrorNode()));
@@ -123,10 +124,10 @@ namespace {
 
 // The worker runs the graph in pieces, with what of it happens in this process in between.
 CUresult launch_attended(Thread& thread, CUgraphExec exec, const StreamUse& use) {
-  Session& session = thread.session();
+  Session& session = session_of(thread);
   RemoteCall<wire::LaunchGraph> call(thread, use->context);
-  session.graphs().launched();
-  const std::uint64_t done = session.callbacks().add([&graphs = session.graphs()](CUresult) { graphs.ended(); });
+  session.graphs.launched();
+  const std::uint64_t done = session.callbacks.add([&graphs = session.graphs](CUresult) { graphs.ended(); });
   auto in = call.in();
   in.setExec(handle_of(exec).value());
   in.setStream(use.wire());
@@ -134,21 +135,21 @@ CUresult launch_attended(Thread& thread, CUgraphExec exec, const StreamUse& use)
   call.host_visible();
   const CUresult result = call.post(use);
   if (result != CUDA_SUCCESS) {
-    session.callbacks().remove(done);
-    session.graphs().ended();
+    session.callbacks.remove(done);
+    session.graphs.ended();
   }
   return result;
 }
 
 CUresult launch(Thread& thread, CUgraphExec exec, const StreamUse& use) {
-  Session& session = thread.session();
-  session.before_work(thread);
-  if (!use->capture.load() && session.graphs().attended(handle_of(exec))) return launch_attended(thread, exec, use);
+  Session& session = session_of(thread);
+  session.waits.before_work(thread);
+  if (!use->capture.load() && session.graphs.attended(handle_of(exec))) return launch_attended(thread, exec, use);
   RemoteCall<wire::CuGraphLaunch> call(thread, use->context);
   auto in = call.in();
   in.setHGraph(handle_of(exec).value());
   in.setHStream(use.wire());
-  if (session.host_memory().any_mapped()) call.host_visible();
+  if (session.host_memory.any_mapped()) call.host_visible();
   return use->capture.load() ? call.wait(use) : call.post(use);  // what cannot be captured is said at once
 }
 
@@ -158,7 +159,7 @@ CUresult cuGraphLaunch(Thread& thread, CUgraphExec exec, CUstream stream) {
   if (!handle_of(exec).well_formed(HandleKind::exec)) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  GraphMemory& memory = thread.session().graph_memory();
+  GraphMemory& memory = session_of(thread).graph_memory;
   if (use->capture.load() && memory.used_by(handle_of(exec))) return CUDA_ERROR_NOT_SUPPORTED;  // as a child such a graph cannot be
   if (const CUresult bad = memory.may_launch(handle_of(exec)); bad != CUDA_SUCCESS) return bad;
   const CUresult result = launch(thread, exec, use);

@@ -1,10 +1,10 @@
 // Memory of graphs. CUDA Driver API, "Graph Management", "Stream Ordered Memory Allocator".
 
-#include "client/graph/graph_memory.h"
+#include "client/memory/graph_memory.h"
 
 #include <cstring>
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -14,8 +14,8 @@ namespace {
 
 std::shared_ptr<MemoryPool> pool_of(Thread& thread, CUdevice device) {
   int ordinal;
-  if (!thread.session().worker_ordinal(device, ordinal)) return nullptr;
-  return thread.session().device_memory().pools().graph_of(device);
+  if (!session_of(thread).terms.facts.worker_ordinal(device, ordinal)) return nullptr;
+  return session_of(thread).device_memory.pools().graph_of(device);
 }
 
 template <class Read>
@@ -51,7 +51,7 @@ CUresult cuGraphMemAllocNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEM
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](wire::NodeParameters::Reader in) {
     const auto allocation = in.getAllocation();
-    const auto region = thread.session().map().find(allocation.getAddress());
+    const auto region = session_of(thread).map.find(allocation.getAddress());
     std::memset(params, 0, sizeof(*params));
     params->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     params->poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = region ? region->device : 0};
@@ -69,7 +69,7 @@ CUresult cuDeviceGetGraphMemAttribute(Thread& thread, CUdevice device, CUgraphMe
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   const auto pool = pool_of(thread, device);
   if (!pool) return CUDA_ERROR_INVALID_DEVICE;
-  const PoolUsage usage = thread.session().device_memory().usage(*pool);
+  const PoolUsage usage = session_of(thread).device_memory.usage(*pool);
   cuuint64_t number;
   switch (attribute) {
     case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: number = usage.used; break;
@@ -91,14 +91,14 @@ CUresult cuDeviceSetGraphMemAttribute(Thread& thread, CUdevice device, CUgraphMe
   const bool reserved = attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
   if (!reserved && attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) return CUDA_ERROR_INVALID_VALUE;
   if (number != 0) return CUDA_ERROR_INVALID_VALUE;  // it can only be reset
-  thread.session().device_memory().reset_high(*pool, reserved);
+  session_of(thread).device_memory.reset_high(*pool, reserved);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGraphMemTrim(Thread& thread, CUdevice device) {
   const auto pool = pool_of(thread, device);
   if (!pool) return CUDA_ERROR_INVALID_DEVICE;
-  thread.session().device_memory().trim(thread, *pool, 0);
+  session_of(thread).device_memory.trim(thread, *pool, 0);
   return CUDA_SUCCESS;
 }
 

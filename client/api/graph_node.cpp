@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "calls_graph.capnp.h"
-#include "entry.h"
 #include "forms.h"
-#include "client/code/launch_codec.h"
+#include "client/session/entry.h"
+#include "client/code/launch_attributes.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -22,18 +22,18 @@ CUresult allocate(Thread& thread, CUDA_MEM_ALLOC_NODE_PARAMS_v2& p) {
     return CUDA_ERROR_INVALID_VALUE;
   if (p.accessDescCount > 0 && !p.accessDescs) return CUDA_ERROR_INVALID_VALUE;
   if (p.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return refuse_use("an allocation node in host memory");
-  Session& session = thread.session();
+  Session& session = session_of(thread);
   int ordinal;
-  if (!session.worker_ordinal(p.poolProps.location.id, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!session.terms.facts.worker_ordinal(p.poolProps.location.id, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   for (std::size_t i = 0; i < p.accessDescCount; ++i)
     if (p.accessDescs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || p.accessDescs[i].location.id != p.poolProps.location.id)
       return refuse_use("an allocation node with access of other devices");
-  Context& context = session.primary(p.poolProps.location.id);
+  Context& context = session.contexts.primary(p.poolProps.location.id);
   Context* const current = thread.context();
   if (!current && !context.active) return CUDA_ERROR_INVALID_CONTEXT;
   std::uint64_t address = 0;
-  const CUresult result = session.graph_memory().allocate(
-      thread, current && current->device == p.poolProps.location.id ? *current : context, p.poolProps.location.id, p.bytesize, address);
+  const CUresult result = session.graph_memory.allocate(thread, current && current->device == p.poolProps.location.id ? *current : context,
+                                                        p.poolProps.location.id, p.bytesize, address);
   p.dptr = address;
   return result;
 }
@@ -46,7 +46,7 @@ CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraph
   if (params.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return send_node(thread, out, graph, dependencies, edges, count, params);
   if (const CUresult bad = allocate(thread, params.alloc); bad != CUDA_SUCCESS) return bad;
   const CUresult result = send_node(thread, out, graph, dependencies, edges, count, params);
-  if (result != CUDA_SUCCESS) thread.session().graph_memory().discard(thread, params.alloc.dptr);
+  if (result != CUDA_SUCCESS) session_of(thread).graph_memory.discard(thread, params.alloc.dptr);
   return result;
 }
 
@@ -54,7 +54,7 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
                    std::size_t count, CUgraphNodeParams& params) {
   if (!out || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(graph).well_formed(HandleKind::graph)) return CUDA_ERROR_INVALID_VALUE;
-  NewParts parts(thread.session().graph_parts());
+  NewParts parts(session_of(thread).graph_parts);
   RemoteCall<wire::AddNode> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
@@ -74,12 +74,12 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
   if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  thread.session().host_memory().graph_has(thread, parts);
+  session_of(thread).host_memory.graph_has(thread, parts);
   parts.keep();
   const auto reply = call.out();
   const Handle node(reply.getNode());
   if (params.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
-    auto& bodies = thread.session().graphs().given(node).bodies;
+    auto& bodies = session_of(thread).graphs.given(node).bodies;
     bodies.clear();
     for (const std::uint64_t body : reply.getBodies()) bodies.push_back(handle_cast<CUgraph>(Handle(body)));
     params.conditional.phGraph_out = bodies.data();
@@ -91,7 +91,7 @@ CUresult send_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgrap
 CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgraphNodeParams& params) {
   if (!handle_of(node).well_formed(HandleKind::node)) return CUDA_ERROR_INVALID_VALUE;
   if (params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || params.type == CU_GRAPH_NODE_TYPE_MEM_FREE) return CUDA_ERROR_INVALID_VALUE;
-  NewParts parts(thread.session().graph_parts());
+  NewParts parts(session_of(thread).graph_parts);
   RemoteCall<wire::SetNode> call(thread, ContextNeed::optional);
   if (!call) return call.error();
   auto in = call.in();
@@ -100,10 +100,10 @@ CUresult change_node(Thread& thread, Handle exec, CUgraphNode node, const CUgrap
   if (const CUresult bad = write_node(thread, params, in.initParameters(), parts); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS) {
-    thread.session().host_memory().graph_has(thread, parts);
+    session_of(thread).host_memory.graph_has(thread, parts);
     parts.keep();
   }
-  if (result == CUDA_ERROR_NOT_SUPPORTED && thread.session().stream_waits().any_here())
+  if (result == CUDA_ERROR_NOT_SUPPORTED && session_of(thread).stream_waits.any_here())
     return refuse_use("changing an executable graph of which a launch is behind a wait for a value in memory of the host");
   if (result == CUDA_ERROR_NOT_SUPPORTED)
     refuse_use("changing, in an executable graph with conditional nodes, what involves functions or memory of the program");
@@ -130,7 +130,7 @@ CUresult kernel_attribute(Thread& thread, CUgraphNode node, const CUlaunchAttrib
   auto in = call.in();
   in.setNode(handle_of(node).value());
   in.setSet(set);
-  if (const CUresult bad = write_attribute(thread, wanted, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = write_attribute(session_of(thread).events, wanted, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
   if (result == CUDA_SUCCESS && out) read_attribute(call.out().getAttribute(), *out);
   return result;
@@ -156,7 +156,7 @@ CUresult cuGraphConditionalHandleCreate(Thread& thread, CUgraphConditionalHandle
     if (!thread.context()) return CUDA_ERROR_INVALID_CONTEXT;
     context = thread.context()->cuda();
   }
-  if (!thread.session().find_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session_of(thread).contexts.find(context)) return CUDA_ERROR_INVALID_CONTEXT;
   RemoteCall<wire::CuGraphConditionalHandleCreate> call(thread);
   if (!call) return call.error();
   auto in = call.in();
@@ -218,7 +218,7 @@ CUresult cuGraphMemsetNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMSE
 
 CUresult cuGraphHostNodeGetParams(Thread& thread, CUgraphNode node, CUDA_HOST_NODE_PARAMS* params) {
   return get_node(thread, node, CU_GRAPH_NODE_TYPE_HOST, params, [&](auto in) {
-    const auto function = thread.session().graph_parts().function(in.getHost());
+    const auto function = session_of(thread).graph_parts.function(in.getHost());
     if (!function) return CUDA_ERROR_INVALID_VALUE;
     *params = {function->call, function->argument};
     return CUDA_SUCCESS;

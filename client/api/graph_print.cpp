@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -47,7 +47,7 @@ CUresult resource_of(Thread& thread, const Context* context, CUdevResource* reso
 
 // A green context's handle is that of the context it can be converted to.
 Context* find_green(Thread& thread, CUgreenCtx green) {
-  Context* const context = thread.session().find_context(reinterpret_cast<CUcontext>(green));
+  Context* const context = session_of(thread).contexts.find(reinterpret_cast<CUcontext>(green));
   return context && context->green ? context : nullptr;
 }
 
@@ -57,12 +57,12 @@ Context* find_green(Thread& thread, CUgreenCtx green) {
 
 CUresult cuDeviceGetDevResource(Thread& thread, CUdevice device, CUdevResource* resource, CUdevResourceType type) {
   int ordinal;
-  if (!thread.session().worker_ordinal(device, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!session_of(thread).terms.facts.worker_ordinal(device, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   return get_resource(thread, resource, type, [&](auto of) { of.setDevice(ordinal); });
 }
 
 CUresult cuCtxGetDevResource(Thread& thread, CUcontext context, CUdevResource* resource, CUdevResourceType type) {
-  return resource_of(thread, thread.session().find_context(context), resource, type);
+  return resource_of(thread, session_of(thread).contexts.find(context), resource, type);
 }
 
 CUresult cuGreenCtxGetDevResource(Thread& thread, CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
@@ -118,9 +118,9 @@ CUresult cuGreenCtxCreate(Thread& thread, CUgreenCtx* out, CUdevResourceDesc des
   if (!handle_of(description).well_formed(HandleKind::resourcedesc)) return CUDA_ERROR_INVALID_VALUE;
   CUcontext primary;
   if (const CUresult bad = cuDevicePrimaryCtxRetain(thread, &primary, device); bad != CUDA_SUCCESS) return bad;
-  Session& session = thread.session();
-  const std::lock_guard lock(session.context_mutex());
-  Context* const context = session.make_context(device, 0);
+  Session& session = session_of(thread);
+  const std::lock_guard lock(session.contexts.mutex());
+  Context* const context = session.contexts.make(device, 0);
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   if (context) {
     context->green = true;
@@ -132,11 +132,11 @@ CUresult cuGreenCtxCreate(Thread& thread, CUgreenCtx* out, CUdevResourceDesc des
 }
 
 CUresult cuGreenCtxDestroy(Thread& thread, CUgreenCtx green) {
-  Session& session = thread.session();
-  const std::lock_guard lock(session.context_mutex());
+  Session& session = session_of(thread);
+  const std::lock_guard lock(session.contexts.mutex());
   Context* const context = find_green(thread, green);
   if (!context)
-    return session.was_context(reinterpret_cast<CUcontext>(green)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+    return session.contexts.was(reinterpret_cast<CUcontext>(green)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   const int device = context->device;
   const CUresult result = session.close_context(thread, *context);
   if (thread.context() == context) thread.contexts().pop_back();

@@ -1,7 +1,8 @@
 // Functions of the program in stream order. CUDA Driver API, "Execution Control", cuLaunchHostFunc; "Stream Management",
 // cuStreamAddCallback.
 
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -13,8 +14,8 @@ namespace {
 CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Function function) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  if (use->capture && always) return thread.session().captures().check_query(thread, *use);
-  Callbacks& callbacks = thread.session().callbacks();
+  if (use->capture && always) return session_of(thread).captures.check_query(thread, *use);
+  Callbacks& callbacks = session_of(thread).callbacks;
   const std::uint64_t number = callbacks.add(std::move(function));
   RemoteCall<wire::HostFunction> call(thread, use->context);
   auto in = call.in();
@@ -29,7 +30,7 @@ CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Functi
 
 // On a stream that is captured the function becomes a node of the graph.
 CUresult capture(Thread& thread, Stream& stream, GraphParts::Function function) {
-  NewParts parts(thread.session().graph_parts());
+  NewParts parts(session_of(thread).graph_parts);
   RemoteCall<wire::HostFunction> call(thread, stream.context);
   auto in = call.in();
   in.setStream(stream.wire());

@@ -2,7 +2,7 @@
 
 #include "client/memory/host_memory.h"
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 
@@ -30,12 +30,12 @@ CUresult cuMemHostAlloc(Thread& thread, void** pp, std::size_t bytesize, unsigne
     *pp = nullptr;
     return CUDA_SUCCESS;
   }
-  return thread.session().host_memory().allocate(thread, *context, bytesize, flags, pp);
+  return session_of(thread).host_memory.allocate(thread, *context, bytesize, flags, pp);
 }
 
 CUresult cuMemFreeHost(Thread& thread, void* p) {
   if (!p) return CUDA_SUCCESS;
-  return thread.session().host_memory().free(thread, p);
+  return session_of(thread).host_memory.free(thread, p);
 }
 
 CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, unsigned flags) {
@@ -46,25 +46,25 @@ CUresult cuMemHostRegister_v2(Thread& thread, void* p, std::size_t bytesize, uns
   }
   Context* context;
   if (const CUresult bad = usable_context(thread, context); bad != CUDA_SUCCESS) return bad;
-  return thread.session().host_memory().add(thread, *context, p, bytesize, flags);
+  return session_of(thread).host_memory.add(thread, *context, p, bytesize, flags);
 }
 
 CUresult cuMemHostUnregister(Thread& thread, void* p) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
-  return thread.session().host_memory().remove(thread, p);
+  return session_of(thread).host_memory.remove(thread, p);
 }
 
 CUresult cuMemHostGetDevicePointer_v2(Thread& thread, CUdeviceptr* pdptr, void* p, unsigned flags) {
   if (!pdptr || !p || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t address = 0;
-  const CUresult result = thread.session().host_memory().map(thread, reinterpret_cast<std::uint64_t>(p), address);
+  const CUresult result = session_of(thread).host_memory.map(thread, reinterpret_cast<std::uint64_t>(p), address);
   if (result == CUDA_SUCCESS) *pdptr = address;
   return result;
 }
 
 CUresult cuMemHostGetFlags(Thread& thread, unsigned* flags, void* p) {
   if (!flags || !p) return CUDA_ERROR_INVALID_VALUE;
-  const auto region = thread.session().map().find(reinterpret_cast<std::uint64_t>(p));
+  const auto region = session_of(thread).map.find(reinterpret_cast<std::uint64_t>(p));
   if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
   // All pinned memory is mapped when it is wanted, as under unified addressing.
   *flags = region->flags | CU_MEMHOSTALLOC_DEVICEMAP;

@@ -5,8 +5,11 @@
 
 #include "calls_stream.capnp.h"
 #include "client/base/config.h"
-#include "entry.h"
-#include "client/code/launch_codec.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
+#include "client/code/launch_arguments.h"
+#include "client/code/launch_attributes.h"
+#include "client/code/launch_class.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -107,13 +110,13 @@ bool surely_accepted(const Device& device, const Launch& launch, Function& funct
 
 // Checks a launch and says it, all but its attributes.
 CUresult write_launch(Thread& thread, const Launch& launch, const Function& function, const StreamUse& stream, wire::Launch::Builder in) {
-  Session& session = thread.session();
-  if (const CUresult bad = check_shape(session.facts().devices[static_cast<std::size_t>(stream->context->device)], launch);
+  Session& session = session_of(thread);
+  if (const CUresult bad = check_shape(session.terms.facts.devices[static_cast<std::size_t>(stream->context->device)], launch);
       bad != CUDA_SUCCESS)
     return bad;
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(function, launch.params, launch.extra, arguments); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = map_argument_blocks(thread, arguments); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.host_memory.map_named_in(thread, arguments); bad != CUDA_SUCCESS) return bad;
   in.setFunction(function.handle.value());
   in.setStream(stream.wire());
   in.setGridX(launch.grid[0]);
@@ -135,41 +138,43 @@ void note_records(Session& session, const Launch& launch, const Stream& stream) 
     if (!facts || !facts->holds_event) continue;
     std::uint64_t handle = 0;
     std::memcpy(&handle, &attribute.value, sizeof(handle));
-    if (Event* const event = session.events().find(Handle(handle))) session.captures().record(*event, stream);
+    if (Event* const event = session.events.find(Handle(handle))) session.captures.record(*event, stream);
   }
 }
 
 CUresult launch(Thread& thread, const Launch& launch) {
-  Session& session = thread.session();
-  Function* const function = session.functions().find(launch.function);
+  Session& session = session_of(thread);
+  Function* const function = session.functions.find(launch.function);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   const StreamUse stream(thread, launch.stream);
   if (!stream) return stream.error();
   RemoteCall<wire::Launch> call(thread, stream->context);
   auto in = call.in();
   if (const CUresult bad = write_launch(thread, launch, *function, stream, in); bad != CUDA_SUCCESS) return bad;
-  session.before_work(thread);
+  session.waits.before_work(thread);
   if (launch.attribute_count > 0) {
-    if (const CUresult bad = write_attributes(thread, launch.attributes, launch.attribute_count, in.initAttributes(launch.attribute_count));
+    if (const CUresult bad =
+            write_attributes(session.events, launch.attributes, launch.attribute_count, in.initAttributes(launch.attribute_count));
         bad != CUDA_SUCCESS)
       return bad;
     note_records(session, launch, *stream);
   }
-  if (session.host_memory().any_mapped()) call.host_visible();
+  if (session.host_memory.any_mapped()) call.host_visible();
   if (config().launch_blocking && !stream->capture.load()) {
     if (const CUresult result = call.wait(stream); result != CUDA_SUCCESS) return result;
-    return session.settle(thread, *stream);
+    return session.waits.settle(thread, *stream);
   }
   const std::uint64_t fingerprint = fingerprint_of(launch, *function, *stream->context);
   if (function->launch_known(fingerprint)) return call.post(stream);
   const std::uint64_t changes = function->changes_now();
-  if (surely_accepted(session.facts().devices[static_cast<std::size_t>(stream->context->device)], launch, *function, *stream->context)) {
+  if (surely_accepted(session.terms.facts.devices[static_cast<std::size_t>(stream->context->device)], launch, *function,
+                      *stream->context)) {
     const CUresult result = call.post(stream);
     if (result == CUDA_SUCCESS) function->learn_launch(fingerprint, changes);
     return result;
   }
   // Behind what this process has yet to do the answer may take as long as that, and what it has to do may be this thread's.
-  if (session.waits_for_host() && !stream->capture.load()) return call.post(stream);
+  if (session.waits.for_host() && !stream->capture.load()) return call.post(stream);
   const CUresult result = call.wait(stream);
   if (result != CUDA_SUCCESS) return result;
   const auto reply = call.out();
@@ -198,8 +203,8 @@ CUresult cuLaunchCooperativeKernel(Thread& thread, CUfunction f, unsigned grid_x
 CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
   constexpr unsigned flags_known =
       CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
-  Session& session = thread.session();
-  if (!list || count == 0 || count > session.facts().devices.size() || (flags & ~flags_known) != 0) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = session_of(thread);
+  if (!list || count == 0 || count > session.terms.facts.devices.size() || (flags & ~flags_known) != 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<StreamUse> streams;
   for (unsigned i = 0; i < count; ++i) {
     const CUDA_LAUNCH_PARAMS& p = list[i];
@@ -215,7 +220,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
   auto launches = call.in().initLaunches(count);
   for (unsigned i = 0; i < count; ++i) {
     const CUDA_LAUNCH_PARAMS& p = list[i];
-    const Function* const function = session.functions().find(p.function);
+    const Function* const function = session.functions.find(p.function);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     const Launch launch{p.function,
                         {p.gridDimX, p.gridDimY, p.gridDimZ},
@@ -228,10 +233,10 @@ CUresult cuLaunchCooperativeKernelMultiDevice(Thread& thread, CUDA_LAUNCH_PARAMS
     if (const CUresult bad = write_launch(thread, launch, *function, streams[i], launches[i]); bad != CUDA_SUCCESS) return bad;
     if (i > 0) call.also_on(*streams[i]);
   }
-  session.before_work(thread);
-  if (session.host_memory().any_mapped()) call.host_visible();
+  session.waits.before_work(thread);
+  if (session.host_memory.any_mapped()) call.host_visible();
   // As with a launch: what must come first may be this thread's to do.
-  return session.waits_for_host() ? call.post(streams[0]) : call.wait(streams[0]);
+  return session.waits.for_host() ? call.post(streams[0]) : call.wait(streams[0]);
 }
 
 CUresult cuLaunchKernelEx(Thread& thread, const CUlaunchConfig* c, CUfunction f, void** params, void** extra, CUstream default_stream) {

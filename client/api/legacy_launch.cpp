@@ -3,7 +3,8 @@
 
 #include <cstring>
 
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "forms.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -15,7 +16,7 @@ namespace {
 // Changes what the next launch of a function will be.
 template <class Change>
 CUresult set(Thread& thread, CUfunction handle, Change&& change) {
-  Function* const function = thread.session().functions().find(handle);
+  Function* const function = session_of(thread).functions.find(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(function->mutex);
   return change(function->legacy);
@@ -43,7 +44,7 @@ CUresult launch_legacy(Thread& thread, CUfunction function, int width, int heigh
   };
   if (const CUresult bad = set(thread, function, copy); bad != CUDA_SUCCESS) return bad;
   // What nobody set is zero.
-  std::size_t bytes = std::max<std::size_t>(legacy.parameter_bytes, thread.session().functions().find(function)->parameter_bytes);
+  std::size_t bytes = std::max<std::size_t>(legacy.parameter_bytes, session_of(thread).functions.find(function)->parameter_bytes);
   legacy.parameters.resize(std::max<std::size_t>(bytes, 1));
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, legacy.parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
   return cuLaunchKernel(thread, function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, legacy.block[0], legacy.block[1],

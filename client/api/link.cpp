@@ -3,7 +3,7 @@
 #include "client/code/jit_links.h"
 
 #include "calls_module.capnp.h"
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/code/image_transfer.h"
 #include "client/base/input_file.h"
 #include "client/session/session.h"
@@ -16,7 +16,7 @@ namespace {
 CUresult add(Thread& thread, CUlinkState state, CUjitInputType type, std::span<const std::byte> data, const char* name,
              const JitOptions& jit) {
   if (data.empty() || data.size() > limits::image_bytes_max || !jit.valid()) return CUDA_ERROR_INVALID_VALUE;
-  const auto link = thread.session().links().find(handle_of(state));
+  const auto link = session_of(thread).links.find(handle_of(state));
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   const auto fill = [&](wire::AddToLink::Builder in, capnp::Data::Reader hash) {
     in.setLink(handle_of(state).value());
@@ -65,7 +65,7 @@ CUresult cuLinkCreate_v2(Thread& thread, unsigned count, CUjit_option* options, 
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const Handle handle(call.out().getLink());
-  thread.session().links().add(handle, JitOutputs(jit));
+  session_of(thread).links.add(handle, JitOutputs(jit));
   *state = handle_cast<CUlinkState>(handle);
   return result;
 }
@@ -87,7 +87,7 @@ CUresult cuLinkAddFile_v2(Thread& thread, CUlinkState state, CUjitInputType type
 
 CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::size_t* bytes) {
   if (!linked) return CUDA_ERROR_INVALID_VALUE;
-  const auto link = thread.session().links().find(handle_of(state));
+  const auto link = session_of(thread).links.find(handle_of(state));
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::CompleteLink> call(thread);
   if (!call) return call.error();
@@ -107,12 +107,12 @@ CUresult cuLinkComplete(Thread& thread, CUlinkState state, void** linked, std::s
 }
 
 CUresult cuLinkDestroy(Thread& thread, CUlinkState state) {
-  if (!thread.session().links().find(handle_of(state))) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session_of(thread).links.find(handle_of(state))) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::CuLinkDestroy> call(thread);
   if (!call) return call.error();
   call.in().setState(handle_of(state).value());
   const CUresult result = call.wait();
-  if (result == CUDA_SUCCESS) thread.session().links().remove(handle_of(state));
+  if (result == CUDA_SUCCESS) session_of(thread).links.remove(handle_of(state));
   return result;
 }
 

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "forms.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -30,13 +31,13 @@ CUresult check_location(Thread& thread, const CUmemLocation& location) {
   if (on_host(location)) return CUDA_SUCCESS;
   int ordinal;
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-  return thread.session().worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return session_of(thread).terms.facts.worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 // Contents go to the device before the next work in any case; from there they come when they are touched.
 CUresult prefetch(Thread& thread, CUdeviceptr address, std::size_t bytes, const CUmemLocation& location) {
   if (const CUresult bad = check_location(thread, location); bad != CUDA_SUCCESS) return bad;
-  ManagedMemory& managed = thread.session().managed();
+  ManagedMemory& managed = session_of(thread).managed;
   if (!managed.advise(address, bytes, [&](ManagedAdvice& advice) { advice.last_prefetch = location; })) return CUDA_ERROR_INVALID_VALUE;
   if (!on_host(location)) managed.before_work(thread);
   return CUDA_SUCCESS;
@@ -46,7 +47,7 @@ CUresult prefetch(Thread& thread, CUdeviceptr address, std::size_t bytes, const 
 CUresult check_ranges(Thread& thread, const CUdeviceptr* addresses, const std::size_t* bytes, std::size_t count) {
   if (!addresses || !bytes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i)
-    if (!thread.session().managed().visit(addresses[i], bytes[i], [](const ManagedAdvice&) {})) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).managed.visit(addresses[i], bytes[i], [](const ManagedAdvice&) {})) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 
@@ -83,7 +84,7 @@ CUresult cuMemAllocManaged(Thread& thread, CUdeviceptr* dptr, std::size_t bytesi
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const CUresult failure = context->failure; failure != CUDA_SUCCESS) return failure;
   std::uint64_t address = 0;
-  const CUresult result = thread.session().managed().allocate(thread, *context, bytesize, address);
+  const CUresult result = session_of(thread).managed.allocate(thread, *context, bytesize, address);
   if (result == CUDA_SUCCESS) *dptr = address;
   return result;
 }
@@ -94,7 +95,7 @@ CUresult cuMemAdvise_v2(Thread& thread, CUdeviceptr address, std::size_t bytes, 
   if (about_location)
     if (const CUresult bad = check_location(thread, location); bad != CUDA_SUCCESS) return bad;
   if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY) return CUDA_ERROR_INVALID_VALUE;
-  const bool managed = thread.session().managed().advise(address, bytes, [&](ManagedAdvice& known) {
+  const bool managed = session_of(thread).managed.advise(address, bytes, [&](ManagedAdvice& known) {
     const auto accessed =
         std::find_if(known.accessed_by.begin(), known.accessed_by.end(), [&](const CUmemLocation& other) { return same(location, other); });
     switch (advice) {
@@ -149,7 +150,7 @@ CUresult cuMemDiscardBatchAsync(Thread& thread, CUdeviceptr* addresses, std::siz
 CUresult cuMemRangeGetAttribute(Thread& thread, void* data, std::size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address,
                                 std::size_t bytes) {
   if (!data || data_bytes == 0 || data_bytes % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
-  ManagedMemory& managed = thread.session().managed();
+  ManagedMemory& managed = session_of(thread).managed;
   if (attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY) {
     std::vector<CUmemLocation> common;
     bool first = true;
@@ -207,7 +208,7 @@ CUresult cuStreamAttachMemAsync(Thread& thread, CUstream stream, CUdeviceptr add
   if (!use) return use.error();
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
   if (flags == CU_MEM_ATTACH_SINGLE && use->legacy()) return CUDA_ERROR_INVALID_VALUE;
-  const auto region = thread.session().map().find(address);
+  const auto region = session_of(thread).map.find(address);
   if (!region || !region->managed() || region->base != address || (bytes != 0 && bytes != region->bytes)) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }

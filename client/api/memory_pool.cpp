@@ -5,7 +5,8 @@
 
 #include <cstring>
 
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/graph/graph_node.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
@@ -14,11 +15,11 @@
 namespace fargpu::client::hand {
 namespace {
 
-DeviceMemory& memory_of(Thread& thread) { return thread.session().device_memory(); }
+DeviceMemory& memory_of(Thread& thread) { return session_of(thread).device_memory; }
 
 bool known(Thread& thread, CUdevice device) {
   int ordinal;
-  return thread.session().worker_ordinal(device, ordinal);
+  return session_of(thread).terms.facts.worker_ordinal(device, ordinal);
 }
 
 // A device on which pools may lie; other places are named.
@@ -38,12 +39,12 @@ CUresult check_location(Thread& thread, const CUmemLocation* location, CUmemAllo
 
 // On a stream that is captured: nodes of the graph.
 CUresult capture_allocation(Thread& thread, const StreamUse& use, int device, std::size_t bytes, CUdeviceptr* dptr) {
-  Session& session = thread.session();
-  if (const CUresult bad = session.captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  Session& session = session_of(thread);
+  if (const CUresult bad = session.captures.check_submission(*use); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
-  const CUresult made = session.graph_memory().allocate(thread, *use->context, device, bytes, address);
+  const CUresult made = session.graph_memory.allocate(thread, *use->context, device, bytes, address);
   if (made != CUDA_SUCCESS) return made;
-  NewParts parts(session.graph_parts());
+  NewParts parts(session.graph_parts);
   RemoteCall<wire::CaptureMemory> call(thread, use->context);
   call.in().setStream(use.wire());
   write_allocation(thread, address, bytes, call.in().initParameters().initAllocation(), parts);
@@ -52,13 +53,13 @@ CUresult capture_allocation(Thread& thread, const StreamUse& use, int device, st
     parts.keep();
     *dptr = address;
   } else {
-    session.graph_memory().discard(thread, address);
+    session.graph_memory.discard(thread, address);
   }
   return result;
 }
 
 CUresult capture_free(Thread& thread, const StreamUse& use, CUdeviceptr address) {
-  if (!thread.session().graph_memory().knows(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session_of(thread).graph_memory.knows(address)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CaptureMemory> call(thread, use->context);
   call.in().setStream(use.wire());
   call.in().initParameters().setFree(address);
@@ -72,7 +73,7 @@ CUresult allocate(Thread& thread, CUdeviceptr* dptr, std::size_t bytes, const st
     return CUDA_SUCCESS;
   }
   if (use->capture.load()) return capture_allocation(thread, use, pool->device, bytes, dptr);
-  if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session_of(thread).captures.check_submission(*use); bad != CUDA_SUCCESS) return bad;
   std::uint64_t address = 0;
   const CUresult result = memory_of(thread).allocate(thread, *use->context, bytes, address, pool, &*use);
   if (result == CUDA_SUCCESS) *dptr = address;
@@ -102,10 +103,12 @@ CUresult cuMemFreeAsync(Thread& thread, CUdeviceptr dptr, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   if (use->capture.load()) return capture_free(thread, use, dptr);
-  if (const CUresult bad = thread.session().captures().check_submission(*use); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session_of(thread).captures.check_submission(*use); bad != CUDA_SUCCESS) return bad;
   if (dptr == 0) return CUDA_SUCCESS;
-  GraphMemory& graph_memory = thread.session().graph_memory();
+  GraphMemory& graph_memory = session_of(thread).graph_memory;
   if (graph_memory.knows(dptr)) return graph_memory.free(thread, dptr);
+  SharedMemory& shared_memory = session_of(thread).shared_memory;
+  if (shared_memory.imported(dptr)) return shared_memory.close(thread, dptr, /*of_pool=*/true);
   return memory_of(thread).free(thread, dptr, &*use);
 }
 
@@ -123,7 +126,7 @@ CUresult cuMemPoolDestroy(Thread& thread, CUmemoryPool handle) {
   MemoryPools& pools = memory_of(thread).pools();
   const auto pool = pools.find(handle);
   if (!pool || !pools.destroy(handle)) return CUDA_ERROR_INVALID_VALUE;
-  thread.session().peers().pool_destroyed(thread, *pool);
+  session_of(thread).peers.pool_destroyed(thread, *pool);
   memory_of(thread).trim(thread, *pool, 0);
   return CUDA_SUCCESS;
 }
@@ -192,7 +195,7 @@ CUresult cuMemPoolGetAccess(Thread& thread, CUmemAccess_flags* flags, CUmemoryPo
   const auto pool = memory_of(thread).pools().find(handle);
   if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   if (!known(thread, location->id)) return CUDA_ERROR_INVALID_DEVICE;
-  const bool accessible = location->id == pool->device || thread.session().peers().has(*pool, location->id);
+  const bool accessible = location->id == pool->device || session_of(thread).peers.has(*pool, location->id);
   *flags = accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
@@ -208,7 +211,7 @@ CUresult cuMemPoolSetAccess(Thread& thread, CUmemoryPool handle, const CUmemAcce
     const bool wanted = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     if (location.id == pool->device && !wanted) return CUDA_ERROR_INVALID_DEVICE;  // the owner's access cannot be taken away
     if (location.id == pool->device) continue;
-    if (const CUresult bad = thread.session().peers().set(thread, *pool, location.id, wanted); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session_of(thread).peers.set(thread, *pool, location.id, wanted); bad != CUDA_SUCCESS) return bad;
   }
   return CUDA_SUCCESS;
 }

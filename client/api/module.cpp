@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "calls_module.capnp.h"
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/code/image_transfer.h"
 #include "client/base/input_file.h"
 #include "client/code/jit_options.h"
@@ -66,10 +66,10 @@ CUresult load(Thread& thread, const void* pointer, bool module, const JitOptions
                                             JitOutputs(jit).store(out);
                                             handle = out.getHandle();
                                             if (module && result == CUDA_SUCCESS)
-                                              thread.session().functions().note_module(
-                                                  Handle(handle), {.context = thread.session().home(*thread.context()).id()});
+                                              session_of(thread).functions.note_module(
+                                                  Handle(handle), {.context = session_of(thread).contexts.home(*thread.context()).id()});
                                             for (const auto kernel : out.getKernels())
-                                              thread.session().functions().learn(kernel, thread.context());
+                                              session_of(thread).functions.learn(kernel, thread.context());
                                             if (ahead) tell_taken(thread, handle);
                                             else keep_ahead(call, out.getAhead());
                                             return result;
@@ -103,7 +103,7 @@ CUresult find_function(Thread& thread, Handle owner, const char* name, ContextNe
   in.setName(name);
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
-  found = thread.session().functions().learn(call.out(), need == ContextNeed::none ? nullptr : thread.context());
+  found = session_of(thread).functions.learn(call.out(), need == ContextNeed::none ? nullptr : thread.context());
   if (!found) throw ProtocolError("the worker named a function by a handle of another kind");
   return result;
 }
@@ -128,17 +128,17 @@ CUresult find_global(Thread& thread, Context* context, const VariableOf& of, con
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   const auto out = call.out();
-  Session& session = thread.session();
-  if (out.getManaged() && !session.managed().adopt(thread, *context, out.getAddress(), out.getBytes()))
+  Session& session = session_of(thread);
+  if (out.getManaged() && !session.managed.adopt(thread, *context, out.getAddress(), out.getBytes()))
     return refuse_use("a managed variable that the GPU host's driver placed where this process has no room");
-  session.map().add({.kind = Region::Kind::global,
-                     .base = out.getAddress(),
-                     .bytes = out.getBytes(),
-                     .device = context->device,
-                     .context = context,
-                     .buffer_id = session.map().next_buffer_id(),
-                     .owner = (of.library ? of.library : of.owner).value(),
-                     .managed_variable = out.getManaged()});
+  session.map.add({.kind = Region::Kind::global,
+                   .base = out.getAddress(),
+                   .bytes = out.getBytes(),
+                   .device = context->device,
+                   .context = context,
+                   .buffer_id = session.map.next_buffer_id(),
+                   .owner = (of.library ? of.library : of.owner).value(),
+                   .managed_variable = out.getManaged()});
   if (address) *address = out.getAddress();
   if (bytes) *bytes = out.getBytes();
   return result;
@@ -155,7 +155,7 @@ CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need
     RemoteCall<wire::DescribeFunction> describe(thread, need);
     describe.in().setFunction(list[i]);
     if (const CUresult bad = describe.wait(); bad != CUDA_SUCCESS) return bad;
-    if (!thread.session().functions().learn(describe.out(), thread.context()))
+    if (!session_of(thread).functions.learn(describe.out(), thread.context()))
       throw ProtocolError("the worker named a function by a handle of another kind");
     store(i, Handle(list[i]));
   }
@@ -165,16 +165,16 @@ CUresult enumerate(Thread& thread, Handle owner, unsigned room, ContextNeed need
 /// Unloads a module or library. What the program wrote to its managed variables leaves first: they may have to stay.
 template <class Request>
 CUresult unload(Thread& thread, Handle owner, RemoteCall<Request>& call) {
-  Session& session = thread.session();
-  session.managed().before_work(thread);
-  const std::vector<Region> variables = session.take_variables([&](const Region& r) { return r.owner == owner.value(); });
+  Session& session = session_of(thread);
+  session.managed.before_work(thread);
+  const std::vector<Region> variables = session.variables.take([&](const Region& r) { return r.owner == owner.value(); });
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) {
     if (call.number() == 0)
-      session.return_variables(thread, variables);  // else they are unknown to the worker too until they are asked for
+      session.variables.give_back(thread, variables);  // else they are unknown to the worker too until they are asked for
     return result;
   }
-  session.functions().forget_owner(owner);
+  session.functions.forget_owner(owner);
   return result;
 }
 
@@ -236,7 +236,7 @@ CUresult cuModuleGetFunction(Thread& thread, CUfunction* out, CUmodule module, c
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = RemoteCall<wire::FindFunction>(thread, ContextNeed::current).refusal(); bad != CUDA_SUCCESS) return bad;
-  Function* function = thread.session().functions().find_named(handle_of(module), name);
+  Function* function = session_of(thread).functions.find_named(handle_of(module), name);
   const CUresult result = function ? CUDA_SUCCESS : find_function(thread, handle_of(module), name, ContextNeed::current, function);
   if (result == CUDA_SUCCESS) *out = handle_cast<CUfunction>(function->handle);
   return result;
@@ -245,7 +245,7 @@ CUresult cuModuleGetFunction(Thread& thread, CUfunction* out, CUmodule module, c
 CUresult cuLibraryGetKernel(Thread& thread, CUkernel* out, CUlibrary library, const char* name) {
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
-  Function* kernel = thread.session().functions().find_named(handle_of(library), name);
+  Function* kernel = session_of(thread).functions.find_named(handle_of(library), name);
   const CUresult result = kernel ? CUDA_SUCCESS : find_function(thread, handle_of(library), name, ContextNeed::optional, kernel);
   if (result == CUDA_SUCCESS) *out = handle_cast<CUkernel>(kernel->handle);
   return result;
@@ -253,7 +253,7 @@ CUresult cuLibraryGetKernel(Thread& thread, CUkernel* out, CUlibrary library, co
 
 CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  Functions& functions = thread.session().functions();
+  Functions& functions = session_of(thread).functions;
   Function* const known = functions.find_kernel(kernel);
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   const Context* const context = thread.context();
@@ -266,7 +266,7 @@ CUresult cuKernelGetFunction(Thread& thread, CUfunction* out, CUkernel kernel) {
       return CUDA_SUCCESS;
     }
     // Nobody waits for what would only say what is known. Should the driver have no room for the code, that is said late.
-    if (thread.session().worker_serves(Opcode::kernelFunction)) {
+    if (session_of(thread).calls.serves(Opcode::kernelFunction)) {
       RemoteCall<wire::KernelFunction> call(thread);
       if (const CUresult bad = call.refusal(); bad != CUDA_SUCCESS) return bad;
       if (Function* const derived = functions.derive(*known, *context)) {
@@ -310,8 +310,8 @@ CUresult cuLibraryGetModule(Thread& thread, CUmodule* module, CUlibrary library)
   if (result != CUDA_SUCCESS) return result;
   const Handle found(call.out().getPMod());
   if (!found.well_formed(HandleKind::module)) throw ProtocolError("the worker named a library's module by a handle of another kind");
-  thread.session().functions().note_module(found,
-                                           {.context = thread.session().home(*thread.context()).id(), .library = handle_of(library)});
+  session_of(thread).functions.note_module(
+      found, {.context = session_of(thread).contexts.home(*thread.context()).id(), .library = handle_of(library)});
   *module = handle_cast<CUmodule>(found);
   return result;
 }
@@ -333,11 +333,11 @@ CUresult cuLibraryEnumerateKernels(Thread& thread, CUkernel* kernels, unsigned c
 CUresult cuModuleGetGlobal_v2(Thread& thread, CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
   if (!handle_of(module).well_formed(HandleKind::module)) return CUDA_ERROR_INVALID_HANDLE;
   // A variable is in its module's context, whichever is current; but one has to be.
-  Session& session = thread.session();
+  Session& session = session_of(thread);
   Context* context = thread.context();
-  const auto its = session.functions().module(handle_of(module));
+  const auto its = session.functions.module(handle_of(module));
   if (its && context && context->active)
-    if (Context* const live = session.find_context(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context))))
+    if (Context* const live = session.contexts.find(handle_cast<CUcontext>(Handle::from_id(HandleKind::context, its->context))))
       context = live;
   return find_global(thread, context, {.owner = handle_of(module), .library = its ? its->library : Handle()}, name, address, bytes);
 }
@@ -352,10 +352,10 @@ CUresult cuLibraryGetManaged(Thread& thread, CUdeviceptr* address, std::size_t* 
   if (!handle_of(library).well_formed(HandleKind::library)) return CUDA_ERROR_INVALID_HANDLE;
   Context* context = thread.context();
   if (!context) {
-    Session& session = thread.session();
-    if (!session.facts().device(0)) return CUDA_ERROR_NO_DEVICE;
-    const std::lock_guard lock(session.context_mutex());
-    context = &session.primary(0);
+    Session& session = session_of(thread);
+    if (!session.terms.facts.device(0)) return CUDA_ERROR_NO_DEVICE;
+    const std::lock_guard lock(session.contexts.mutex());
+    context = &session.contexts.primary(0);
     if (!context->active)
       if (const CUresult bad = session.open_context(thread, *context); bad != CUDA_SUCCESS) return bad;
   }

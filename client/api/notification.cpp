@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "client/session/process.h"
 #include "client/session/session.h"
 #include "client/objects/thread.h"
 #include "client_hand.h"
@@ -23,7 +24,7 @@ std::map<std::uintptr_t, CUdevice>& registered() {
 
 CUresult cuDeviceRegisterAsyncNotification(Thread& thread, CUdevice device, CUasyncCallback function, void*,
                                            CUasyncCallbackHandle* callback) {
-  if (!thread.session().facts().device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!session_of(thread).terms.facts.device(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (!function || !callback) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(mutex);
   registered()[++last] = device;
@@ -32,7 +33,7 @@ CUresult cuDeviceRegisterAsyncNotification(Thread& thread, CUdevice device, CUas
 }
 
 CUresult cuDeviceUnregisterAsyncNotification(Thread& thread, CUdevice device, CUasyncCallbackHandle callback) {
-  if (!thread.session().facts().device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!session_of(thread).terms.facts.device(device)) return CUDA_ERROR_INVALID_DEVICE;
   const std::lock_guard lock(mutex);
   const auto found = registered().find(reinterpret_cast<std::uintptr_t>(callback));
   if (found == registered().end() || found->second != device) return CUDA_ERROR_INVALID_VALUE;

@@ -7,8 +7,9 @@
 #include <string>
 
 #include "calls_module.capnp.h"
-#include "entry.h"
-#include "client/code/launch_codec.h"
+#include "client/session/entry.h"
+#include "client/code/launch_attributes.h"
+#include "client/code/launch_class.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client/call/stats.h"
@@ -92,7 +93,7 @@ class ClusterQuestion {
 CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaunchConfig* config, bool potential) {
   constexpr std::size_t answers_max = 1024;  // that are kept of one function
   if (!value || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  Function* const function = thread.session().functions().find(f);
+  Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::ClusterOccupancy> call(thread);
   if (!call) return call.error();
@@ -124,7 +125,8 @@ CUresult cluster_question(Thread& thread, int* value, CUfunction f, const CUlaun
   in.setBlockZ(config->blockDimZ);
   in.setSharedBytes(config->sharedMemBytes);
   in.setPotential(potential);
-  if (const CUresult bad = write_attributes(thread, config->attrs, config->numAttrs, in.initAttributes(config->numAttrs));
+  if (const CUresult bad =
+          write_attributes(session_of(thread).events, config->attrs, config->numAttrs, in.initAttributes(config->numAttrs));
       bad != CUDA_SUCCESS)
     return bad;
   const CUresult result = call.wait();
@@ -151,11 +153,11 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Thread& thread, int* min_grid
                                                    CUoccupancyB2DSize shared_of_block, std::size_t shared_bytes, int limit,
                                                    unsigned flags) {
   if (!min_grid || !block_size) return CUDA_ERROR_INVALID_VALUE;
-  const Function* const function = thread.session().functions().find(f);
+  const Function* const function = session_of(thread).functions.find(f);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   const Context* const context = thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  const Device& device = thread.session().facts().devices[static_cast<std::size_t>(context->device)];
+  const Device& device = session_of(thread).terms.facts.devices[static_cast<std::size_t>(context->device)];
   const int warp = device.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
   const int threads_max = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   int block_max = 0;

@@ -1,6 +1,6 @@
 // Access between devices. CUDA Driver API, "Peer Context Memory Access".
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 
@@ -9,30 +9,30 @@ namespace fargpu::client::hand {
 CUresult cuCtxEnablePeerAccess(Thread& thread, CUcontext peer, unsigned flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Context* const context = thread.context();
-  Context* const other = thread.session().find_context(peer);
+  Context* const other = session_of(thread).contexts.find(peer);
   if (!context || !other) return CUDA_ERROR_INVALID_CONTEXT;
   if (context == other) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  return thread.session().peers().enable(thread, thread.session().home(*context), thread.session().home(*other));
+  return session_of(thread).peers.enable(thread, session_of(thread).contexts.home(*context), session_of(thread).contexts.home(*other));
 }
 
 CUresult cuCtxDisablePeerAccess(Thread& thread, CUcontext peer) {
   Context* const context = thread.context();
-  Context* const other = thread.session().find_context(peer);
+  Context* const other = session_of(thread).contexts.find(peer);
   if (!context || !other) return CUDA_ERROR_INVALID_CONTEXT;
-  return thread.session().peers().disable(thread, thread.session().home(*context), thread.session().home(*other));
+  return session_of(thread).peers.disable(thread, session_of(thread).contexts.home(*context), session_of(thread).contexts.home(*other));
 }
 
 CUresult cuDeviceCanAccessPeer(Thread& thread, int* can_access, CUdevice dev, CUdevice peer) {
   if (!can_access) return CUDA_ERROR_INVALID_VALUE;
-  const Facts& facts = thread.session().facts();
+  const Facts& facts = session_of(thread).terms.facts;
   if (!facts.device(dev) || !facts.device(peer)) return CUDA_ERROR_INVALID_DEVICE;
-  *can_access = thread.session().peers().possible(dev, peer);
+  *can_access = session_of(thread).peers.possible(dev, peer);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetP2PAttribute(Thread& thread, int* value, CUdevice_P2PAttribute attrib, CUdevice from, CUdevice to) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
-  const Facts& facts = thread.session().facts();
+  const Facts& facts = session_of(thread).terms.facts;
   if (!facts.device(from) || !facts.device(to) || from == to) return CUDA_ERROR_INVALID_DEVICE;
   const auto peer = facts.peers.find({facts.device(from)->worker_ordinal, facts.device(to)->worker_ordinal});
   if (peer == facts.peers.end() || !peer->second.attributes.contains(attrib)) return CUDA_ERROR_INVALID_VALUE;

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 
@@ -63,7 +63,7 @@ CUresult attribute_of(const Region& region, CUpointer_attribute attribute, std::
   }
 }
 
-std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return thread.session().map().find(address); }
+std::optional<Region> region_of(Thread& thread, CUdeviceptr address) { return session_of(thread).map.find(address); }
 
 // What the plural form writes for an attribute that memory does not have; `known` is whether CUDA knows the memory (measured on an H200).
 void absent_attribute(CUpointer_attribute attribute, CUdeviceptr address, bool known, void* data) {
@@ -115,7 +115,7 @@ CUresult cuPointerSetAttribute(Thread& thread, const void* value, CUpointer_attr
   if (!region || !region->on_device()) return CUDA_ERROR_INVALID_VALUE;
   int on;
   std::memcpy(&on, value, sizeof(on));
-  thread.session().map().update(region->base, [&](Region& r) { r.sync_memops = on != 0; });
+  session_of(thread).map.update(region->base, [&](Region& r) { r.sync_memops = on != 0; });
   return CUDA_SUCCESS;
 }
 

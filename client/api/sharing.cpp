@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -38,7 +38,7 @@ ShareKey key_of(wire::Shared::Reader shared) {
 CUresult cuIpcGetMemHandle(Thread& thread, CUipcMemHandle* handle, CUdeviceptr address) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   SharedHandle shared;
-  const CUresult result = thread.session().shared_memory().share(thread, address, /*of_pool=*/false, shared);
+  const CUresult result = session_of(thread).shared_memory.share(thread, address, /*of_pool=*/false, shared);
   if (result == CUDA_SUCCESS) write(shared, *handle);
   return result;
 }
@@ -50,17 +50,18 @@ CUresult cuIpcOpenMemHandle_v2(Thread& thread, CUdeviceptr* address, CUipcMemHan
   const auto shared = read(handle, SharedHandle::Kind::memory);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t opened = 0;
-  const CUresult result = thread.session().shared_memory().open(thread, thread.session().home(*context), *shared, nullptr, opened);
+  const CUresult result =
+      session_of(thread).shared_memory.open(thread, session_of(thread).contexts.home(*context), *shared, nullptr, opened);
   if (result == CUDA_SUCCESS) *address = opened;
   return result;
 }
 
 CUresult cuIpcCloseMemHandle(Thread& thread, CUdeviceptr address) {
-  return thread.session().shared_memory().close(thread, address, /*of_pool=*/false);
+  return session_of(thread).shared_memory.close(thread, address, /*of_pool=*/false);
 }
 
 CUresult cuIpcGetEventHandle(Thread& thread, CUipcEventHandle* handle, CUevent event) {
-  const Event* const found = thread.session().events().find(handle_of(event));
+  const Event* const found = session_of(thread).events.find(handle_of(event));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (!found->shared()) return CUDA_ERROR_INVALID_HANDLE;
@@ -77,8 +78,8 @@ CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle han
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::OpenSharedEvent> call(thread);
   if (!call) return call.error();
-  Session& session = thread.session();
-  const auto [minted, event] = session.events().create();
+  Session& session = session_of(thread);
+  const auto [minted, event] = session.events.create();
   if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
   event->handle = minted;
   event->context = thread.context();
@@ -86,7 +87,7 @@ CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle han
   call.in().setKey(wire_of(shared->key));
   call.in().setEvent(minted.value());
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
-  session.events().publish(minted);
+  session.events.publish(minted);
   *out = handle_cast<CUevent>(minted);
   return CUDA_SUCCESS;
 }
@@ -94,12 +95,12 @@ CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle han
 // A pool is known by its device to whoever imports it; its allocations are shared one by one.
 CUresult cuMemPoolExportToShareableHandle(Thread& thread, void* out, CUmemoryPool handle, CUmemAllocationHandleType type,
                                           unsigned long long flags) {
-  const auto pool = thread.session().device_memory().pools().find(handle);
+  const auto pool = session_of(thread).device_memory.pools().find(handle);
   if (!pool || !out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(pool->properties.handleTypes & type) || pool->imported)
     return CUDA_ERROR_INVALID_VALUE;
   SharedHandle shared{SharedHandle::Kind::pool, {}};
-  const auto& uuid = thread.session().facts().device(pool->device)->uuid;
+  const auto& uuid = session_of(thread).terms.facts.device(pool->device)->uuid;
   static_assert(sizeof(uuid) == sizeof(shared.key));
   std::memcpy(shared.key.data(), &uuid, sizeof(uuid));
   const int descriptor = shared.to_file();
@@ -113,14 +114,14 @@ CUresult cuMemPoolImportFromShareableHandle(Thread& thread, CUmemoryPool* out, v
   if (!out || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::pool);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
-  const auto& devices = thread.session().facts().devices;
+  const auto& devices = session_of(thread).terms.facts.devices;
   for (std::size_t device = 0; device < devices.size(); ++device) {
     if (std::memcmp(&devices[device].uuid, shared->key.data(), shared->key.size()) != 0) continue;
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties.location.id = static_cast<int>(device);
-    const auto pool = thread.session().device_memory().pools().create(properties);
+    const auto pool = session_of(thread).device_memory.pools().create(properties);
     pool->imported = true;
     *out = pool->cuda();
     return CUDA_SUCCESS;
@@ -131,20 +132,21 @@ CUresult cuMemPoolImportFromShareableHandle(Thread& thread, CUmemoryPool* out, v
 CUresult cuMemPoolExportPointer(Thread& thread, CUmemPoolPtrExportData* data, CUdeviceptr address) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   SharedHandle shared;
-  const CUresult result = thread.session().shared_memory().share(thread, address, /*of_pool=*/true, shared);
+  const CUresult result = session_of(thread).shared_memory.share(thread, address, /*of_pool=*/true, shared);
   if (result == CUDA_SUCCESS) write(shared, *data);
   return result;
 }
 
 CUresult cuMemPoolImportPointer(Thread& thread, CUdeviceptr* address, CUmemoryPool handle, CUmemPoolPtrExportData* data) {
-  const auto pool = thread.session().device_memory().pools().find(handle);
+  const auto pool = session_of(thread).device_memory.pools().find(handle);
   if (!pool || !pool->imported || !address || !data) return CUDA_ERROR_INVALID_VALUE;
   Context* const context = thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   const auto shared = read(*data, SharedHandle::Kind::memory);
   if (!shared) return CUDA_ERROR_INVALID_VALUE;
   std::uint64_t opened = 0;
-  const CUresult result = thread.session().shared_memory().open(thread, thread.session().home(*context), *shared, handle, opened);
+  const CUresult result =
+      session_of(thread).shared_memory.open(thread, session_of(thread).contexts.home(*context), *shared, handle, opened);
   if (result == CUDA_SUCCESS) *address = opened;
   return result;
 }
@@ -153,7 +155,7 @@ CUresult cuMemExportToShareableHandle(Thread& thread, void* out, CUmemGenericAll
                                       unsigned long long flags) {
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("export of an allocation other than as a file descriptor");
-  thread.session().shared_memory().note();
+  session_of(thread).shared_memory.note();
   RemoteCall<wire::ShareAllocation> call(thread);
   call.in().setAllocation(allocation);
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
@@ -170,7 +172,7 @@ CUresult cuMemImportFromShareableHandle(Thread& thread, CUmemGenericAllocationHa
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return refuse_use("import of an allocation other than by a file descriptor");
   const auto shared = SharedHandle::from_file(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), SharedHandle::Kind::allocation);
   if (!shared) return CUDA_ERROR_UNKNOWN;  // what NVIDIA's driver says
-  thread.session().shared_memory().note();
+  session_of(thread).shared_memory.note();
   RemoteCall<wire::ImportAllocation> call(thread);
   if (!call) return call.error();
   call.in().setKey(wire_of(shared->key));

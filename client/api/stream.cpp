@@ -7,28 +7,13 @@
 
 #include "calls_context.capnp.h"
 #include "calls_stream.capnp.h"
-#include "entry.h"
-#include "client/code/launch_codec.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
+#include "client/code/launch_attributes.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "cuda_facts.h"
-
-namespace fargpu::client {
-
-CUresult destroy_stream(Thread& thread, Stream& stream) {
-  Session& session = thread.session();
-  RemoteCall<wire::CuStreamDestroyV2> call(thread, stream.context);
-  call.in().setHStream(stream.handle.value());
-  session.captures().forget(stream);
-  const Handle handle = stream.handle;
-  if (!session.streams().erase(handle)) return CUDA_ERROR_INVALID_HANDLE;  // another thread was quicker
-  const CUresult posted = call.post();
-  if (posted != CUDA_SUCCESS) call.tell();  // it goes, whatever an earlier call met
-  return posted;
-}
-
-}  // namespace fargpu::client
 
 namespace fargpu::client::hand {
 namespace {
@@ -36,8 +21,8 @@ namespace {
 CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priority, bool with_priority, Context* context) {
   if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  Session& session = thread.session();
-  const auto [handle, stream] = session.streams().create();
+  Session& session = session_of(thread);
+  const auto [handle, stream] = session.streams.create();
   if (!stream) return CUDA_ERROR_OUT_OF_MEMORY;
   stream->handle = handle;
   stream->context = context;
@@ -61,7 +46,7 @@ CUresult create_stream(Thread& thread, CUstream* out, unsigned flags, int priori
     result = call.post();
   }
   if (result != CUDA_SUCCESS) return result;
-  session.streams().publish(handle);
+  session.streams.publish(handle);
   *out = handle_cast<CUstream>(handle);
   return CUDA_SUCCESS;
 }
@@ -78,13 +63,13 @@ CUresult about_stream(Thread& thread, CUstream stream, const void* out, Answer&&
 }
 
 CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) {
-  Session& session = thread.session();
-  Event* const recorded = session.events().find(handle_of(event));
+  Session& session = session_of(thread);
+  Event* const recorded = session.events.find(handle_of(event));
   if (!recorded) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  if (&session.home(*recorded->context) != &session.home(*use->context)) return CUDA_ERROR_INVALID_HANDLE;
+  if (&session.contexts.home(*recorded->context) != &session.contexts.home(*use->context)) return CUDA_ERROR_INVALID_HANDLE;
   const bool node = flags & CU_EVENT_RECORD_EXTERNAL;  // becomes a node of the graph that is captured
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   if (node) recorded->recorded_by_work = true;
@@ -95,7 +80,7 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
   in.setFlags(flags);
   const CUresult result = recorded->shared() ? call.wait(use) : call.post(use);
   if (result != CUDA_SUCCESS || node) return result;
-  session.captures().record(*recorded, *use);
+  session.captures.record(*recorded, *use);
   if (recorded->capture == 0) {
     recorded->stream = &*use;
     recorded->stream_handle = use->handle.value();
@@ -107,16 +92,16 @@ CUresult record(Thread& thread, CUevent event, CUstream stream, unsigned flags) 
 // Asks the worker about an event unless its outcome is known; `done(event, record)` when it has happened.
 template <class Request, class Done>
 CUresult ask_event(Thread& thread, CUevent event, Done&& done) {
-  Session& session = thread.session();
-  Event* const found = session.events().find(handle_of(event));
+  Session& session = session_of(thread);
+  Event* const found = session.events.find(handle_of(event));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = session.captures().check_event(*found); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = session.captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.captures.check_event(*found); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session.captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
   if (found->complete() && found->context->failure == CUDA_SUCCESS) return thread.take_late_error();
   RemoteCall<Request> call(thread, found->context);
   call.in().setHEvent(handle_of(event).value());
   if (found->flags & CU_EVENT_BLOCKING_SYNC) call.sleeps();
-  session.host_memory().before_wait(thread);
+  session.host_memory.before_wait(thread);
   // Of a record by a launch or a graph nothing follows for the stream that it was recorded on before.
   const std::uint64_t record = found->recorded_by_work ? 0 : found->recorded.load();
   const CUresult result = call.wait();
@@ -136,44 +121,44 @@ CUresult cuStreamCreateWithPriority(Thread& thread, CUstream* out, unsigned flag
 }
 
 CUresult cuGreenCtxStreamCreate(Thread& thread, CUstream* out, CUgreenCtx green, unsigned flags, int priority) {
-  Context* const context = thread.session().find_context(reinterpret_cast<CUcontext>(green));
+  Context* const context = session_of(thread).contexts.find(reinterpret_cast<CUcontext>(green));
   if (!context || !context->green) return CUDA_ERROR_INVALID_CONTEXT;
   if (!(flags & CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
   return create_stream(thread, out, flags, priority, true, context);
 }
 
 CUresult cuStreamDestroy_v2(Thread& thread, CUstream stream) {
-  Stream* const found = thread.session().streams().find(handle_of(stream));
+  Stream* const found = session_of(thread).streams.find(handle_of(stream));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;  // the default streams cannot be destroyed
-  return destroy_stream(thread, *found);
+  return session_of(thread).streams.destroy(thread, *found);
 }
 
 CUresult cuStreamSynchronize(Thread& thread, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  return thread.session().synchronize(thread, *use);
+  return session_of(thread).waits.synchronize(thread, *use);
 }
 
 CUresult cuStreamQuery(Thread& thread, CUstream stream) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  Session& session = thread.session();
-  if (const CUresult bad = session.captures().check_query(thread, *use); bad != CUDA_SUCCESS) return bad;
+  Session& session = session_of(thread);
+  if (const CUresult bad = session.captures.check_query(thread, *use); bad != CUDA_SUCCESS) return bad;
   if (use->idle() && use->context->failure == CUDA_SUCCESS) return thread.take_late_error();
   RemoteCall<wire::CuStreamQuery> call(thread, use->context);
   call.in().setHStream(use.wire());
-  session.host_memory().before_wait(thread);
+  session.host_memory.before_wait(thread);
   const std::uint64_t items = use->items.load();
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   use->complete(call.number(), items);
-  session.after_wait(thread);
+  session.waits.after_wait(thread);
   return result;
 }
 
 CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsigned flags) {
-  Session& session = thread.session();
-  const Event* const waited = session.events().find(handle_of(event));
+  Session& session = session_of(thread);
+  const Event* const waited = session.events.find(handle_of(event));
   if (!waited) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
@@ -181,10 +166,10 @@ CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsig
   const bool node = flags & CU_EVENT_WAIT_EXTERNAL;  // becomes a node of the graph that is captured
   if (node && !use->capture.load()) return CUDA_ERROR_INVALID_VALUE;
   // Waiting for what is known to be done, or was never begun, is no wait.
-  if (!session.captures().any() && waited->complete() && waited->capture == 0) return CUDA_SUCCESS;
+  if (!session.captures.any() && waited->complete() && waited->capture == 0) return CUDA_SUCCESS;
   const bool captured = use->capture.load();
   if (!node) {
-    if (const CUresult bad = session.captures().wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session.captures.wait(*use, *waited); bad != CUDA_SUCCESS) return bad;
   }
   const bool joins = !captured && use->capture.load();
   RemoteCall<wire::CuStreamWaitEvent> call(thread, use->context);
@@ -195,8 +180,8 @@ CUresult cuStreamWaitEvent(Thread& thread, CUstream stream, CUevent event, unsig
   if (!joins) return waited->shared() ? call.wait(use) : call.post(use);
   // What the stream was given before is no part of the capture: the worker has made it first, if it could.
   const CUresult joined = call.wait(use);
-  if (joined != CUDA_SUCCESS) session.captures().invalidate(*use);
-  if (joined == CUDA_ERROR_NOT_SUPPORTED && session.stream_waits().any_here())
+  if (joined != CUDA_SUCCESS) session.captures.invalidate(*use);
+  if (joined == CUDA_ERROR_NOT_SUPPORTED && session.stream_waits.any_here())
     return refuse_use("joining a capture behind a wait for a value in memory of the host");
   return joined;
 }
@@ -218,7 +203,7 @@ CUresult stream_attribute(Thread& thread, CUstream stream, CUstreamAttrID id, bo
   std::memset(&attribute, 0, sizeof(attribute));
   attribute.id = id;
   if (set) attribute.value = value;
-  if (const CUresult bad = write_attribute(thread, attribute, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = write_attribute(session_of(thread).events, attribute, in.initAttribute()); bad != CUDA_SUCCESS) return bad;
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   if (!set) read_attribute(call.out().getAttribute(), value);
@@ -264,7 +249,7 @@ CUresult cuStreamGetCtx(Thread& thread, CUstream stream, CUcontext* out) {
 }
 CUresult cuStreamGetCtx_v2(Thread& thread, CUstream stream, CUcontext* out, CUgreenCtx* green) {
   return about_stream(thread, stream, out, [&](const Stream& s) {
-    *out = thread.session().home(*s.context).cuda();
+    *out = session_of(thread).contexts.home(*s.context).cuda();
     if (green) *green = green_of(s);
   });
 }
@@ -273,7 +258,7 @@ CUresult cuStreamGetId(Thread& thread, CUstream stream, unsigned long long* id) 
   const StreamUse use(thread, stream);
   if (!use) return use.error();
   // The driver refuses this one question about a stream that is captured.
-  if (use->capture.load()) return thread.session().captures().check_query(thread, *use);
+  if (use->capture.load()) return session_of(thread).captures.check_query(thread, *use);
   *id = use->id;
   return CUDA_SUCCESS;
 }
@@ -292,8 +277,8 @@ CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuEventCreate> call(thread);
   if (!call) return call.error();
-  Session& session = thread.session();
-  const auto [handle, event] = session.events().create();
+  Session& session = session_of(thread);
+  const auto [handle, event] = session.events.create();
   if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
   event->handle = handle;
   event->context = thread.context();
@@ -302,18 +287,18 @@ CUresult cuEventCreate(Thread& thread, CUevent* out, unsigned flags) {
   in.setPhEvent(handle.value());
   in.setFlags(flags);
   if (const CUresult result = event->shared() ? call.wait() : call.post(); result != CUDA_SUCCESS) return result;
-  session.events().publish(handle);
+  session.events.publish(handle);
   *out = handle_cast<CUevent>(handle);
   return CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy_v2(Thread& thread, CUevent event) {
-  Session& session = thread.session();
-  Event* const found = session.events().find(handle_of(event));
+  Session& session = session_of(thread);
+  Event* const found = session.events.find(handle_of(event));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::CuEventDestroyV2> call(thread, found->context);
   call.in().setHEvent(handle_of(event).value());
-  if (!session.events().erase(handle_of(event))) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.events.erase(handle_of(event))) return CUDA_ERROR_INVALID_HANDLE;
   return call.post();
 }
 
@@ -325,12 +310,12 @@ namespace {
 
 // An event and the whole of a context: both must be there and belong together, and no stream of the context may be captured.
 CUresult check_context_event(Thread& thread, CUcontext handle, CUevent event, Context*& context, Event*& found) {
-  Session& session = thread.session();
-  context = handle ? session.find_context(handle) : thread.context();
+  Session& session = session_of(thread);
+  context = handle ? session.contexts.find(handle) : thread.context();
   if (!context || !context->active) return CUDA_ERROR_INVALID_CONTEXT;
-  found = session.events().find(handle_of(event));
+  found = session.events.find(handle_of(event));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
-  return session.captures().check_context(*context);
+  return session.captures.check_context(*context);
 }
 
 }  // namespace
@@ -339,7 +324,8 @@ CUresult cuCtxRecordEvent(Thread& thread, CUcontext handle, CUevent event) {
   Context* context = nullptr;
   Event* recorded = nullptr;
   if (const CUresult bad = check_context_event(thread, handle, event, context, recorded); bad != CUDA_SUCCESS) return bad;
-  if (&thread.session().home(*recorded->context) != &thread.session().home(*context)) return CUDA_ERROR_INVALID_HANDLE;
+  if (&session_of(thread).contexts.home(*recorded->context) != &session_of(thread).contexts.home(*context))
+    return CUDA_ERROR_INVALID_HANDLE;
   RemoteCall<wire::CuCtxRecordEvent> call(thread, context);
   call.in().setHCtx(context->handle.value());
   call.in().setHEvent(recorded->handle.value());
@@ -354,7 +340,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
   Context* context = nullptr;
   Event* waited = nullptr;
   if (const CUresult bad = check_context_event(thread, handle, event, context, waited); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = thread.session().captures().check_event(*waited); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session_of(thread).captures.check_event(*waited); bad != CUDA_SUCCESS) return bad;
   RemoteCall<wire::CuCtxWaitEvent> call(thread, context);
   call.in().setHCtx(context->handle.value());
   call.in().setHEvent(waited->handle.value());
@@ -363,12 +349,12 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
   const auto note = [&](Context& one) {
     raise(one.submitted, call.number());
     raise(one.blocking_submitted, call.number());
-    thread.session().streams().for_each([&](Handle, Stream& stream) {
+    session_of(thread).streams.for_each([&](Handle, Stream& stream) {
       if (stream.context == &one) raise(stream.submitted, call.number());
     });
   };
-  const std::vector<Context*> greens = thread.session().greens(*context);
-  thread.session().commands().in_order([&] {
+  const std::vector<Context*> greens = session_of(thread).contexts.greens(*context);
+  session_of(thread).calls.commands.in_order([&] {
     note(*context);
     for (Context* const green : greens) note(*green);
   });
@@ -377,7 +363,7 @@ CUresult cuCtxWaitEvent(Thread& thread, CUcontext handle, CUevent event) {
 
 CUresult cuEventQuery(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventQuery>(thread, event, [&](Event&, std::uint64_t) {
-    thread.session().after_wait(thread);
+    session_of(thread).waits.after_wait(thread);
     return CUDA_SUCCESS;
   });
 }
@@ -385,7 +371,7 @@ CUresult cuEventQuery(Thread& thread, CUevent event) {
 CUresult cuEventSynchronize(Thread& thread, CUevent event) {
   return ask_event<wire::CuEventSynchronize>(thread, event, [&](Event& found, std::uint64_t record) {
     if (Stream* const stream = found.recorded_on()) raise(stream->completed, record);  // what came before it is done too
-    thread.session().after_wait(thread);
+    session_of(thread).waits.after_wait(thread);
     return thread.take_late_error();
   });
 }

@@ -3,9 +3,10 @@
 #include <cstring>
 #include <vector>
 
-#include "entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "forms.h"
-#include "client/stream/memory_operation.h"
+#include "client/memory/read_operation.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -26,9 +27,9 @@ CUresult give_to_gpu(Thread& thread, const StreamUse& stream, Operations operati
   const CUresult result = call.post(stream);
   const bool waits = std::any_of(operations.begin(), operations.end(), [](const MemoryOperation& o) { return o.waits(); });
   if (result == CUDA_SUCCESS && waits && !stream->capture.load()) {
-    StreamWaits& all = thread.session().stream_waits();
+    StreamWaits& all = session_of(thread).stream_waits;
     all.begun();
-    thread.session().fences().after(thread, *stream, [&all] { all.passed(); });
+    session_of(thread).fences.after(thread, *stream, [&all] { all.passed(); });
   }
   return result;
 }
@@ -36,16 +37,16 @@ CUresult give_to_gpu(Thread& thread, const StreamUse& stream, Operations operati
 // On memory of the host: here, when the stream gets there. The stream goes on when this is done, and by then what the program wrote
 // earlier is where the GPU sees it; before a write, what the GPU wrote earlier is where the program sees it.
 CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation& operation) {
-  Session& session = thread.session();
+  Session& session = session_of(thread);
   if (stream->capture.load()) return refuse_use("capturing a stream memory operation on memory of the host");
-  Callbacks& callbacks = session.callbacks();
+  Callbacks& callbacks = session.callbacks;
   std::uint64_t number;
   if (operation.waits()) {
     number = callbacks.take_number();
-    session.stream_waits().add(number, operation, *stream->context);
+    session.stream_waits.add(number, operation, *stream->context);
   } else {
     // Freeing waits for the stream, but it is the worker who says that the stream is done, and who calls this.
-    number = callbacks.add([&map = session.map(), operation](CUresult) {
+    number = callbacks.add([&map = session.map, operation](CUresult) {
       const auto region = map.find(operation.address);
       if (region && region->on_host() && region->contains(operation.address, operation.wide() ? 8 : 4)) operation.write();
     });
@@ -59,7 +60,7 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
   call.host_visible();
   const CUresult result = call.post(stream);
   if (result == CUDA_SUCCESS) return result;
-  if (operation.waits()) session.stream_waits().remove(number);
+  if (operation.waits()) session.stream_waits.remove(number);
   else callbacks.remove(number);
   return result;
 }
@@ -68,9 +69,11 @@ CUresult submit(Thread& thread, CUstream stream, unsigned count, const CUstreamB
   if (!params || count == 0 || count > operations_max || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const StreamUse use(thread, stream);
   if (!use) return use.error();
+  const Session& session = session_of(thread);
+  const Device& device = session.terms.facts.devices[static_cast<std::size_t>(use->context->device)];
   std::vector<MemoryOperation> operations(count);
   for (unsigned i = 0; i < count; ++i)
-    if (const CUresult bad = read_operation(thread, *use->context, params[i], operations[i]); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = read_operation(session.map, device, params[i], operations[i]); bad != CUDA_SUCCESS) return bad;
   for (std::size_t i = 0; i < count;) {
     std::size_t end = i;
     while (end < count && !operations[end].on_host) ++end;
@@ -102,7 +105,7 @@ namespace {
 CUresult check_first_version(Thread& thread, CUstream stream, CUdevice_attribute attribute) {
   const StreamUse use(thread, stream);
   if (!use) return use.error();
-  const Device& device = thread.session().facts().devices[static_cast<std::size_t>(use->context->device)];
+  const Device& device = session_of(thread).terms.facts.devices[static_cast<std::size_t>(use->context->device)];
   return device.attribute(attribute) != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -14,7 +14,7 @@ namespace fargpu::client::hand {
 CUresult cuUserObjectCreate(Thread& thread, CUuserObject* out, void* object, CUhostFn destroy, unsigned references, unsigned flags) {
   if (!out || !destroy || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   if (references == 0 || references > unsigned{std::numeric_limits<int>::max()}) return CUDA_ERROR_INVALID_VALUE;
-  NewParts parts(thread.session().graph_parts());
+  NewParts parts(session_of(thread).graph_parts);
   RemoteCall<wire::CreateUserObject> call(thread);
   if (!call) return call.error();
   auto in = call.in();

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "calls_vmm.capnp.h"
-#include "entry.h"
+#include "client/session/entry.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -20,14 +20,14 @@ constexpr std::uint64_t granularity = DeviceMemory::granularity;
 // Location in worker terms; false if it names no device of ours.
 bool translate(const Session& session, CUmemLocation& location) {
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return false;
-  return session.worker_ordinal(location.id, location.id);
+  return session.terms.facts.worker_ordinal(location.id, location.id);
 }
 
 // Locations other than devices are the host's own memory, which a remote program cannot have.
 CUresult location_error(const Session& session, const CUmemLocation& location) {
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
     int ordinal;
-    return session.worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    return session.terms.facts.worker_ordinal(location.id, ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
   }
   if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
   return refuse_denied("memory of the host in virtual memory management (CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)");
@@ -39,26 +39,26 @@ CUresult cuMemAddressReserve(Thread& thread, CUdeviceptr* ptr, std::size_t size,
                              unsigned long long flags) {
   if (!ptr || size == 0 || size % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
-  const auto address = thread.session().device_memory().reserve(size, alignment, wish);
+  const auto address = session_of(thread).device_memory.reserve(size, alignment, wish);
   if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
-  thread.session().add_reservation(*address, size);
+  session_of(thread).reservations.add(*address, size);
   *ptr = *address;
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemAddressFree(Thread& thread, CUdeviceptr ptr, std::size_t size) {
-  Session& session = thread.session();
-  if (!session.reserved(ptr, size) || session.map().overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
-  if (!session.remove_reservation(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
-  session.device_memory().unreserve(ptr, size);
+  Session& session = session_of(thread);
+  if (!session.reservations.holds(ptr, size) || session.map.overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session.reservations.remove(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  session.device_memory.unreserve(ptr, size);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   if (size == 0 || ptr % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = thread.session();
-  if (!session.reserved(ptr, size) || session.map().overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = session_of(thread);
+  if (!session.reservations.holds(ptr, size) || session.map.overlaps(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::MapMemory> call(thread);
   if (!call) return call.error();
   auto in = call.in();
@@ -67,17 +67,17 @@ CUresult cuMemMap(Thread& thread, CUdeviceptr ptr, std::size_t size, std::size_t
   in.setOffset(offset);
   in.setAllocation(handle);
   // All of what the program has from cuMemCreate: what the driver would say is known.
-  const auto held = session.device_memory().safe(handle);
+  const auto held = session.device_memory.safe(handle);
   const bool known = held && offset == 0 && size == held->bytes;
   const CUresult result = known ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
-  session.map().add({.kind = Region::Kind::mapped,
-                     .base = ptr,
-                     .bytes = size,
-                     .device = known ? held->device : session.client_ordinal(call.out().getDevice()),
-                     .buffer_id = session.map().next_buffer_id(),
-                     .owner = handle,
-                     .accessible = false});
+  session.map.add({.kind = Region::Kind::mapped,
+                   .base = ptr,
+                   .bytes = size,
+                   .device = known ? held->device : session.terms.facts.client_ordinal(call.out().getDevice()),
+                   .buffer_id = session.map.next_buffer_id(),
+                   .owner = handle,
+                   .accessible = false});
   return CUDA_SUCCESS;
 }
 
@@ -86,22 +86,22 @@ namespace {
 // A copy that the program has been told is done may be on its way yet: it comes before what takes its memory away.
 CUresult finish_copies(Thread& thread) {
   RemoteCall<wire::FinishCopies> copies(thread);
-  return thread.session().idle() ? copies.refusal() : copies.wait();
+  return session_of(thread).contexts.idle() ? copies.refusal() : copies.wait();
 }
 
 }  // namespace
 
 // Whole mappings only, with gaps between them or nothing else; nothing may still be using them, which is the program's to see to.
 CUresult cuMemUnmap(Thread& thread, CUdeviceptr ptr, std::size_t size) {
-  Session& session = thread.session();
-  if (size == 0 || !session.reserved(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = session_of(thread);
+  if (size == 0 || !session.reservations.holds(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   const auto reaches_out = [&](std::uint64_t at) {
-    const auto region = session.map().find(at);
+    const auto region = session.map.find(at);
     return region && (region->base < ptr || region->base + region->bytes > ptr + size);
   };
   if (reaches_out(ptr) || reaches_out(ptr + size - 1)) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = finish_copies(thread); bad != CUDA_SUCCESS) return bad;
-  for (const Region& region : session.map().extract_within(ptr, size)) session.device_memory().unmap(thread, region);
+  for (const Region& region : session.map.extract_within(ptr, size)) session.device_memory.unmap(thread, region);
   return CUDA_SUCCESS;
 }
 
@@ -109,10 +109,10 @@ namespace {
 
 // Whether the driver cannot but do it: whole mappings of what the program has from cuMemCreate, for the device that they lie on.
 bool plain_access(Session& session, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc& desc) {
-  const std::vector<Region> regions = session.map().within(ptr, size);
+  const std::vector<Region> regions = session.map.within(ptr, size);
   if (regions.empty() || regions.front().base != ptr || regions.back().base + regions.back().bytes != ptr + size) return false;
   return desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && std::all_of(regions.begin(), regions.end(), [&](const Region& region) {
-           return region.kind == Region::Kind::mapped && region.device == desc.location.id && session.device_memory().safe(region.owner);
+           return region.kind == Region::Kind::mapped && region.device == desc.location.id && session.device_memory.safe(region.owner);
          });
 }
 
@@ -120,8 +120,8 @@ bool plain_access(Session& session, CUdeviceptr ptr, std::size_t size, const CUm
 
 CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const CUmemAccessDesc* desc, std::size_t count) {
   if (!desc || count == 0 || count > limits::devices_max) return CUDA_ERROR_INVALID_VALUE;
-  Session& session = thread.session();
-  if (!session.map().covered(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = session_of(thread);
+  if (!session.map.covered(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   const auto writable = [](const CUmemAccessDesc& d) { return d.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE; };
   if (!std::all_of(desc, desc + count, writable))
     if (const CUresult bad = finish_copies(thread); bad != CUDA_SUCCESS) return bad;
@@ -141,14 +141,14 @@ CUresult cuMemSetAccess(Thread& thread, CUdeviceptr ptr, std::size_t size, const
   const CUresult result = count == 1 && plain_access(session, ptr, size, *desc) ? call.post() : call.wait();
   if (result != CUDA_SUCCESS) return result;
   const bool given = std::any_of(desc, desc + count, [](const CUmemAccessDesc& d) { return d.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE; });
-  session.map().update_within(ptr, size, [&](Region& region) { region.accessible = given; });
+  session.map.update_within(ptr, size, [&](Region& region) { region.accessible = given; });
   return result;
 }
 
 CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
   if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
   CUmemLocation there = *location;
-  if (!translate(thread.session(), there)) return CUDA_ERROR_INVALID_VALUE;
+  if (!translate(session_of(thread), there)) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::CuMemGetAccess> call(thread);
   if (!call) return call.error();
   auto in = call.in();
@@ -162,7 +162,7 @@ CUresult cuMemGetAccess(Thread& thread, unsigned long long* flags, const CUmemLo
 CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* prop,
                      unsigned long long flags) {
   if (!handle || !prop || size == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = location_error(thread.session(), prop->location); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = location_error(session_of(thread), prop->location); bad != CUDA_SUCCESS) return bad;
   // Exporting in other ways is refused when it is tried; asking for the possibility is a habit of libraries.
   const PhysicalMemory::Kind kind{
       .bytes = size,
@@ -172,19 +172,19 @@ CUresult cuMemCreate(Thread& thread, CUmemGenericAllocationHandle* handle, std::
       .compression = prop->allocFlags.compressionType,
       .rdma = prop->allocFlags.gpuDirectRDMACapable,
       .usage = prop->allocFlags.usage};
-  return thread.session().device_memory().make(thread, kind, *handle);
+  return session_of(thread).device_memory.make(thread, kind, *handle);
 }
 
 CUresult cuMemRelease(Thread& thread, CUmemGenericAllocationHandle handle) {
-  return thread.session().device_memory().release(thread, handle);
+  return session_of(thread).device_memory.release(thread, handle);
 }
 
 CUresult cuMemGetAllocationGranularity(Thread& thread, std::size_t* bytes, const CUmemAllocationProp* prop,
                                        CUmemAllocationGranularity_flags option) {
   if (!bytes || !prop) return CUDA_ERROR_INVALID_VALUE;
   CUmemAllocationProp there = *prop;
-  if (const CUresult bad = location_error(thread.session(), there.location); bad != CUDA_SUCCESS) return bad;
-  translate(thread.session(), there.location);
+  if (const CUresult bad = location_error(session_of(thread), there.location); bad != CUDA_SUCCESS) return bad;
+  translate(session_of(thread), there.location);
   there.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   RemoteCall<wire::CuMemGetAllocationGranularity> call(thread);
   if (!call) return call.error();
@@ -204,13 +204,14 @@ CUresult cuMemGetAllocationPropertiesFromHandle(Thread& thread, CUmemAllocationP
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   decode(call.out().getProp(), *prop);
-  if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) prop->location.id = thread.session().client_ordinal(prop->location.id);
+  if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    prop->location.id = session_of(thread).terms.facts.client_ordinal(prop->location.id);
   return result;
 }
 
 CUresult cuMemRetainAllocationHandle(Thread& thread, CUmemGenericAllocationHandle* handle, void* addr) {
   if (!handle || !addr) return CUDA_ERROR_INVALID_VALUE;
-  const auto region = thread.session().map().find(reinterpret_cast<std::uint64_t>(addr));
+  const auto region = session_of(thread).map.find(reinterpret_cast<std::uint64_t>(addr));
   if (!region || region->kind != Region::Kind::mapped) return CUDA_ERROR_INVALID_VALUE;
   RemoteCall<wire::RetainAllocation> call(thread);
   if (!call) return call.error();
@@ -218,7 +219,7 @@ CUresult cuMemRetainAllocationHandle(Thread& thread, CUmemGenericAllocationHandl
   const CUresult result = call.wait();
   if (result != CUDA_SUCCESS) return result;
   *handle = call.out().getAllocation();
-  thread.session().device_memory().retained(*handle, region->bytes, region->device);
+  session_of(thread).device_memory.retained(*handle, region->bytes, region->device);
   return result;
 }
 

@@ -1,23 +1,23 @@
 #include "remote_call.h"
 
 #include "cuda_facts.h"
-#include "client/api/entry.h"
 #include "client/base/log.h"
-#include "client/session/session.h"
+#include "refusal.h"
 #include "stats.h"
+#include "trace.h"
 
 namespace fargpu::client {
 
-RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, Context* context)
-    : thread_(thread), session_(thread.session()), opcode_(opcode), context_(context) {
-  if (!session_.worker_serves(opcode)) [[unlikely]] {
+RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, Context* context)
+    : thread_(thread), calls_(calls), opcode_(opcode), context_(context) {
+  if (!calls_.serves(opcode)) [[unlikely]] {
     refuse_use(std::string(opcode_name(static_cast<std::uint16_t>(opcode))).c_str());
     error_ = CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
 RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need)
-    : RemoteCallBase(thread, opcode, need == ContextNeed::none ? nullptr : thread.context()) {
+    : RemoteCallBase(Calls::of(thread.context()), thread, opcode, need == ContextNeed::none ? nullptr : thread.context()) {
   if (!context_ && need == ContextNeed::current) error_ = CUDA_ERROR_INVALID_CONTEXT;
   else if (context_ && !context_->active.load(std::memory_order_relaxed)) error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -40,8 +40,8 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
     if (const CUresult failure = context_->failure.load(std::memory_order_relaxed); failure != CUDA_SUCCESS) return failure;
   }
   if (!stream) return CUDA_SUCCESS;
-  if (const CUresult bad = session_.captures().check_submission(*stream); bad != CUDA_SUCCESS) return bad;
-  session_.take_credit(thread_, *stream);
+  if (const CUresult bad = calls_.captures.check_submission(*stream); bad != CUDA_SUCCESS) return bad;
+  calls_.take_credit(thread_, *stream);
   return CUDA_SUCCESS;
 }
 
@@ -60,14 +60,14 @@ void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
     reached(stream->awaited);
     if (stream->blocking()) reached(context.blocking_awaited);
   }
-  session_.note_submission(number);
+  calls_.note_submission(number);
 }
 
 CUresult RemoteCallBase::post(Stream* stream) {
   if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
-  number_ = session_.commands().append(header(0), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
+  number_ = calls_.commands.append(header(0), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
     note(stream, number);
     stats::of(opcode_).leaves(bytes);
   });
@@ -79,8 +79,8 @@ void RemoteCallBase::tell() {
   if (error_ != CUDA_SUCCESS) return;
   const auto message = message_.finish();
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
-  number_ = session_.commands().append(header(0), message, bulk_, CommandStream::Urgency::later,
-                                       [&](std::uint64_t) { stats::of(opcode_).leaves(bytes); });
+  number_ = calls_.commands.append(header(0), message, bulk_, CommandStream::Urgency::later,
+                                   [&](std::uint64_t) { stats::of(opcode_).leaves(bytes); });
 }
 
 CUresult RemoteCallBase::wait(Stream* stream) {
@@ -88,38 +88,38 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   const auto message = message_.finish();
   const auto begin = std::chrono::steady_clock::now();
   // The value may be this thread's to write, after the call.
-  const std::uint32_t flags = call_wants_reply | (session_.stream_waits().any_here() ? call_never_held : 0u);
+  const std::uint32_t flags = call_wants_reply | (calls_.host_waits.load() > 0 ? call_never_held : 0u);
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
   std::uint64_t expected = 0;
   try {
-    number_ = session_.commands().append(header(flags), message, bulk_, CommandStream::Urgency::now, [&](std::uint64_t number) {
+    number_ = calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::now, [&](std::uint64_t number) {
       note(stream, number);
       stats::of(opcode_).leaves(bytes);
-      session_.receiver().expect(number, pending_);
+      calls_.receiver.expect(number, pending_);
       expected = number;
     });
   } catch (...) {
-    if (expected) session_.receiver().forget(expected);
+    if (expected) calls_.receiver.forget(expected);
     throw;
   }
-  session_.receiver().wait(number_, pending_, context_ && context_->sleeps() ? Receiver::Manner::sleep : manner_);
+  calls_.receiver.wait(number_, pending_, context_ && context_->sleeps() ? Receiver::Manner::sleep : manner_);
   auto& counts = stats::of(opcode_);
   counts.waited.fetch_add(1, std::memory_order_relaxed);
   trace::sent(thread_, stream, bytes);
   trace::answered(thread_, opcode_, pending_.result, pending_.message.size() + pending_.arrived_bytes, begin);
   const auto took = std::chrono::steady_clock::now() - begin;
   counts.nanoseconds.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);
-  session_.note_wait(took);
+  calls_.note_wait(took);
   if (pending_.result == CUDA_SUCCESS)
-    for (const Opcode stale : forgotten_after(opcode_)) session_.replies().forget(stale, subject_);
+    for (const Opcode stale : forgotten_after(opcode_)) calls_.replies.forget(stale, subject_);
   else log::debug("{} answered {}", opcode_name(static_cast<std::uint16_t>(opcode_)), result_name(pending_.result));
-  if (context_ && ends_context(pending_.result)) session_.fail_contexts(context_->device, pending_.result);
+  if (context_ && ends_context(pending_.result)) calls_.contexts.fail(context_->device, pending_.result);
   return pending_.result;
 }
 
 CUresult RemoteCallBase::wait_with_room() {
   if (!context_) return wait(nullptr);
-  return session_.device_memory().with_room(thread_, context_, context_->device, [&] {
+  return calls_.events.with_room(thread_, *context_, [&] {
     pending_.done.store(false, std::memory_order_relaxed);
     return wait(nullptr);
   });
@@ -129,30 +129,26 @@ CUresult RemoteCallBase::recall() {
   if (const CUresult bad = prepare(nullptr); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
   const ReplyCache::Key key = ReplyCache::key(opcode_, context_ ? context_->id() : 0, message, subject_);
-  if (session_.replies().find(key, pending_.message)) {
+  if (calls_.replies.find(key, pending_.message)) {
     stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
     return CUDA_SUCCESS;
   }
-  const std::uint64_t changes = session_.replies().changes();
+  const std::uint64_t changes = calls_.replies.changes();
   const CUresult result = wait(nullptr);
-  if (result == CUDA_SUCCESS) session_.replies().keep(key, pending_.message, changes);
+  if (result == CUDA_SUCCESS) calls_.replies.keep(key, pending_.message, changes);
   return result;
 }
 
 bool RemoteCallBase::take_ahead() {
   const bool found =
-      session_.replies_ahead().take(ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
+      calls_.replies_ahead.take(ReplyCache::key(opcode_, context_ ? context_->id() : 0, message_.finish()), pending_.message);
   if (found) stats::of(opcode_).recalled.fetch_add(1, std::memory_order_relaxed);
   return found;
 }
 
 void RemoteCallBase::keep_ahead(std::span<const std::byte> request, std::span<const std::byte> reply) {
   if (request.size() <= limits::ahead_request_bytes_max)
-    session_.replies_ahead().keep(ReplyCache::key(opcode_, context_ ? context_->id() : 0, request), reply);
-}
-
-CUresult check_event_handle(Thread& thread, Handle handle) {
-  return thread.session().events().find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    calls_.replies_ahead.keep(ReplyCache::key(opcode_, context_ ? context_->id() : 0, request), reply);
 }
 
 bool ends_context(CUresult result) {

@@ -10,6 +10,7 @@
 #include "call_traits.h"
 #include "protocol/invalid_handle.h"
 #include "protocol/message.h"
+#include "calls.h"
 #include "receiver.h"
 #include "client/objects/stream.h"
 #include "client/objects/thread.h"
@@ -62,7 +63,7 @@ class RemoteCallBase {
 
  protected:
   RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need);
-  RemoteCallBase(Thread& thread, Opcode opcode, Context* context);
+  RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, Context* context);
 
   template <class Request>
   typename Request::Builder request() {
@@ -85,7 +86,7 @@ class RemoteCallBase {
   void note(Stream* stream, std::uint64_t number);
 
   Thread& thread_;
-  Session& session_;
+  Calls& calls_;
   const Opcode opcode_;
   Context* context_ = nullptr;
   CUresult error_ = CUDA_SUCCESS;
@@ -113,21 +114,21 @@ class RemoteCall : public RemoteCallBase {
 
   explicit RemoteCall(Thread& thread, ContextNeed need = Traits::context) : RemoteCallBase(thread, Traits::opcode, need) {}
   /// In another context than the current one; null for none.
-  RemoteCall(Thread& thread, Context* context) : RemoteCallBase(thread, Traits::opcode, context) {}
+  RemoteCall(Thread& thread, Context* context) : RemoteCallBase(Calls::of(context), thread, Traits::opcode, context) {}
+  /// By parts that know their worker; `context` may be null.
+  RemoteCall(Calls& calls, Thread& thread, Context* context = nullptr) : RemoteCallBase(calls, thread, Traits::opcode, context) {}
 
   typename Request::Builder in() { return request<Request>(); }
   auto out() { return reply<Reply>(); }
 
   /// Sends it without waiting. A failure that the worker meets comes back later. Work on a stream names it.
   CUresult post() requires deferrable { return RemoteCallBase::post(nullptr); }
-  CUresult post(const StreamUse& stream) requires deferrable { return RemoteCallBase::post(&*stream); }
   CUresult post(Stream& stream) requires deferrable { return RemoteCallBase::post(&stream); }
   /// Sends it without looking at earlier failures: for housekeeping that no program asked for.
   void tell() requires deferrable { RemoteCallBase::tell(); }
 
   /// Sends it and waits for the answer.
   CUresult wait() requires awaitable { return RemoteCallBase::wait(nullptr); }
-  CUresult wait(const StreamUse& stream) requires awaitable { return RemoteCallBase::wait(&*stream); }
   CUresult wait(Stream& stream) requires awaitable { return RemoteCallBase::wait(&stream); }
   /// As wait, for calls without data that take memory of the context's device. Where there is no room, what is kept for reuse there is
   /// given back, and the call made again.
@@ -135,23 +136,6 @@ class RemoteCall : public RemoteCallBase {
   /// As wait, but an equal request that was answered before is not sent again.
   CUresult recall() requires(Traits::mode == CallMode::cached) { return RemoteCallBase::recall(); }
 };
-
-/// CUDA_SUCCESS if the handle may be sent: of the right kind and, where the client keeps the objects, alive.
-template <HandleKind kind>
-CUresult check_handle(Thread& thread, Handle handle);
-CUresult check_event_handle(Thread& thread, Handle handle);
-
-template <HandleKind kind>
-CUresult check_handle([[maybe_unused]] Thread& thread, Handle handle) {
-  if constexpr (kind == HandleKind::event) {
-    return check_event_handle(thread, handle);
-  } else {
-    // Of the driver's own values only the worker knows which ones are the session's.
-    const bool right =
-        device_visible(kind) || handle.well_formed(kind) || (kind == HandleKind::function && handle.well_formed(HandleKind::kernel));
-    return right ? CUDA_SUCCESS : invalid_handle_result(kind);
-  }
-}
 
 /// Number of list elements that an argument asks for; larger ones than the protocol carries are cut, and fail at the worker.
 template <class Number>

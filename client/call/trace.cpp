@@ -15,7 +15,6 @@
 #include "cuda_facts.h"
 #include "client/base/log.h"
 #include "protocol/text.h"
-#include "client/session/session.h"
 #include "client/objects/thread.h"
 #include "client/base/threads.h"
 
@@ -157,13 +156,13 @@ std::string escaped(const std::string& text) {
 void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_point begin) noexcept {
   guarded([&] {
     const auto end = Clock::now();
-    Costs& costs = thread.traced;
+    TraceCosts& costs = thread.traced;
     const long tid = thread_id(thread);
     file().add(fmt::format(R"({{"name":"{}","cat":"call","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"result":"{}",)"
                            R"("bytes_out":{},"bytes_in":{},"round_trips":{},"waited_us":{:.3f}}}}})",
                            facts_of(symbol).name, us(begin), us(end - begin), ::getpid(), tid, result_name(result), costs.bytes_out,
                            costs.bytes_in, costs.round_trips, us(costs.waited)));
-    costs = Costs{.thread_id = tid};
+    costs = TraceCosts{.thread_id = tid};
   });
 }
 
@@ -180,7 +179,7 @@ void write_frame(Thread& thread, const Stream* stream, std::uint64_t bytes) noex
 void write_round_trip(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in, Clock::time_point begin) noexcept {
   guarded([&] {
     const auto took = Clock::now() - begin;
-    Costs& costs = thread.traced;
+    TraceCosts& costs = thread.traced;
     costs.bytes_in += bytes_in;
     ++costs.round_trips;
     costs.waited += took;
@@ -203,13 +202,13 @@ void write_transfer(Thread& thread, Direction direction, std::uint64_t bytes, Cl
   });
 }
 
-void begin_session(const Session& session, Clock::time_point begin) noexcept {
+void begin_session(const SessionFacts& session, Clock::time_point begin) noexcept {
   guarded([&] {
     start_thread("fargpu-trace", [] {
       for (;; std::this_thread::sleep_for(written_every)) file().write_what_there_is();
     });
     std::string devices;
-    for (const auto& device : session.facts().devices) devices += (devices.empty() ? "\"" : ",\"") + escaped(device.name) + "\"";
+    for (const std::string& device : session.devices) devices += (devices.empty() ? "\"" : ",\"") + escaped(device) + "\"";
     file().add(fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"{}"}}}})", ::getpid(),
                            escaped(::program_invocation_short_name)));
     file().add(fmt::format(R"({{"name":"cuInit: a session","cat":"session","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{}}})",
@@ -217,8 +216,8 @@ void begin_session(const Session& session, Clock::time_point begin) noexcept {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     file().add(fmt::format(R"({{"name":"session","cat":"session","ph":"i","s":"p","ts":{:.3f},"pid":{},"args":{{"host":"{}","session":{},)"
                            R"("devices":[{}],"shared_memory":{},"version":"{}","unix_us":{}}}}})",
-                           us(Clock::now()), ::getpid(), escaped(session.terms().host), session.terms().session_id, devices,
-                           session.shares_memory(), FARGPU_VERSION, std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
+                           us(Clock::now()), ::getpid(), escaped(session.host), session.id, devices, session.shares_memory, FARGPU_VERSION,
+                           std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
   });
 }
 

@@ -8,13 +8,13 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "opcodes.h"
 #include "symbols.h"
 
 namespace fargpu::client {
 
-class Session;
 class Thread;
 struct Stream;
 
@@ -22,15 +22,6 @@ namespace trace {
 
 extern const bool enabled;
 using Clock = std::chrono::steady_clock;
-
-/// What one thread's call has cost so far; kept by the Thread.
-struct Costs {
-  std::uint64_t bytes_out = 0;
-  std::uint64_t bytes_in = 0;
-  std::uint64_t round_trips = 0;
-  Clock::duration waited{0};  ///< for the network and the worker
-  long thread_id = 0;         ///< the system's; 0 until the thread was named in the file
-};
 
 void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_point begin) noexcept;
 void write_frame(Thread& thread, const Stream* stream, std::uint64_t bytes) noexcept;
@@ -88,7 +79,13 @@ inline void answered(Thread& thread, Opcode opcode, CUresult result, std::uint64
 }
 
 /// Which session it is, at which host, with what; and how long it took to have it, since then.
-void begin_session(const Session& session, Clock::time_point begin) noexcept;
+struct SessionFacts {
+  std::string host;
+  std::uint64_t id = 0;
+  std::vector<std::string> devices;
+  bool shares_memory = false;
+};
+void begin_session(const SessionFacts& session, Clock::time_point begin) noexcept;
 /// Something that has no length.
 void note(const std::string& text) noexcept;
 /// The process ends: nothing more is written.

@@ -155,11 +155,11 @@ void check_host(Report& report, const PoolHost& host) {
     const auto begin = std::chrono::steady_clock::now();
     Session* const session = dial(one).release();
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-    if (session->facts().devices.empty()) {
+    if (session->terms.facts.devices.empty()) {
       report.bad("a session sees no device", "CUDA_VISIBLE_DEVICES names none of this host's devices: correct or unset it");
     } else {
-      report.good(fmt::format("a session with {}, ready in {} ms, by {}", so_many(session->facts().devices.size(), "device"), took.count(),
-                              session->shares_memory() ? "shared memory" : "TCP"));
+      report.good(fmt::format("a session with {}, ready in {} ms, by {}", so_many(session->terms.facts.devices.size(), "device"),
+                              took.count(), session->shares_memory() ? "shared memory" : "TCP"));
     }
     session->leave();
   } catch (const DialError& error) {

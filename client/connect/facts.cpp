@@ -12,6 +12,18 @@
 
 namespace fargpu::client {
 
+bool Facts::worker_ordinal(CUdevice ordinal, int& of_worker) const {
+  const Device* const found = device(ordinal);
+  if (found) of_worker = found->worker_ordinal;
+  return found != nullptr;
+}
+
+CUdevice Facts::client_ordinal(int of_worker) const {
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    if (devices[i].worker_ordinal == of_worker) return static_cast<CUdevice>(i);
+  return -1;
+}
+
 Facts read_facts(wire::HostFacts::Reader from) {
   Facts facts;
   facts.driver_version = static_cast<int>(from.getDriverVersion());

@@ -46,6 +46,10 @@ struct Facts {
     if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= devices.size()) return nullptr;
     return &devices[static_cast<std::size_t>(ordinal)];
   }
+  /// The worker's number of a device; false if the program has no such device.
+  bool worker_ordinal(CUdevice ordinal, int& of_worker) const;
+  /// The program's number of one of the worker's devices; -1 if it does not see that.
+  CUdevice client_ordinal(int of_worker) const;
 };
 
 /// Reads the facts and applies the overrides of codegen/spec/device.toml. All devices are visible.

@@ -1,7 +1,7 @@
 #include "copy_shape.h"
 
 #include "calls_array.capnp.h"
-#include "client/api/entry.h"
+#include "client/call/refusal.h"
 #include "protocol/extent.h"
 #include "client/call/remote_call.h"
 #include "struct_codecs.h"

@@ -2,10 +2,11 @@
 
 #include <cstring>
 
-#include "client/api/entry.h"
-#include "client/code/launch_codec.h"
-#include "client/stream/memory_operation.h"
+#include "client/call/refusal.h"
+#include "client/code/launch_arguments.h"
+#include "client/memory/read_operation.h"
 #include "client/call/remote_call.h"
+#include "client/session/process.h"
 #include "client/session/session.h"
 
 namespace fargpu::client {
@@ -105,16 +106,16 @@ CUgraphNodeParams free_node(CUdeviceptr address) {
 namespace {
 
 CUresult check_context(Thread& thread, CUcontext context) {
-  return !context || thread.session().find_context(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return !context || session_of(thread).contexts.find(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire::KernelNode::Builder node) {
-  const Function* const function = p.func ? thread.session().functions().find(p.func) : thread.session().functions().find_kernel(p.kern);
+  const Function* const function = p.func ? session_of(thread).functions.find(p.func) : session_of(thread).functions.find_kernel(p.kern);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   std::span<const std::byte> arguments;
   if (const CUresult bad = gather_arguments(*function, p.kernelParams, p.extra, arguments); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = map_argument_blocks(thread, arguments); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = session_of(thread).host_memory.map_named_in(thread, arguments); bad != CUDA_SUCCESS) return bad;
   node.setFunction(function->handle.value());
   node.setAsKernel(!p.func);
   node.setGridX(p.gridDimX);
@@ -132,7 +133,7 @@ CUresult write_kernel(Thread& thread, const CUDA_KERNEL_NODE_PARAMS_v3& p, wire:
 CUresult write_memset(Thread& thread, const CUDA_MEMSET_NODE_PARAMS_v2& p, wire::MemsetNode::Builder node) {
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   const std::uint64_t extent = p.height == 0 ? 0 : (p.height - 1) * p.pitch + p.width * p.elementSize;
-  if (!thread.session().map().covered(p.dst, extent)) return CUDA_ERROR_INVALID_VALUE;
+  if (!session_of(thread).map.covered(p.dst, extent)) return CUDA_ERROR_INVALID_VALUE;
   auto target = node.initTarget();
   target.setAddress(p.dst);
   target.setPitch(p.pitch);
@@ -147,7 +148,7 @@ CUresult write_memset(Thread& thread, const CUDA_MEMSET_NODE_PARAMS_v2& p, wire:
 // One side of a copy: memory that the GPU reaches is named as it is, other memory of the program becomes a part of the graph.
 CUresult write_side(Thread& thread, GraphParts::Memory memory, CUarray array, std::size_t level, wire::CopySide::Builder out,
                     NewParts& parts) {
-  Session& session = thread.session();
+  Session& session = session_of(thread);
   const auto name = [&](auto&& place) {
     place(out.getPlace());
     out.setX(memory.x);
@@ -171,12 +172,12 @@ CUresult write_side(Thread& thread, GraphParts::Memory memory, CUarray array, st
   if (memory.height == 0) memory.height = memory.y + memory.rows;
   if (memory.pitch < memory.x + memory.width) return CUDA_ERROR_INVALID_VALUE;
   if (memory.slices > 1 && memory.height < memory.y + memory.rows) return CUDA_ERROR_INVALID_VALUE;
-  const auto region = session.map().find(memory.begin());
+  const auto region = session.map.find(memory.begin());
   if (region && region->on_device()) return name([&](auto place) { place.setDevice(memory.base); });
   if (region && !region->contains(memory.begin(), memory.end() - memory.begin())) return CUDA_ERROR_INVALID_VALUE;
-  if (region && session.host_memory().mapped(memory.begin()))  // kernels see it, and the worker keeps its contents
+  if (region && session.host_memory.mapped(memory.begin()))  // kernels see it, and the worker keeps its contents
     return name([&](auto place) { place.setDevice(memory.base - region->base + region->device_address); });
-  const Terms& terms = session.terms();
+  const Terms& terms = session.terms;
   if (!region && (memory.type == CU_MEMORYTYPE_DEVICE || memory.base == 0 || terms.device_window.contains(memory.begin()) ||
                   terms.driver_band.contains(memory.begin())))
     return CUDA_ERROR_INVALID_VALUE;
@@ -187,18 +188,22 @@ CUresult write_side(Thread& thread, GraphParts::Memory memory, CUarray array, st
 CUresult write_memory(Thread& thread, const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p, wire::MemoryOperations::Builder node) {
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   if (p.count > 0 && !p.paramArray) return CUDA_ERROR_INVALID_VALUE;
-  const Context* const context = p.ctx ? thread.session().find_context(p.ctx) : thread.context();
+  const Context* const context = p.ctx ? session_of(thread).contexts.find(p.ctx) : thread.context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   node.setFlags(p.flags);
   node.setContext(handle_of(p.ctx).value());
   auto list = node.initOperations(element_count(p.count));
   for (unsigned i = 0; i < list.size(); ++i) {
     MemoryOperation operation;
-    if (const CUresult bad = read_operation(thread, *context, p.paramArray[i], operation); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad =
+            read_operation(session_of(thread).map, session_of(thread).terms.facts.devices[static_cast<std::size_t>(context->device)],
+                           p.paramArray[i], operation);
+        bad != CUDA_SUCCESS)
+      return bad;
     if (operation.on_host) {
       // The GPU would wait for this process.
       if (operation.waits()) return refuse_use("a graph that waits for a value in memory of the host");
-      if (const CUresult bad = thread.session().host_memory().map(thread, operation.address, operation.address); bad != CUDA_SUCCESS)
+      if (const CUresult bad = session_of(thread).host_memory.map(thread, operation.address, operation.address); bad != CUDA_SUCCESS)
         return bad;
     }
     write_operation(operation, list[i]);
@@ -207,7 +212,7 @@ CUresult write_memory(Thread& thread, const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p,
 }
 
 CUresult check_event(Thread& thread, CUevent event) {
-  Event* const found = thread.session().events().find(handle_of(event));
+  Event* const found = session_of(thread).events.find(handle_of(event));
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   found->recorded_by_work = true;
   return CUDA_SUCCESS;
@@ -247,7 +252,7 @@ CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& p, CUcontext context, w
 
 void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out, NewParts& parts) {
   const std::uint64_t part = parts.add(GraphParts::Allocation{address});
-  thread.session().graph_memory().set_part(address, part);
+  session_of(thread).graph_memory.set_part(address, part);
   out.setAddress(address);
   out.setBytes(bytes);
   out.setPart(part);
@@ -273,14 +278,14 @@ CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParame
       return check_event(thread, p.eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       out.setEventWait(handle_of(p.eventWait.event).value());
-      return check_event_handle(thread, handle_of(p.eventWait.event));
+      return session_of(thread).events.find(handle_of(p.eventWait.event)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return write_memory(thread, p.memOp, out.initMemory());
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       write_allocation(thread, p.alloc.dptr, p.alloc.bytesize, out.initAllocation(), parts);
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
       out.setFree(p.free.dptr);
-      return thread.session().graph_memory().knows(p.free.dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      return session_of(thread).graph_memory.knows(p.free.dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
       if (const CUresult bad = check_context(thread, p.conditional.ctx); bad != CUDA_SUCCESS) return bad;
       auto conditional = out.initConditional();
@@ -297,7 +302,7 @@ CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParame
 // --- from the wire ------------------------------------------------------------------------------------------------------------------------
 
 CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader in, CUDA_KERNEL_NODE_PARAMS_v2& p) {
-  Functions& functions = thread.session().functions();
+  Functions& functions = session_of(thread).functions;
   const Function* function = functions.find(handle_cast<CUfunction>(Handle(in.getFunction())));
   if (!function) {  // one that only the library knows which captured the launch
     RemoteCall<wire::DescribeFunction> describe(thread);
@@ -306,7 +311,7 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
     function = functions.learn(describe.out(), nullptr);
     if (!function) throw ProtocolError("the worker named a function by a handle of another kind");
   }
-  Graphs::Given& given = thread.session().graphs().given(handle_of(node));
+  Graphs::Given& given = session_of(thread).graphs.given(handle_of(node));
   const auto block = in.getParameters();
   if (block.size() < function->parameter_bytes) throw ProtocolError("a kernel node with too few bytes of arguments");
   given.arguments.resize(block.size());
@@ -329,7 +334,7 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
 }
 
 void read_copy(Thread& thread, wire::CopyNode::Reader in, CUDA_MEMCPY3D& p) {
-  Session& session = thread.session();
+  Session& session = session_of(thread);
   std::memset(&p, 0, sizeof(p));
   p.WidthInBytes = in.getWidth();
   p.Height = in.getHeight();
@@ -339,14 +344,14 @@ void read_copy(Thread& thread, wire::CopyNode::Reader in, CUDA_MEMCPY3D& p) {
     GraphParts::Memory memory{CU_MEMORYTYPE_DEVICE, 0, from.getX(), from.getY(), from.getZ(), from.getPitch(), from.getHeight()};
     const auto place = from.getPlace();
     if (place.isPart()) {
-      memory = session.graph_parts().memory(place.getPart()).value_or(memory);
+      memory = session.graph_parts.memory(place.getPart()).value_or(memory);
     } else if (place.isArray()) {
       memory.type = CU_MEMORYTYPE_ARRAY;
       array = handle_cast<CUarray>(Handle(place.getArray()));
     } else {
       // Host memory that kernels see goes by the address that they know.
       memory.base = place.getDevice();
-      const auto region = session.map().find(memory.base);
+      const auto region = session.map.find(memory.base);
       if (region && (region->on_host() || region->kind == Region::Kind::alias)) {
         memory.type = CU_MEMORYTYPE_HOST;
         if (region->kind == Region::Kind::alias) memory.base += region->owner - region->base;
@@ -373,7 +378,7 @@ void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& p) {
 }
 
 void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in, CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& p) {
-  Graphs::Given& given = thread.session().graphs().given(handle_of(node));
+  Graphs::Given& given = session_of(thread).graphs.given(handle_of(node));
   given.operations.clear();
   for (const auto from : in.getOperations()) {
     CUstreamBatchMemOpParams& to = given.operations.emplace_back();

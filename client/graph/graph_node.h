@@ -3,7 +3,7 @@
 
 #include <cuda.h>
 
-#include "graph_parts.h"
+#include "client/objects/graph_parts.h"
 #include "operations.capnp.h"
 
 namespace fargpu::client {

@@ -6,7 +6,11 @@
 #include "operations.capnp.h"
 #include "protocol/errors.h"
 #include "client/call/remote_call.h"
-#include "client/session/session.h"
+#include "client/connect/facts.h"
+#include "client/objects/contexts.h"
+#include "client/stream/fences.h"
+#include "client/stream/settler.h"
+#include "memory_map.h"
 
 namespace fargpu::client {
 namespace {
@@ -50,8 +54,8 @@ class DeviceMemory::Coming {
   std::uint64_t bytes_ = 0;
 };
 
-DeviceMemory::DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
-    : session_(session), window_(window_base, window_bytes) {}
+DeviceMemory::DeviceMemory(Parts parts, std::uint64_t window_base, std::uint64_t window_bytes)
+    : parts_(std::move(parts)), window_(window_base, window_bytes) {}
 
 CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address,
                                 const std::shared_ptr<MemoryPool>& pool, const Stream* stream) {
@@ -78,13 +82,13 @@ CUresult DeviceMemory::allocate(Thread& thread, Context& context, std::uint64_t 
   }
   address = block.base;
   const bool managed = pool && pool->managed;
-  session_.map().add({.kind = managed ? Region::Kind::managed : Region::Kind::device,
-                      .base = block.base,
-                      .bytes = bytes,
-                      .device = device,
-                      .context = &context,
-                      .buffer_id = session_.map().next_buffer_id(),
-                      .pool = pool && !pool->hidden ? pool->cuda() : nullptr});
+  parts_.map.add({.kind = managed ? Region::Kind::managed : Region::Kind::device,
+                  .base = block.base,
+                  .bytes = bytes,
+                  .device = device,
+                  .context = &context,
+                  .buffer_id = parts_.map.next_buffer_id(),
+                  .pool = pool && !pool->hidden ? pool->cuda() : nullptr});
   return CUDA_SUCCESS;
 }
 
@@ -167,7 +171,7 @@ CUresult DeviceMemory::back(Thread& thread, Context& context, int device, Memory
   auto in = call.in();
   in.setAddress(extent.base);
   in.setBytes(extent.bytes);
-  in.setDevice(session_.facts().devices[static_cast<std::size_t>(device)].worker_ordinal);
+  in.setDevice(parts_.facts.devices[static_cast<std::size_t>(device)].worker_ordinal);
   in.setSpares(spares);
   const CUresult result = call.wait();
   const std::lock_guard lock(mutex_);
@@ -199,27 +203,25 @@ std::uint32_t DeviceMemory::spares_for(int device, SpareMemory& memory, std::uin
 }
 
 CUresult DeviceMemory::free(Thread& thread, std::uint64_t address, Stream* stream) {
-  if (const auto there = session_.map().find(address); there && there->kind == Region::Kind::opened && there->pool)
-    return session_.shared_memory().close(thread, address, /*of_pool=*/true);
-  const auto region = session_.map().remove_if(address, [](const Region& r) { return r.allocated(); });
+  const auto region = parts_.map.remove_if(address, [](const Region& r) { return r.allocated(); });
   if (!region) return CUDA_ERROR_INVALID_VALUE;
-  if (region->kind == Region::Kind::managed) session_.managed().dropped(address);
+  if (region->kind == Region::Kind::managed) parts_.managed_dropped(address);
   Context& context = *region->context;
   // Programs rely on cuMemFree as a synchronisation where results come to the host by themselves.
   CUresult outcome = CUDA_SUCCESS;
-  if (!stream && context.active && context.host_visible.load() > context.completed.load()) outcome = session_.settle(thread, context);
+  if (!stream && context.active && context.host_visible.load() > context.completed.load()) outcome = parts_.waits.settle(thread, context);
   free_block(thread, address, region->device, stream);
   return outcome;
 }
 
 void DeviceMemory::discard(Thread& thread, std::uint64_t address) {
-  const auto region = session_.map().remove_if(address, [](const Region& r) { return r.allocated(); });
+  const auto region = parts_.map.remove_if(address, [](const Region& r) { return r.allocated(); });
   if (region) free_block(thread, address, region->device, nullptr);
 }
 
 void DeviceMemory::free_block(Thread& thread, std::uint64_t address, int device, Stream* stream) {
   const Block block = take_block(address);
-  if (session_.idle()) {
+  if (parts_.contexts.idle()) {
     const std::lock_guard lock(mutex_);
     give(device, block);
   } else {
@@ -249,14 +251,14 @@ void DeviceMemory::give_later(Thread& thread, int device, const Block& block, St
     }
   }
   if (serial == 0) {
-    session_.fences().after_all(thread, [this, device, block] {
+    parts_.fences.after_all(thread, [this, device, block] {
       const std::lock_guard lock(mutex_);
       --waiting_;
       give(device, block);
     });
     return;
   }
-  session_.fences().after(thread, *stream, [this, device, block, serial] {
+  parts_.fences.after(thread, *stream, [this, device, block, serial] {
     const std::lock_guard lock(mutex_);
     if (std::erase_if(block.pool->freed, [&](const MemoryPool::Freed& freed) { return freed.serial == serial; }) == 0)
       return;  // used again on its stream
@@ -366,8 +368,8 @@ CUresult DeviceMemory::reclaim(Thread& thread, Context* context, int device, std
     waiting = waiting || waiting_ > 0;
   }
   if (waiting) {
-    Context& awaited = context && context->device == device ? *context : session_.primary(device);
-    if (const CUresult bad = session_.settle(thread, awaited); bad != CUDA_SUCCESS) return bad;
+    Context& awaited = context && context->device == device ? *context : parts_.contexts.primary(device);
+    if (const CUresult bad = parts_.waits.settle(thread, awaited); bad != CUDA_SUCCESS) return bad;
   }
   const std::lock_guard one(reclaiming_);  // what another one gives back is there for us too, once it is sent
   const bool by_another = reclaims_.load() != reclaims_before;
@@ -396,8 +398,8 @@ bool DeviceMemory::release_unused(Thread& thread, int device) {
 }
 
 void DeviceMemory::context_closed(Thread& thread, Context& context) {
-  for (const Region& region : session_.map().extract([&](const Region& r) { return r.allocated() && r.context == &context; })) {
-    if (region.kind == Region::Kind::managed) session_.managed().dropped(region.base);
+  for (const Region& region : parts_.map.extract([&](const Region& r) { return r.allocated() && r.context == &context; })) {
+    if (region.kind == Region::Kind::managed) parts_.managed_dropped(region.base);
     const Block block = take_block(region.base);
     const std::lock_guard lock(mutex_);
     give(region.device, block);
@@ -442,7 +444,7 @@ std::pair<std::uint64_t, std::uint64_t> DeviceMemory::share_piece(std::uint64_t 
     shared_.insert(block.base);
     return {block.base, block.bytes};
   }
-  MemoryStore& store = store_of(session_.map().find(address).value_or(Region{}).device, block.pool.get());
+  MemoryStore& store = store_of(parts_.map.find(address).value_or(Region{}).device, block.pool.get());
   if (auto arena = store.arenas.extract(block.arena)) store.sealed.insert(std::move(arena));
   return {block.arena, store.sealed.at(block.arena).bytes()};
 }
@@ -479,7 +481,7 @@ CUresult DeviceMemory::make_now(Thread& thread, const PhysicalMemory::Kind& kind
   }
   auto in = call.in();
   in.setBytes(kind.bytes);
-  in.setDevice(session_.facts().devices[static_cast<std::size_t>(kind.device)].worker_ordinal);
+  in.setDevice(parts_.facts.devices[static_cast<std::size_t>(kind.device)].worker_ordinal);
   in.setType(kind.type);
   in.setRequestedHandleTypes(kind.handle_types);
   in.setCompressionType(kind.compression);
@@ -511,7 +513,7 @@ std::optional<PhysicalMemory::Held> DeviceMemory::safe(CUmemGenericAllocationHan
 }
 
 CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allocation) {
-  RemoteCall<wire::CuMemRelease> call(thread);
+  RemoteCall<wire::CuMemRelease> call(parts_.calls, thread);
   call.in().setHandle(allocation);
   if (const CUresult refused = call.refusal(); refused != CUDA_SUCCESS) return refused;
   std::optional<PhysicalMemory::Held> held;
@@ -532,7 +534,7 @@ CUresult DeviceMemory::release(Thread& thread, CUmemGenericAllocationHandle allo
 
 void DeviceMemory::release(Thread& thread, const std::vector<CUmemGenericAllocationHandle>& allocations) {
   for (const CUmemGenericAllocationHandle allocation : allocations) {
-    RemoteCall<wire::CuMemRelease> call(thread);
+    RemoteCall<wire::CuMemRelease> call(parts_.calls, thread);
     call.in().setHandle(allocation);
     call.tell();
   }
@@ -545,7 +547,7 @@ void DeviceMemory::unmap(Thread& thread, const Region& mapping) {
 }
 
 void DeviceMemory::unmap(Thread& thread, std::uint64_t address, std::uint64_t bytes) {
-  RemoteCall<wire::UnmapMemory> call(thread, ContextNeed::none);
+  RemoteCall<wire::UnmapMemory> call(parts_.calls, thread);
   auto in = call.in();
   in.setAddress(address);
   in.setBytes(bytes);

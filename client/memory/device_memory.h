@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,8 +21,13 @@
 
 namespace fargpu::client {
 
-class Session;
+class Calls;
+class Contexts;
+class Fences;
+class MemoryMap;
+class Settler;
 struct Context;
+struct Facts;
 struct Region;
 struct Stream;
 
@@ -39,7 +45,16 @@ class DeviceMemory {
   static constexpr std::uint64_t spare_bytes_min = 128u << 20;
   static constexpr std::uint64_t spare_bytes_max = 512u << 20;
 
-  DeviceMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
+  struct Parts {
+    Calls& calls;
+    const Facts& facts;
+    Contexts& contexts;
+    Settler& waits;
+    Fences& fences;
+    MemoryMap& map;
+    std::function<void(std::uint64_t address)> managed_dropped;  ///< an allocation of managed memory goes
+  };
+  DeviceMemory(Parts parts, std::uint64_t window_base, std::uint64_t window_bytes);
 
   /// Without a pool: as cuMemAlloc, on the context's device. With a stream: for use in its order.
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address,
@@ -92,7 +107,7 @@ class DeviceMemory {
   /// cuMemUnmap of a mapping that is in the map no more, and that nothing uses.
   void unmap(Thread& thread, const Region& mapping);
   /// What the worker has put behind a range goes; nothing uses it any more.
-  static void unmap(Thread& thread, std::uint64_t address, std::uint64_t bytes);
+  void unmap(Thread& thread, std::uint64_t address, std::uint64_t bytes);
 
   /// Part of the window for cuMemAddressReserve.
   std::optional<std::uint64_t> reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish);
@@ -147,7 +162,7 @@ class DeviceMemory {
   CUresult reclaim(Thread& thread, Context* context, int device, std::uint64_t reclaims_before);
   bool release_unused(Thread& thread, int device);
 
-  Session& session_;
+  const Parts parts_;
   mutable std::mutex mutex_;
   AddressRanges window_;
   std::map<int, MemoryStore> stores_;

@@ -8,8 +8,7 @@
 #include <exception>
 
 #include "client/base/log.h"
-#include "paged_memory.h"
-#include "client/session/process.h"
+#include "client/base/life.h"
 #include "watched.h"
 
 namespace fargpu::client {
@@ -44,10 +43,10 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   bool ours = false;
   // What a forked child has not got it cannot get.
-  if (info->si_code == SEGV_ACCERR && process().life() != Life::forked) {
+  if (info->si_code == SEGV_ACCERR && life() != Life::forked) {
     const auto address = reinterpret_cast<std::uint64_t>(info->si_addr);
     try {
-      ours = watched.any([&](PagedMemory& memory) { return memory.fault(address, was_write(context)); });
+      ours = watched.any([&](WatchedPages& memory) { return memory.fault(address, was_write(context)); });
     } catch (const std::exception& error) {
       log::error("the program uses memory whose contents cannot be had: {}", error.what());
     }
@@ -58,7 +57,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 
 }  // namespace
 
-void watch_faults(PagedMemory& memory, std::size_t kind) {
+void watch_faults(WatchedPages& memory, std::size_t kind) {
   watched.add(memory, kind);
   struct sigaction now;
   ::sigaction(SIGSEGV, nullptr, &now);

@@ -8,13 +8,18 @@
 #include <set>
 #include <utility>
 
-#include "client/api/entry.h"
 #include "operations.capnp.h"
 #include "protocol/changed_runs.h"
 #include "protocol/errors.h"
 #include "protocol/sealed_memory.h"
 #include "client/call/remote_call.h"
-#include "client/session/session.h"
+#include "client/call/refusal.h"
+#include "client/objects/contexts.h"
+#include "client/objects/graphs.h"
+#include "client/stream/settler.h"
+#include "client/stream/stream_waits.h"
+#include "managed_memory.h"
+#include "protocol/channel.h"
 #include "client/base/untorn_copy.h"
 
 namespace fargpu::client {
@@ -29,13 +34,16 @@ std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(addre
 
 }  // namespace
 
-HostMemory::HostMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes)
-    : session_(session), window_(window_base, window_bytes), pages_(session, {window_base, window_bytes}) {}
+HostMemory::HostMemory(const Parts& parts, std::uint64_t window_base, std::uint64_t window_bytes)
+    : parts_(parts),
+      bounds_{window_base, window_bytes},
+      window_(window_base, window_bytes),
+      pages_(parts.calls, parts.contexts, {window_base, window_bytes}) {}
 
 CUresult HostMemory::allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer) {
   if (bytes > window_.bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
   std::uint64_t base;
-  if (session_.shares_memory()) {
+  if (parts_.channel.shares_memory()) {
     if (const CUresult bad = share(thread, context, round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
   } else {
     if (const CUresult bad = take_window(round_up(bytes), base); bad != CUDA_SUCCESS) return bad;
@@ -68,7 +76,7 @@ CUresult HostMemory::take_window(std::uint64_t bytes, std::uint64_t& base) {
 // The addresses stay reserved, so that nothing else of the program comes to lie there. A worker in this process has its own copy of the
 // block in these very pages, and may not have heard yet that it is gone.
 void HostMemory::give_window(std::uint64_t base, std::uint64_t bytes) {
-  if (!session_.terms().one_process) ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (!parts_.one_process) ::mmap(at(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   const std::lock_guard lock(mutex_);
   window_.give(base, bytes);
 }
@@ -87,7 +95,7 @@ CUresult HostMemory::share(Thread& thread, Context& context, std::uint64_t bytes
     give_window(base, bytes);
     return result;
   }
-  const int descriptor = session_.receive_descriptor();
+  const int descriptor = parts_.channel.receive_descriptor();
   if (descriptor < 0) throw ProtocolError("pinned memory is to be shared, and was not sent");
   const bool sealed = is_sealed_memory(descriptor, bytes);
   const bool mapped = sealed && ::mmap(at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) != MAP_FAILED;
@@ -100,7 +108,7 @@ CUresult HostMemory::share(Thread& thread, Context& context, std::uint64_t bytes
 }
 
 CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
-  const bool shared = region.kind == Region::Kind::host && session_.shares_memory();
+  const bool shared = region.kind == Region::Kind::host && parts_.channel.shares_memory();
   {
     const std::lock_guard lock(mutex_);
     auto block = std::make_unique<Block>();
@@ -113,15 +121,15 @@ CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
     blocks_.emplace(region.base, std::move(block));
   }
   if (shared) mapped_.fetch_add(1);
-  region.buffer_id = session_.map().next_buffer_id();
-  session_.map().add(region);
+  region.buffer_id = parts_.map.next_buffer_id();
+  parts_.map.add(region);
   if (shared) return CUDA_SUCCESS;
   // Large ones wait for more than a flag to say so, for copies from and to blocks that kernels use are slower.
   if (!for_kernels || region.bytes > compared_bytes_max) return CUDA_SUCCESS;
   std::uint64_t device_address;
   const CUresult result = map(thread, region.base, device_address);
   if (result != CUDA_SUCCESS) {
-    session_.map().remove(region.base);
+    parts_.map.remove(region.base);
     drop(thread, region.base);
   }
   return result;
@@ -129,18 +137,18 @@ CUresult HostMemory::hold(Thread& thread, Region region, bool for_kernels) {
 
 CUresult HostMemory::free(Thread& thread, void* pointer) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
-  const auto region = session_.map().find(base);
+  const auto region = parts_.map.find(base);
   if (!region || region->kind != Region::Kind::host || region->base != base) return CUDA_ERROR_INVALID_VALUE;
   // The driver waits here, and copies under way need the memory.
-  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
-  session_.map().remove(base);
+  const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
+  parts_.map.remove(base);
   drop(thread, base);
   return result;
 }
 
 CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::size_t bytes, unsigned flags) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
-  if (session_.map().overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (parts_.map.overlaps(base, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   return hold(
       thread,
       {.kind = Region::Kind::registered, .base = base, .bytes = bytes, .device = context.device, .context = &context, .flags = flags},
@@ -149,17 +157,17 @@ CUresult HostMemory::add(Thread& thread, Context& context, void* pointer, std::s
 
 CUresult HostMemory::remove(Thread& thread, void* pointer) {
   const auto base = reinterpret_cast<std::uint64_t>(pointer);
-  const auto region = session_.map().find(base);
+  const auto region = parts_.map.find(base);
   if (region && region->kind == Region::Kind::host) return CUDA_ERROR_INVALID_VALUE;
   if (!region || region->kind != Region::Kind::registered || region->base != base) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-  const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
-  session_.map().remove(base);
+  const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
+  parts_.map.remove(base);
   drop(thread, base);
   return result;
 }
 
 CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& device_address) {
-  const auto region = session_.map().find(address);
+  const auto region = parts_.map.find(address);
   if (!region || !region->on_host()) return CUDA_ERROR_INVALID_VALUE;
   if (!mapped(address)) {
     if (const CUresult bad = settle_deliveries(thread, *region); bad != CUDA_SUCCESS) return bad;
@@ -170,7 +178,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   if (!block) return CUDA_ERROR_INVALID_VALUE;
   const bool now_mapped = block->device_address == 0;
   if (now_mapped) {
-    for (const auto& [number, memory] : session_.graph_parts().within(block->base, block->bytes))
+    for (const auto& [number, memory] : parts_.graph_parts.within(block->base, block->bytes))
       if (memory.begin() < block->base || memory.end() > block->base + block->bytes)
         return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");
     std::uint64_t seen_at = block->base;
@@ -192,7 +200,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     if (!paged) shadow.resize(block->bytes);  // zero, as the worker's memory begins
     lock.unlock();
     CUresult result = call.wait();
-    if (result == CUDA_SUCCESS && paged && !pages_.adopt(session_.home(*region->context), block->base, round_up(block->bytes))) {
+    if (result == CUDA_SUCCESS && paged && !pages_.adopt(parts_.contexts.home(*region->context), block->base, round_up(block->bytes))) {
       close(thread, block->base);
       result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -208,15 +216,15 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
     block->shadow = std::move(shadow);
     mapped_.fetch_add(1);
     if (!paged) compared_.fetch_add(1);
-    session_.map().update(block->base, [&](Region& r) { r.device_address = seen_at; });
+    parts_.map.update(block->base, [&](Region& r) { r.device_address = seen_at; });
     if (!block->owned) {
-      session_.map().add({.kind = Region::Kind::alias,
-                          .base = seen_at,
-                          .bytes = block->bytes,
-                          .device = region->device,
-                          .context = region->context,
-                          .buffer_id = region->buffer_id,
-                          .owner = block->base});
+      parts_.map.add({.kind = Region::Kind::alias,
+                      .base = seen_at,
+                      .bytes = block->bytes,
+                      .device = region->device,
+                      .context = region->context,
+                      .buffer_id = region->buffer_id,
+                      .owner = block->base});
     }
   }
   device_address = block->device_address + (address - block->base);
@@ -225,11 +233,24 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   return CUDA_SUCCESS;
 }
 
+CUresult HostMemory::map_named_in(Thread& thread, std::span<const std::byte> arguments) {
+  for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
+    std::uint64_t value;
+    std::memcpy(&value, arguments.data() + at, sizeof(value));
+    if (!bounds_.contains(value)) continue;
+    const auto region = parts_.map.find(value);
+    if (!region || region->kind != Region::Kind::host) continue;
+    std::uint64_t ignored;
+    if (const CUresult result = map(thread, value, ignored); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
 // A graph's copies from and to the program's memory are told as they were made. Once kernels use that memory they have to go where these
 // see it: what one of them writes, another reads.
 void HostMemory::name_parts(Thread& thread, const Block& block) {
-  for (const auto& [number, memory] : session_.graph_parts().within(block.base, block.bytes)) {
-    RemoteCall<wire::MapGraphPart> call(thread);
+  for (const auto& [number, memory] : parts_.graph_parts.within(block.base, block.bytes)) {
+    RemoteCall<wire::MapGraphPart> call(parts_.calls, thread);
     auto in = call.in();
     in.setPart(number);
     auto side = in.initPlace();
@@ -249,7 +270,7 @@ void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
   {
     const std::lock_guard lock(mutex_);
     for (const std::uint64_t number : parts.numbers()) {
-      const auto memory = session_.graph_parts().memory(number);
+      const auto memory = parts_.graph_parts.memory(number);
       const Block* const block = memory ? find(memory->begin(), 1) : nullptr;
       if (block && block->device_address != 0) blocks.insert(block);
     }
@@ -264,15 +285,15 @@ CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
     const bool expected = std::any_of(expected_.begin(), expected_.end(), [&](const auto& range) {
       return range.first < region.base + region.bytes && region.base < range.second;
     });
-    const bool copied = session_.graphs().any_launched() && !session_.graph_parts().within(region.base, region.bytes).empty();
+    const bool copied = parts_.graphs.any_launched() && !parts_.graph_parts.within(region.base, region.bytes).empty();
     if (!expected && !copied) return CUDA_SUCCESS;
   }
-  return session_.settle(thread, *region.context);
+  return parts_.waits.settle(thread, *region.context);
 }
 
 CUresult HostMemory::reach(Thread& thread, std::uint64_t& address, RemoteCallBase& call) {
-  const auto region = session_.map().find(address);
-  if (region && region->managed()) session_.managed().before_work(thread);
+  const auto region = parts_.map.find(address);
+  if (region && region->managed()) parts_.managed.before_work(thread);
   if (!region || !(region->on_host() || region->kind == Region::Kind::alias)) return CUDA_SUCCESS;
   call.host_visible();
   if (region->on_host()) {
@@ -310,7 +331,7 @@ void HostMemory::send_changes(Thread& thread) {
     }
     for (const Change& change : changes) {
       for (std::size_t offset = 0; offset < change.bytes.size(); offset += limits::bulk_bytes_max) {
-        RemoteCall<wire::WriteHostBlock> call(thread);
+        RemoteCall<wire::WriteHostBlock> call(parts_.calls, thread);
         call.in().setAddress(change.address + offset);
         call.bulk(std::span(change.bytes).subspan(offset, std::min(limits::bulk_bytes_max, change.bytes.size() - offset)));
         call.tell();
@@ -393,9 +414,8 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
 }
 
 void HostMemory::context_closed(Thread& thread, Context& context) {
-  for (const Region& region : session_.map().extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
+  for (const Region& region : parts_.map.extract([&](const Region& r) { return r.on_host() && r.context == &context; }))
     drop(thread, region.base, true);
-  session_.staging().context_closed(context);
 }
 
 HostMemory::Block* HostMemory::find(std::uint64_t address, std::uint64_t bytes) const {
@@ -415,7 +435,7 @@ void HostMemory::open(Thread& thread, const Block& block) {
 }
 
 void HostMemory::close(Thread& thread, std::uint64_t base, bool awaited) {
-  RemoteCall<wire::CloseHostBlock> call(thread);
+  RemoteCall<wire::CloseHostBlock> call(parts_.calls, thread);
   call.in().setAddress(base);
   const Thread::AnswersOnly answers_only(thread);
   if (awaited) call.wait();
@@ -435,7 +455,7 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
     if (block->device_address != 0) mapped_.fetch_sub(1);
     if (block->compared()) compared_.fetch_sub(1);
   }
-  session_.stream_waits().forget(block->base, block->bytes);
+  parts_.stream_waits.forget(block->base, block->bytes);
   if (block->paged) pages_.forsake(block->base);
   if (const std::uint64_t seen_at = std::exchange(block->device_address, 0); seen_at != 0) {
     name_parts(thread, *block);
@@ -443,8 +463,8 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
   }
   order.unlock();
   // The worker closes it behind all work that is held back, of other contexts too. Until then its place is not free.
-  if (block->opened && !gone_at_worker) close(thread, block->base, !session_.idle());
-  if (block->window_bytes != 0) session_.map().remove(block->device_address);
+  if (block->opened && !gone_at_worker) close(thread, block->base, !parts_.contexts.idle());
+  if (block->window_bytes != 0) parts_.map.remove(block->device_address);
   if (block->owned) give_window(base, round_up(block->bytes));
   const std::lock_guard lock(mutex_);
   if (block->window_bytes != 0) window_.give(block->device_address, block->window_bytes);

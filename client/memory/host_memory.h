@@ -17,21 +17,42 @@
 #include <vector>
 
 #include "client/base/address_ranges.h"
-#include "client/graph/graph_parts.h"
+#include "client/objects/graph_parts.h"
 #include "host_pages.h"
 #include "memory_map.h"
+
+namespace fargpu {
+class Channel;
+}
 
 namespace fargpu::client {
 
 class RemoteCallBase;
-class Session;
+class Calls;
+class Contexts;
+class Graphs;
+class ManagedMemory;
+class Settler;
+class StreamWaits;
 class Thread;
 struct Context;
 
 /// Threads: any. Deliveries arrive on the receiving thread.
 class HostMemory {
  public:
-  HostMemory(Session& session, std::uint64_t window_base, std::uint64_t window_bytes);
+  struct Parts {
+    Calls& calls;
+    Channel& channel;  ///< whose worker may share memory
+    Contexts& contexts;
+    Settler& waits;
+    StreamWaits& stream_waits;
+    MemoryMap& map;
+    ManagedMemory& managed;
+    const GraphParts& graph_parts;
+    const Graphs& graphs;
+    bool one_process;  ///< the worker's and this (tests)
+  };
+  HostMemory(const Parts& parts, std::uint64_t window_base, std::uint64_t window_bytes);
 
   /// cuMemHostAlloc: page-aligned memory in the host window.
   CUresult allocate(Thread& thread, Context& context, std::size_t bytes, unsigned flags, void** pointer);
@@ -45,6 +66,9 @@ class HostMemory {
 
   /// Makes the block that holds this address usable by kernels; gives the address they know it by.
   CUresult map(Thread& thread, std::uint64_t address, std::uint64_t& device_address);
+
+  /// Addresses of pinned memory among the arguments of a kernel show that it means to use it: makes it reachable.
+  CUresult map_named_in(Thread& thread, std::span<const std::byte> arguments);
 
   /// `address` is given to work that the GPU does: where it lies in pinned memory, the block is mapped and the address becomes the
   /// one the GPU knows, and the call is marked as one whose outcome the host sees.
@@ -126,13 +150,14 @@ class HostMemory {
   void name_parts(Thread& thread, const Block& block);  // under order_
   void drop(Thread& thread, std::uint64_t base, bool gone_at_worker = false);
 
-  Session& session_;
+  const Parts parts_;
   // What is told of a block leaves in the order in which it became so: held while sending, which may have to wait until the worker
   // reads. The receiving thread never takes it. Blocks go only under it; of one that has gone nobody else tells, so that its close may be
   // awaited without. Before mutex_.
   std::mutex order_;
   // Everything below; never held while sending, for deliveries need it.
   mutable std::mutex mutex_;
+  const Window bounds_;  // of window_
   AddressRanges window_;
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> expected_;  // [begin, end) still to be delivered

@@ -14,10 +14,9 @@
 #include "cuda_facts.h"
 #include "client/base/log.h"
 #include "operations.capnp.h"
-#include "client/session/process.h"
+#include "client/base/life.h"
 #include "protocol/errors.h"
 #include "client/call/remote_call.h"
-#include "client/session/session.h"
 #include "client/base/threads.h"
 
 namespace fargpu::client {
@@ -47,8 +46,8 @@ void for_present_pages(std::uint64_t base, std::uint64_t bytes, Visit&& visit) {
 
 }  // namespace
 
-HostPages::HostPages(Session& session, const Window& window)
-    : PagedMemory(session, "fargpu-host-pages", {window, Window{}}, Use::at_once) {}
+HostPages::HostPages(Calls& calls, Contexts& contexts, const Window& window)
+    : PagedMemory(calls, contexts, "fargpu-host-pages", {window, Window{}}, Use::at_once) {}
 
 bool HostPages::adopt(Context& context, std::uint64_t base, std::uint64_t bytes) {
   // So few granules a block that their protection never takes more mappings than a process may have.
@@ -93,7 +92,7 @@ void HostPages::become_private() {
 void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
   for (const std::uint64_t end = offset + bytes; offset < end;) {
     const std::uint64_t part = std::min<std::uint64_t>(end - offset, limits::bulk_bytes_max);
-    RemoteCall<wire::WriteHostBlock> call(thread);
+    RemoteCall<wire::WriteHostBlock> call(calls_, thread);
     call.in().setAddress(block.base + offset);
     call.bulk({block.alias + offset, part});
     call.tell();
@@ -103,8 +102,8 @@ void HostPages::send_range(Thread& thread, Block& block, std::uint64_t offset, s
 
 void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, std::uint64_t bytes) {
   // What the GPU wrote is lost with the session, as every CUDA call tells from then on; the program's own memory is not.
-  if (process().life() != Life::ready) return;
-  RemoteCall<wire::ReadHostBlock> call(thread);
+  if (life() != Life::ready) return;
+  RemoteCall<wire::ReadHostBlock> call(calls_, thread);
   auto in = call.in();
   in.setAddress(block.base + offset);
   in.setBytes(bytes);
@@ -113,7 +112,7 @@ void HostPages::fetch_range(Thread& thread, Block& block, std::uint64_t offset, 
   try {
     result = call.wait();
   } catch (const ChannelClosed& error) {
-    process().lose_session(session_, error.what());
+    calls_.events.lose(error.what());
     return;
   }
   if (result != CUDA_SUCCESS || call.arrived_bytes() != bytes)
@@ -126,7 +125,7 @@ void HostPages::keep_renewing() {
   using namespace std::chrono_literals;
   constexpr std::chrono::milliseconds first = 1ms, last = 32ms;
   auto pause = first;
-  while (process().life() == Life::ready) {
+  while (life() == Life::ready) {
     {
       std::unique_lock lock(mutex_);
       if (!touched_while_busy_) pause = first;
@@ -137,7 +136,7 @@ void HostPages::keep_renewing() {
     try {
       after_wait(Thread::current());
     } catch (const std::exception& error) {
-      process().lose_session(session_, error.what());
+      calls_.events.lose(error.what());
     }
   }
 }

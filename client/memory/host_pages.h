@@ -11,7 +11,7 @@ namespace fargpu::client {
 /// memory it may be used by both sides at the same time: what the program touches while the GPU works is renewed now and then.
 class HostPages final : public PagedMemory {
  public:
-  HostPages(Session& session, const Window& window);
+  HostPages(Calls& calls, Contexts& contexts, const Window& window);
 
   /// Memory of the program's that the worker has room for by now, page-aligned: it keeps its contents. False if there is no room.
   bool adopt(Context& context, std::uint64_t base, std::uint64_t bytes);

@@ -11,7 +11,10 @@
 #include "operations.capnp.h"
 #include "protocol/errors.h"
 #include "client/call/remote_call.h"
-#include "client/session/session.h"
+#include "client/objects/contexts.h"
+#include "client/stream/streams.h"
+#include "device_memory.h"
+#include "peer_access.h"
 
 namespace fargpu::client {
 namespace {
@@ -21,8 +24,11 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + 
 
 }  // namespace
 
-ManagedMemory::ManagedMemory(Session& session, const Window& window, const Window& driver_band)
-    : PagedMemory(session, "fargpu-managed", {window, driver_band}, Use::in_turns), window_(window), driver_band_(driver_band) {}
+ManagedMemory::ManagedMemory(const Parts& parts, const Window& window, const Window& driver_band)
+    : PagedMemory(parts.calls, parts.contexts, "fargpu-managed", {window, driver_band}, Use::in_turns),
+      parts_(parts),
+      window_(window),
+      driver_band_(driver_band) {}
 
 // Null if there is no room for the pages.
 std::unique_ptr<ManagedMemory::Block> ManagedMemory::make_block(Context& context, std::uint64_t base, std::uint64_t bytes, State state,
@@ -44,7 +50,7 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
     const std::lock_guard lock(mutex_);
     prepare();
   }
-  DeviceMemory& memory = session_.device_memory();
+  DeviceMemory& memory = parts_.device_memory;
   const CUresult result = memory.allocate(thread, context, bytes, address, memory.pools().managed_of(context.device));
   if (result != CUDA_SUCCESS) return result;
   const std::uint64_t whole = round_up(bytes, page_bytes);
@@ -65,9 +71,9 @@ CUresult ManagedMemory::allocate(Thread& thread, Context& context, std::uint64_t
 
 // Where devices cannot reach each other's memory, kernels of the others find nothing there.
 void ManagedMemory::open_to_devices(Thread& thread, int owner) {
-  for (const int device : session_.devices_in_use())
-    if (device != owner && session_.peers().possible(device, owner))
-      session_.peers().set(thread, *session_.device_memory().pools().managed_of(owner), device, true);
+  for (const int device : contexts_.devices_in_use())
+    if (device != owner && parts_.peers.possible(device, owner))
+      parts_.peers.set(thread, *parts_.device_memory.pools().managed_of(owner), device, true);
 }
 
 void ManagedMemory::context_opened(Thread& thread) {
@@ -135,8 +141,8 @@ void ManagedMemory::forsake(std::uint64_t address, std::uint64_t bytes) {
 // Copies of ours run on a stream of their own, which waits for nothing: the program may touch managed memory in a host function, when
 // the stream that runs it does not go on.
 Stream& ManagedMemory::stream_of(Thread& thread, Context& context) {
-  if (Stream* const known = session_.streams().find(context.managed_stream)) return *known;
-  Stream* const made = session_.make_hidden_stream(thread, context, CU_STREAM_NON_BLOCKING);
+  if (Stream* const known = parts_.streams.find(context.managed_stream)) return *known;
+  Stream* const made = parts_.streams.make_hidden(thread, context, CU_STREAM_NON_BLOCKING);
   if (!made) throw SystemError("no stream for the contents of managed memory");
   context.managed_stream = made->handle;
   return *made;
@@ -157,7 +163,7 @@ void for_parts(const std::map<std::uint64_t, std::uint64_t>& parts, std::uint64_
 // Work in a block's own context comes behind what was sent there; that of other devices does not by itself.
 void ManagedMemory::handed_over(Thread& thread) {
   const std::set<Context*> sent_to = std::exchange(sent_to_, {});
-  if (sent_to.empty() || session_.devices_in_use().size() < 2) return;
+  if (sent_to.empty() || contexts_.devices_in_use().size() < 2) return;
   for (Context* const context : sent_to) {
     RemoteCall<wire::CuStreamSynchronize> call(thread, context);
     call.in().setHStream(stream_of(thread, *context).wire());

@@ -16,7 +16,9 @@
 
 namespace fargpu::client {
 
-class Session;
+class DeviceMemory;
+class PeerAccess;
+class Streams;
 class Thread;
 struct Context;
 struct Stream;
@@ -34,7 +36,14 @@ struct ManagedAdvice {
 /// them never travels.
 class ManagedMemory final : public PagedMemory {
  public:
-  ManagedMemory(Session& session, const Window& window, const Window& driver_band);
+  struct Parts {
+    Calls& calls;
+    Contexts& contexts;
+    Streams& streams;
+    DeviceMemory& device_memory;
+    PeerAccess& peers;
+  };
+  ManagedMemory(const Parts& parts, const Window& window, const Window& driver_band);
 
   CUresult allocate(Thread& thread, Context& context, std::uint64_t bytes, std::uint64_t& address);
   /// Allocations are for all devices: those that work is done on get access to them. A context was opened, perhaps of another device.
@@ -67,6 +76,7 @@ class ManagedMemory final : public PagedMemory {
   Stream& stream_of(Thread& thread, Context& context);
   std::unique_ptr<Block> make_block(Context& context, std::uint64_t base, std::uint64_t bytes, State state, int access);
 
+  const Parts parts_;
   const Window window_;
   const Window driver_band_;
   std::set<Context*> sent_to_;  // in which work of other devices does not come behind what was sent by itself

@@ -15,7 +15,7 @@
 #include "protocol/changed_runs.h"
 #include "protocol/errors.h"
 #include "protocol/limits.h"
-#include "client/session/session.h"
+#include "client/call/calls.h"
 #include "system_calls.h"
 #include "vector_calls.h"
 #include "client/objects/thread.h"
@@ -43,8 +43,8 @@ std::size_t next_here(const std::vector<State>& states, std::size_t from) {
 
 }  // namespace
 
-PagedMemory::PagedMemory(Session& session, const char* name, const std::array<Window, 2>& windows, Use use)
-    : session_(session), name_(name), windows_(windows), use_(use) {}
+PagedMemory::PagedMemory(Calls& calls, Contexts& contexts, const char* name, const std::array<Window, 2>& windows, Use use)
+    : calls_(calls), contexts_(contexts), name_(name), windows_(windows), use_(use) {}
 
 void PagedMemory::prepare() {
   if (file_ < 0) {
@@ -114,7 +114,7 @@ void PagedMemory::make_private(const Block& block) const {
 // Whether work was submitted by one thread while another touched pages, between the hand-over and the submission.
 bool PagedMemory::overtaken() const {
   return use_ == Use::at_once && touched_.load(std::memory_order_relaxed) &&
-         touched_at_.load(std::memory_order_relaxed) < session_.submitted();
+         touched_at_.load(std::memory_order_relaxed) < calls_.submitted();
 }
 
 void PagedMemory::hand_over(Thread& thread) {
@@ -204,9 +204,9 @@ void PagedMemory::open(Block& block, std::size_t granule, bool writing) {
   if (state == State::fresh || state == State::ours) return;
   if (state == State::shared && !writing) return;
   // Before anything is fetched: another thread that waits for work meanwhile must know that what comes may be old.
-  if (!touched_) touched_at_ = session_.submitted();
+  if (!touched_) touched_at_ = calls_.submitted();
   touched_ = true;
-  const bool busy = !session_.idle();
+  const bool busy = !contexts_.idle();
   if (busy && !touched_while_busy_.exchange(true)) touched_early();
   if (state == State::theirs) fetch(Thread::current(), block, granule);
   if (!writing) return;

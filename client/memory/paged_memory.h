@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "client/connect/windows.h"
+#include "watched.h"
 
 namespace fargpu::client {
 
-class Session;
+class Calls;
+class Contexts;
 class Thread;
 struct Context;
 
@@ -27,7 +29,7 @@ struct Context;
 /// The pages are those of one memory file, mapped twice: where the program sees them, with changing protection, and where bytes
 /// come and go without another thread seeing half of them.
 /// Threads: any, also within a fault.
-class PagedMemory {
+class PagedMemory : public WatchedPages {
  public:
   static constexpr std::uint64_t granule_bytes = 64u << 10;  ///< of all but very large blocks
 
@@ -36,10 +38,9 @@ class PagedMemory {
   enum class Use { in_turns, at_once };
 
   /// Everything lies within these windows.
-  PagedMemory(Session& session, const char* name, const std::array<Window, 2>& windows, Use use);
+  PagedMemory(Calls& calls, Contexts& contexts, const char* name, const std::array<Window, 2>& windows, Use use);
   PagedMemory(const PagedMemory&) = delete;
   PagedMemory& operator=(const PagedMemory&) = delete;
-  virtual ~PagedMemory() = default;
 
   /// Work that may use this memory is about to be submitted.
   void before_work(Thread& thread) {
@@ -50,10 +51,8 @@ class PagedMemory {
     if (touched_while_busy_.load(std::memory_order_relaxed) || overtaken()) hand_over(thread);
   }
 
-  /// The program touched an address that it may not use at present. False if that is none of ours.
-  bool fault(std::uint64_t address, bool writing);
-  /// Makes what is ours of [address, address + bytes) usable, as if the program had touched every page.
-  void touch(std::uint64_t address, std::uint64_t bytes, bool writing);
+  bool fault(std::uint64_t address, bool writing) override;
+  void touch(std::uint64_t address, std::uint64_t bytes, bool writing) override;
 
  protected:
   enum class State : std::uint8_t { theirs, fresh, shared, ours };
@@ -93,7 +92,8 @@ class PagedMemory {
   /// What had to be sent is on its way; under the lock.
   virtual void handed_over(Thread&) {}
 
-  Session& session_;
+  Calls& calls_;
+  Contexts& contexts_;
   mutable std::mutex mutex_;  // everything below, and what derived classes have
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
   std::atomic<bool> touched_{false};  // something is not theirs

@@ -4,14 +4,14 @@
 
 #include "operations.capnp.h"
 #include "client/call/remote_call.h"
-#include "client/session/session.h"
+#include "client/connect/facts.h"
+#include "memory_pool.h"
 
 namespace fargpu::client {
 
 bool PeerAccess::possible(int from, int to) const {
-  const Facts& facts = session_.facts();
-  const auto peer = facts.peers.find({facts.device(from)->worker_ordinal, facts.device(to)->worker_ordinal});
-  return peer != facts.peers.end() && peer->second.can_access;
+  const auto peer = facts_.peers.find({facts_.device(from)->worker_ordinal, facts_.device(to)->worker_ordinal});
+  return peer != facts_.peers.end() && peer->second.can_access;
 }
 
 CUresult PeerAccess::enable(Thread& thread, Context& context, Context& peer) {
@@ -73,7 +73,7 @@ bool PeerAccess::has(const MemoryPool& pool, int device) const {
 }
 
 void PeerAccess::pool_destroyed(Thread& thread, const MemoryPool& pool) {
-  for (int device = 0; session_.facts().device(device); ++device) set(thread, pool, device, false);
+  for (int device = 0; facts_.device(device); ++device) set(thread, pool, device, false);
 }
 
 CUresult PeerAccess::allow(Thread& thread, int from, int to) {
@@ -94,10 +94,10 @@ CUresult PeerAccess::withdraw(Thread& thread, int from, int to) {
 }
 
 CUresult PeerAccess::tell(Thread& thread, int from, int to, bool allowed) {
-  RemoteCall<wire::SetPeerAccess> call(thread);
+  RemoteCall<wire::SetPeerAccess> call(calls_, thread);
   auto in = call.in();
-  in.setFrom(session_.facts().device(from)->worker_ordinal);
-  in.setTo(session_.facts().device(to)->worker_ordinal);
+  in.setFrom(facts_.device(from)->worker_ordinal);
+  in.setTo(facts_.device(to)->worker_ordinal);
   in.setAllowed(allowed);
   return call.wait();
 }

@@ -11,15 +11,16 @@
 
 namespace fargpu::client {
 
-class Session;
+class Calls;
 class Thread;
 struct Context;
+struct Facts;
 struct MemoryPool;
 
 /// Threads: any.
 class PeerAccess {
  public:
-  explicit PeerAccess(Session& session) : session_(session) {}
+  PeerAccess(Calls& calls, const Facts& facts) : calls_(calls), facts_(facts) {}
 
   /// `context` may use the memory of `peer`, as cuCtxEnablePeerAccess; errors are its errors.
   CUresult enable(Thread& thread, Context& context, Context& peer);
@@ -41,7 +42,8 @@ class PeerAccess {
   CUresult withdraw(Thread& thread, int from, int to);
   CUresult tell(Thread& thread, int from, int to, bool allowed);
 
-  Session& session_;
+  Calls& calls_;
+  const Facts& facts_;
   mutable std::mutex mutex_;
   std::mutex telling_;                               // held over the call to the worker, so that calls arrive as they are counted
   std::map<std::pair<int, int>, unsigned> reasons_;  // by devices

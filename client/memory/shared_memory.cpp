@@ -2,22 +2,28 @@
 
 #include "operations.capnp.h"
 #include "client/call/remote_call.h"
-#include "client/session/session.h"
+#include "client/connect/facts.h"
+#include "client/objects/contexts.h"
+#include "client/stream/settler.h"
+#include "device_memory.h"
+#include "graph_memory.h"
+#include "memory_map.h"
+#include "protocol/errors.h"
 
 namespace fargpu::client {
 
 CUresult SharedMemory::share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle) {
-  const auto region = session_.map().find(address);
+  const auto region = parts_.map.find(address);
   // As the driver: pools' memory in its own way, and no mappings of the program's own.
   if (!region || region->kind != Region::Kind::device || of_pool != (region->pool != nullptr)) return CUDA_ERROR_INVALID_VALUE;
   if (of_pool) {
-    const auto pool = session_.device_memory().pools().find(region->pool);
+    const auto pool = parts_.device_memory.pools().find(region->pool);
     if (!pool || !(pool->properties.handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_INVALID_VALUE;
   }
-  if (session_.graph_memory().knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
+  if (parts_.graph_memory.knows(region->base)) return CUDA_ERROR_INVALID_VALUE;
   note();
-  const auto [base, bytes] = session_.device_memory().share_piece(region->base);
-  RemoteCall<wire::ShareMemory> call(thread);
+  const auto [base, bytes] = parts_.device_memory.share_piece(region->base);
+  RemoteCall<wire::ShareMemory> call(parts_.calls, thread);
   call.in().setAddress(base);
   if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) return bad;
   const auto shared = call.out();
@@ -37,7 +43,7 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
   const std::pair key(handle.key, static_cast<const Context*>(&context));
   auto found = opened_.find(key);
   if (found == opened_.end()) {
-    const auto base = session_.device_memory().reserve(handle.bytes, 0, 0);
+    const auto base = parts_.device_memory.reserve(handle.bytes, 0, 0);
     if (!base) return CUDA_ERROR_OUT_OF_MEMORY;
     RemoteCall<wire::OpenSharedMemory> call(thread, &context);
     auto in = call.in();
@@ -45,23 +51,23 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
     in.setAddress(*base);
     in.setBytes(handle.bytes);
     if (const CUresult bad = call.wait(); bad != CUDA_SUCCESS) {
-      session_.device_memory().unreserve(*base, handle.bytes);
+      parts_.device_memory.unreserve(*base, handle.bytes);
       return bad;
     }
-    const int device = session_.client_ordinal(static_cast<int>(call.out().getDevice()));
+    const int device = parts_.facts.client_ordinal(static_cast<int>(call.out().getDevice()));
     found = opened_.emplace(key, Opened{*base, handle.bytes, device, {}}).first;
   }
   Opened& opened = found->second;
   const std::uint64_t begin = opened.base + handle.offset;
   unsigned& times = opened.allocations[begin];
   // A handle that was tampered with may name what overlaps.
-  if (times == 0 && (handle.bytes != opened.bytes || !session_.map().add({.kind = Region::Kind::opened,
-                                                                          .base = begin,
-                                                                          .bytes = handle.length,
-                                                                          .device = opened.device,
-                                                                          .context = &context,
-                                                                          .buffer_id = session_.map().next_buffer_id(),
-                                                                          .pool = pool}))) {
+  if (times == 0 && (handle.bytes != opened.bytes || !parts_.map.add({.kind = Region::Kind::opened,
+                                                                      .base = begin,
+                                                                      .bytes = handle.length,
+                                                                      .device = opened.device,
+                                                                      .context = &context,
+                                                                      .buffer_id = parts_.map.next_buffer_id(),
+                                                                      .pool = pool}))) {
     opened.allocations.erase(begin);
     release_unused(thread, found);
     return CUDA_ERROR_INVALID_VALUE;
@@ -71,21 +77,26 @@ CUresult SharedMemory::open(Thread& thread, Context& context, const SharedHandle
   return CUDA_SUCCESS;
 }
 
+bool SharedMemory::imported(std::uint64_t address) const {
+  const auto region = parts_.map.find(address);
+  return region && region->kind == Region::Kind::opened && region->pool;
+}
+
 CUresult SharedMemory::close(Thread& thread, std::uint64_t address, bool of_pool) {
   const std::lock_guard lock(mutex_);
-  const auto there = session_.map().find(address);
+  const auto there = parts_.map.find(address);
   if (!there || there->kind != Region::Kind::opened || of_pool != (there->pool != nullptr)) return CUDA_ERROR_INVALID_VALUE;
   for (auto it = opened_.begin(); it != opened_.end(); ++it) {
     Opened& opened = it->second;
     const auto allocation = opened.allocations.find(address);
     if (allocation == opened.allocations.end()) continue;
     if (--allocation->second > 0) return CUDA_SUCCESS;
-    const auto region = session_.map().remove(address);
+    const auto region = parts_.map.remove(address);
     opened.allocations.erase(allocation);
     // Work that uses it may be under way, whatever an earlier call has to say.
     const CUresult late = thread.take_late_error();
     const Thread::AnswersOnly answers_only(thread);
-    const CUresult result = session_.idle() ? CUDA_SUCCESS : session_.settle(thread, *region->context);
+    const CUresult result = parts_.contexts.idle() ? CUDA_SUCCESS : parts_.waits.settle(thread, *region->context);
     release_unused(thread, it);
     return late != CUDA_SUCCESS ? late : result;
   }
@@ -97,7 +108,7 @@ void SharedMemory::context_closed(Thread& thread, Context& context) {
   std::erase_if(opened_, [&](const auto& entry) {
     const Opened& opened = entry.second;
     if (entry.first.second != &context) return false;
-    for (const auto& [address, times] : opened.allocations) session_.map().remove(address);
+    for (const auto& [address, times] : opened.allocations) parts_.map.remove(address);
     release(thread, opened);
     return true;
   });
@@ -110,8 +121,8 @@ void SharedMemory::release_unused(Thread& thread, Pieces::iterator opened) {
 }
 
 void SharedMemory::release(Thread& thread, const Opened& opened) {
-  DeviceMemory::unmap(thread, opened.base, opened.bytes);
-  session_.device_memory().unreserve(opened.base, opened.bytes);
+  parts_.device_memory.unmap(thread, opened.base, opened.bytes);
+  parts_.device_memory.unreserve(opened.base, opened.bytes);
 }
 
 }  // namespace fargpu::client

@@ -12,14 +12,29 @@
 
 namespace fargpu::client {
 
-class Session;
+class Calls;
+class Contexts;
+class DeviceMemory;
+class GraphMemory;
+class MemoryMap;
+class Settler;
 class Thread;
 struct Context;
+struct Facts;
 
 /// Threads: any.
 class SharedMemory {
  public:
-  explicit SharedMemory(Session& session) : session_(session) {}
+  struct Parts {
+    Calls& calls;
+    const Facts& facts;
+    Contexts& contexts;
+    Settler& waits;
+    MemoryMap& map;
+    DeviceMemory& device_memory;
+    const GraphMemory& graph_memory;
+  };
+  explicit SharedMemory(const Parts& parts) : parts_(parts) {}
 
   /// A handle of the allocation that holds this address: of cuMemAlloc, or of a pool that may be shared.
   CUresult share(Thread& thread, std::uint64_t address, bool of_pool, SharedHandle& handle);
@@ -28,6 +43,8 @@ class SharedMemory {
   /// `pool`: that it was imported by; null for cuIpcOpenMemHandle.
   CUresult open(Thread& thread, Context& context, const SharedHandle& handle, CUmemoryPool pool, std::uint64_t& address);
   CUresult close(Thread& thread, std::uint64_t address, bool of_pool);
+  /// Whether memory was opened here that a pool imported: cuMemFree closes it.
+  bool imported(std::uint64_t address) const;
   /// Another process may see memory of this one, and hear from the program when to look.
   bool any() const { return any_.load(std::memory_order_relaxed); }
   void note() { any_.store(true, std::memory_order_relaxed); }
@@ -45,7 +62,7 @@ class SharedMemory {
   using Pieces = std::map<std::pair<ShareKey, const Context*>, Opened>;
   void release_unused(Thread& thread, Pieces::iterator opened);
 
-  Session& session_;
+  const Parts parts_;
   std::mutex mutex_;  // held over calls to the worker: nothing that answers them needs it
   std::atomic<bool> any_{false};
   std::set<ShareKey> ours_;

@@ -3,18 +3,19 @@
 #include <algorithm>
 #include <array>
 
-#include "client/session/session.h"
+#include "client/call/calls.h"
+#include "host_memory.h"
 
 namespace fargpu::client {
 
 /// Of one context.
 struct SharedStaging::Memory {
-  Memory(Session& owner, const Context& of) : session(owner), context(&of) {}
+  Memory(HostMemory& owner, const Context& of) : host_memory(owner), context(&of) {}
   ~Memory() {
-    if (base != 0) session.host_memory().unshare(base, slots * slot_bytes);
+    if (base != 0) host_memory.unshare(base, slots * slot_bytes);
   }
 
-  Session& session;
+  HostMemory& host_memory;
   const Context* const context;
   std::uint64_t base = 0;  // 0: there is no room for it
   std::array<std::atomic<bool>, slots> taken{};
@@ -33,9 +34,9 @@ std::shared_ptr<SharedStaging::Memory> SharedStaging::memory_of(Thread& thread, 
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(memories_.begin(), memories_.end(), [&](const auto& memory) { return memory->context == &context; });
   if (found != memories_.end()) return *found;
-  auto memory = std::make_shared<Memory>(session_, context);
+  auto memory = std::make_shared<Memory>(host_memory_, context);
   std::uint64_t base;
-  if (session_.host_memory().share(thread, context, slots * slot_bytes, base) == CUDA_SUCCESS) memory->base = base;
+  if (host_memory_.share(thread, context, slots * slot_bytes, base) == CUDA_SUCCESS) memory->base = base;
   memories_.push_back(memory);
   return memory;
 }
@@ -50,8 +51,8 @@ std::shared_ptr<SharedStaging::Slot> SharedStaging::take(Thread& thread, Context
     return slot != nullptr;
   };
   if (found() || !wait) return slot;
-  session_.commands().flush();
-  session_.receiver().wait_until(found);
+  calls_.commands.flush();
+  calls_.receiver.wait_until(found);
   return slot;
 }
 

@@ -9,11 +9,12 @@
 #include <mutex>
 #include <vector>
 
-#include "client/copy/copy_threads.h"
+#include "copy_threads.h"
 
 namespace fargpu::client {
 
-class Session;
+class Calls;
+class HostMemory;
 class Thread;
 struct Context;
 struct Stream;
@@ -25,7 +26,7 @@ class SharedStaging {
   static constexpr std::size_t slots = 8;
   static constexpr std::uint64_t gains_bytes = 512u << 10;  ///< smaller copies go with the frames
 
-  explicit SharedStaging(Session& session) : session_(session) {}
+  SharedStaging(Calls& calls, HostMemory& host_memory) : calls_(calls), host_memory_(host_memory) {}
 
   /// A part of the memory: free again when the last who holds it lets go, which the GPU does by a fence.
   class Slot;
@@ -43,7 +44,8 @@ class SharedStaging {
   struct Memory;
   std::shared_ptr<Memory> memory_of(Thread& thread, Context& context);
 
-  Session& session_;
+  Calls& calls_;
+  HostMemory& host_memory_;
   CopyThreads threads_;
   std::mutex mutex_;
   std::list<std::shared_ptr<Memory>> memories_;

@@ -22,8 +22,7 @@
 #include <vector>
 
 #include "client/base/log.h"
-#include "paged_memory.h"
-#include "client/session/process.h"
+#include "client/base/life.h"
 #include "watched.h"
 
 namespace fargpu::client {
@@ -34,9 +33,9 @@ Watched watched;
 }  // namespace
 
 void touch_pages(std::uint64_t address, std::uint64_t bytes, bool writing) noexcept {
-  if (process().life() == Life::forked) return;
+  if (life() == Life::forked) return;
   try {
-    watched.any([&](PagedMemory& memory) {
+    watched.any([&](WatchedPages& memory) {
       memory.touch(address, bytes, writing);
       return false;
     });
@@ -176,7 +175,7 @@ bool install(const std::array<Window, 2>& windows, bool first_filter) {
 
 }  // namespace
 
-void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<Window, 2>& windows) {
+void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array<Window, 2>& windows) {
   if (!watched.add(memory, kind)) return;
   // A filter stays for good: a later session of the process has the same windows.
   static std::mutex mutex;
@@ -195,7 +194,7 @@ void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<
 
 #else
 
-void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<Window, 2>&) {
+void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array<Window, 2>&) {
   watched.add(memory, kind);
   static std::atomic<bool> said{false};
   if (!said.exchange(true))

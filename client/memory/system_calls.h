@@ -10,13 +10,13 @@
 
 namespace fargpu::client {
 
-class PagedMemory;
+class WatchedPages;
 
 /// From now on read, write, pread, pwrite, send and recv work on its pages in this process (of calls with vectors of buffers see
 /// vector_calls.h). Sets PR_SET_NO_NEW_PRIVS: programs started by this one gain no privileges by being set-uid.
 /// Does nothing when called again, and says so in the log where the system does not allow it. The memory must live as long
 /// as the process.
-void watch_system_calls(PagedMemory& memory, std::size_t kind, const std::array<Window, 2>& windows);
+void watch_system_calls(WatchedPages& memory, std::size_t kind, const std::array<Window, 2>& windows);
 
 /// A system call is about to use [address, address + bytes): what of it lies in such memory is made usable.
 void touch_pages(std::uint64_t address, std::uint64_t bytes, bool writing) noexcept;

@@ -4,10 +4,19 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace fargpu::client {
 
-class PagedMemory;
+/// Memory whose pages come and go. Both may be called on any thread, also within a fault.
+class WatchedPages {
+ public:
+  virtual ~WatchedPages() = default;
+  /// The program touched an address that it may not use at present. False if that is none of ours.
+  virtual bool fault(std::uint64_t address, bool writing) = 0;
+  /// Makes what is ours of [address, address + bytes) usable, as if the program had touched every page.
+  virtual void touch(std::uint64_t address, std::uint64_t bytes, bool writing) = 0;
+};
 
 /// One memory of each kind: that of a later session takes the place of that of an earlier one, whose pages mean nothing any more.
 /// Threads: any.
@@ -16,19 +25,19 @@ class Watched {
   static constexpr std::size_t kinds = 2;
 
   /// False if it was here already.
-  bool add(PagedMemory& memory, std::size_t kind) { return memories_[kind].exchange(&memory) != &memory; }
+  bool add(WatchedPages& memory, std::size_t kind) { return memories_[kind].exchange(&memory) != &memory; }
   /// Whether `accept` holds for one of them.
   template <class Accept>
   bool any(Accept&& accept) const {
     for (const auto& place : memories_) {
-      PagedMemory* const memory = place.load();
+      WatchedPages* const memory = place.load();
       if (memory && accept(*memory)) return true;
     }
     return false;
   }
 
  private:
-  std::array<std::atomic<PagedMemory*>, kinds> memories_{};
+  std::array<std::atomic<WatchedPages*>, kinds> memories_{};
 };
 
 }  // namespace fargpu::client

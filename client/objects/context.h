@@ -13,6 +13,9 @@
 
 namespace fargpu::client {
 
+class Calls;
+class Session;
+
 /// What cuCtxGetApiVersion says: of contexts for addresses of 64 bits, and of those for 32 (see narrow.h).
 inline constexpr unsigned wide_api_version = 3020;
 inline constexpr unsigned narrow_api_version = 3010;
@@ -21,6 +24,8 @@ inline constexpr unsigned narrow_api_version = 3010;
 struct Context {
   Context() { legacy.context = this; }
 
+  Session* session = nullptr;  ///< that it belongs to, with all that is made in it
+  Calls* calls = nullptr;      ///< the way to its worker
   Handle handle;
   int device = 0;  ///< ordinal as the program sees it
   bool primary = false;

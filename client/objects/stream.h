@@ -14,7 +14,6 @@ namespace fargpu::client {
 struct Context;
 struct Capture;
 class Thread;
-class Session;
 
 /// Work on a stream is numbered by the calls that submit it. Fields that grow are atomics; a reader that races with a writer
 /// sees one of the orders in which the two calls could have happened. What tells of calls that were sent (submitted, awaited, items) is
@@ -77,27 +76,5 @@ struct Event {
   Stream* recorded_on() const;
   void reset();
 };
-
-/// Destroys a stream: cuStreamDestroy, and the end of a thread for its default streams.
-CUresult destroy_stream(Thread& thread, Stream& stream);
-
-/// The stream that an argument means: resolves the special values, checks that it lives.
-class StreamUse {
- public:
-  /// Default streams are those of `context`, or of the thread's current one.
-  StreamUse(Thread& thread, CUstream stream, Context* context = nullptr);
-  explicit operator bool() const { return stream_ != nullptr; }
-  CUresult error() const { return error_; }
-  Stream* operator->() const { return stream_; }
-  Stream& operator*() const { return *stream_; }
-  std::uint64_t wire() const { return stream_->wire(); }
-
- private:
-  Stream* stream_ = nullptr;
-  CUresult error_ = CUDA_ERROR_INVALID_HANDLE;
-};
-
-/// What a null stream means in the per-thread variant of a call.
-inline CUstream own_default(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 }  // namespace fargpu::client

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "client/session/process.h"
+#include "client/base/life.h"
 
 namespace fargpu::client {
 namespace {
@@ -21,9 +21,14 @@ Registry& registry() {
   return *instance;
 }
 
+using EndAction = void (*)(Thread& thread) noexcept;
+constinit std::atomic<EndAction> end_action{nullptr};
+
 }  // namespace
 
 constinit thread_local Thread* Thread::current_ = nullptr;
+
+void Thread::at_end(EndAction action) { end_action.store(action); }
 
 Thread& Thread::make_current() {
   static const pthread_key_t key = [] {
@@ -44,8 +49,8 @@ Thread& Thread::make_current() {
 void Thread::end(void* thread) {
   auto* const ended = static_cast<Thread*>(thread);
   current_ = nullptr;
-  if (process().life() == Life::forked) return;  // a thread that is not there may hold the lock
-  release_default_streams(*ended);
+  if (life() == Life::forked) return;  // a thread that is not there may hold the lock
+  if (const EndAction action = end_action.load()) action(*ended);
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   all.threads.erase(ended->id_);

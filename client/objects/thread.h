@@ -4,21 +4,27 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "client/session/process.h"
-#include "client/call/trace.h"
-
 #include "protocol/handle.h"
 
 namespace fargpu::client {
 
-class Session;
 struct Context;
+
+/// FARGPU_TRACE: what one thread's call has cost so far.
+struct TraceCosts {
+  std::uint64_t bytes_out = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t round_trips = 0;
+  std::chrono::steady_clock::duration waited{0};  ///< for the network and the worker
+  long thread_id = 0;                             ///< the system's; 0 until the thread was named in the file
+};
 
 /// What cuStreamGetCaptureInfo gave pointers to; stands until the thread asks again.
 struct CaptureAnswer {
@@ -34,11 +40,12 @@ class Thread {
       return *known;
     return make_current();
   }
+  /// Set by Process: what is done for a thread that ends, before it goes.
+  static void at_end(void (*action)(Thread& thread) noexcept);
   /// The thread of this number, or null if it has ended. The caller must hold no Thread for longer than the process is asked.
   static void deliver_error(std::uint32_t id, CUresult error);
 
   std::uint32_t id() const { return id_; }
-  Session& session() const { return *process().session(); }
 
   /// The current context, or null.
   Context* context() const { return contexts_.empty() ? nullptr : contexts_.back(); }
@@ -73,7 +80,7 @@ class Thread {
   std::vector<std::byte> launch_arguments;
   CaptureAnswer capture_answer;
   /// FARGPU_TRACE: of the call that it makes.
-  trace::Costs traced;
+  TraceCosts traced;
 
  private:
   explicit Thread(std::uint32_t id) : id_(id) {}

@@ -156,7 +156,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     if (config.wrap_shared) channel = config.wrap_shared(std::move(channel));
   }
   auto session = std::make_unique<Session>(std::move(channel), std::move(terms), config.spin);
-  offered.keep(session->terms());
+  offered.keep(session->terms);
   try {
     session->start();
   } catch (...) {
@@ -189,8 +189,8 @@ std::unique_ptr<Session> dial(const Config& config) {
         return connect_lane(near, encrypted, id, key);
       };
       auto session = attach(connect_session(near, ticket), shown, config, broker.name(), connect);
-      log::info("session {} at {}, {}, by {}", session->terms().session_id, broker.name(),
-                so_many(session->facts().devices.size(), "device"), session->shares_memory() ? "shared memory" : "TCP");
+      log::info("session {} at {}, {}, by {}", session->terms.session_id, broker.name(),
+                so_many(session->terms.facts.devices.size(), "device"), session->shares_memory() ? "shared memory" : "TCP");
       return session;
     } catch (const DialError& error) {
       log::info("{}", error.what());

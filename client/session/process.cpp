@@ -8,8 +8,6 @@
 #include "client/base/config.h"
 #include "cuda_facts.h"
 #include "dial.h"
-#include "client/api/entry.h"
-#include "client/call/error_log.h"
 #include "client/base/log.h"
 #include "client/call/waiting_prints.h"
 #include "client/call/remote_call.h"
@@ -20,6 +18,31 @@
 namespace fargpu::client {
 
 constinit ProcessRoot process_root;
+
+namespace {
+
+// Gives back the default streams of a thread that ends.
+void release_default_streams(Thread& thread) noexcept {
+  if (life() != Life::ready) return;
+  Session& session = session_of(thread);
+  for (const auto& [context, handle] : thread.default_streams) {
+    try {
+      if (Stream* const stream = session.streams.find(handle)) session.streams.destroy(thread, *stream);
+    } catch (const std::exception& error) {
+      session.lose(error.what());
+    }
+  }
+}
+
+}  // namespace
+
+// From here on calls find it.
+void Process::take(Session* session) {
+  session_.store(session, std::memory_order_release);
+  session->at_loss([](Session& lost, const std::string& why) noexcept { process().lost(lost, why); });
+  Calls::set_default(&session->calls);
+  Thread::at_end(release_default_streams);
+}
 
 CUresult Process::initialise() {
   // In the child of a fork nobody may be left to release the lock.
@@ -35,8 +58,8 @@ CUresult Process::initialise() {
   try {
     const auto began = trace::Clock::now();
     Session* const session = dial(config()).release();
-    session_.store(session, std::memory_order_release);
-    if (session->facts().devices.empty()) {
+    take(session);
+    if (session->terms.facts.devices.empty()) {
       const char* const chosen = std::getenv("CUDA_VISIBLE_DEVICES");
       const std::string wish = chosen ? chosen : "";
       // Hiding all devices is a habit of programs that want none.
@@ -44,7 +67,7 @@ CUresult Process::initialise() {
       if (log::enabled(level)) {
         log::write(level, fmt::format("no device of {} is visible: CUDA_VISIBLE_DEVICES is '{}'; unset it, or name devices as `fargpu ls` "
                                       "numbers them",
-                                      session->terms().host, wish));
+                                      session->terms.host, wish));
       }
       session->leave();
       session->lose("no device is visible");
@@ -52,11 +75,15 @@ CUresult Process::initialise() {
     }
     // Only now is there something that a child must not touch and an exit must end.
     // The child's copy of pinned memory is to be whole: no thread is at it while the process forks.
-    pthread_atfork([] { process().session()->host_memory().pages().lock_for_fork(); },
-                   [] { process().session()->host_memory().pages().unlock_after_fork(); }, [] { process().in_forked_child(); });
+    pthread_atfork([] { process().session()->host_memory.pages().lock_for_fork(); },
+                   [] { process().session()->host_memory.pages().unlock_after_fork(); }, [] { process().in_forked_child(); });
     std::atexit([] { process().at_exit(); });
-    if (trace::enabled) trace::begin_session(*session, began);
-    life_.store(Life::ready, std::memory_order_release);
+    if (trace::enabled) {
+      trace::SessionFacts facts{session->terms.host, session->terms.session_id, {}, session->shares_memory()};
+      for (const Device& device : session->terms.facts.devices) facts.devices.push_back(device.name);
+      trace::begin_session(facts, began);
+    }
+    current_life.store(Life::ready, std::memory_order_release);
     return outcome_ = CUDA_SUCCESS;
   } catch (const DialError& error) {
     log::error("{}", error.what());
@@ -68,27 +95,23 @@ CUresult Process::initialise() {
 }
 
 void Process::adopt(Session* session) {
-  session_.store(session, std::memory_order_release);
+  take(session);
   adopted_.push_back(session);
-  life_.store(Life::ready, std::memory_order_release);
+  current_life.store(Life::ready, std::memory_order_release);
 }
 
 void Process::give_up() {
-  life_.store(Life::ended);
+  current_life.store(Life::ended);
   session()->leave();
   session()->lose("the test is over");
-  life_.store(Life::unborn);
+  current_life.store(Life::unborn);
 }
 
-void Process::lose_session(Session& session, const std::string& why) noexcept {
-  std::string cause;
-  try {
-    cause = session.lose(why);
-  } catch (...) {  // for the want of memory: it is lost all the same
-  }
+// One line says why.
+void Process::lost(Session& session, const std::string& cause) noexcept {
   if (&session != this->session()) return;  // given up before
   Life expected = Life::ready;
-  if (!life_.compare_exchange_strong(expected, Life::lost)) return;
+  if (!current_life.compare_exchange_strong(expected, Life::lost)) return;
   try {
     trace::note("the session is lost: " + cause);
     // A worker that ends in good order says why; of one that does not only its host knows.
@@ -97,56 +120,31 @@ void Process::lose_session(Session& session, const std::string& why) noexcept {
   } catch (...) {}
 }
 
-CUresult Process::unavailable() const {
-  switch (life()) {
-    case Life::ready: return CUDA_SUCCESS;
-    case Life::lost: return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    case Life::ended: return CUDA_ERROR_DEINITIALIZED;
-    case Life::unborn:
-    case Life::forked: break;
-  }
-  return CUDA_ERROR_NOT_INITIALIZED;
-}
-
 void Process::at_exit() noexcept {
   Life expected = Life::ready;
-  const bool was_ready = life_.compare_exchange_strong(expected, Life::ended);
+  const bool was_ready = current_life.compare_exchange_strong(expected, Life::ended);
   if (!was_ready && expected != Life::lost) return;
   if (was_ready) session()->leave();
   waiting_prints.write();
-  life_.store(Life::ended);
+  current_life.store(Life::ended);
   if (stats::enabled)
-    stats::print(session()->commands().bytes_sent() + session()->lanes().bytes_sent(),
-                 session()->receiver().bytes_received() + session()->lanes().bytes_received());
+    stats::print(session()->calls.commands.bytes_sent() + session()->lanes.bytes_sent(),
+                 session()->calls.receiver.bytes_received() + session()->lanes.bytes_received());
   trace::finish();
 }
 
 // The child has neither our threads nor a right to the connection. The parent's descriptors are left alone: closing is up to exec
 // (they are all close-on-exec) or exit.
 void Process::in_forked_child() noexcept {
-  life_.store(Life::forked);
-  HostPages& pages = session()->host_memory().pages();
+  current_life.store(Life::forked);
+  HostPages& pages = session()->host_memory.pages();
   pages.become_private();
   pages.unlock_after_fork();
 }
 
-void release_default_streams(Thread& thread) noexcept {
-  if (process().life() != Life::ready) return;
-  Session& session = *process().session();
-  for (const auto& [context, handle] : thread.default_streams) {
-    try {
-      Stream* const stream = session.streams().find(handle);
-      if (!stream) continue;
-      destroy_stream(thread, *stream);
-    } catch (const std::exception& error) {
-      process().lose_session(session, error.what());
-    }
-  }
-}
-
 CUresult result_of_exception(Symbol symbol) noexcept {
   const auto lose = [&](const std::string& why) {
-    if (Session* const session = process().session()) process().lose_session(*session, std::string(facts_of(symbol).name) + ": " + why);
+    if (Session* const session = process().session()) session->lose(std::string(facts_of(symbol).name) + ": " + why);
   };
   try {
     throw;
@@ -159,35 +157,8 @@ CUresult result_of_exception(Symbol symbol) noexcept {
   } catch (...) {
     lose("failed for an unknown reason");
   }
-  const CUresult result = process().unavailable();
+  const CUresult result = unavailable();
   return result == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : result;
-}
-
-CUresult refuse(Symbol symbol) noexcept {
-  const SymbolFacts& facts = facts_of(symbol);
-  stats::count(symbol);
-  if (process().life() != Life::ready) return process().unavailable();
-  error_log().note(symbol, facts.error);
-  try {
-    log::write_once(log::Level::warn, std::string(facts.name),
-                    fmt::format("{} is refused with {}: {}", facts.name, result_name(facts.error), facts.why));
-  } catch (...) {}
-  return facts.error;
-}
-
-CUresult refuse_denied(const char* what) noexcept {
-  try {
-    log::write_once(log::Level::debug, what,
-                    fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED, as the device's attributes say", what));
-  } catch (...) {}
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult refuse_use(const char* what) noexcept {
-  try {
-    log::write_once(log::Level::warn, what, fmt::format("{} is refused with CUDA_ERROR_NOT_SUPPORTED: it is not served yet", what));
-  } catch (...) {}
-  return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 }  // namespace fargpu::client

@@ -1,5 +1,5 @@
 #pragma once
-// The one root of the client library in a process: its life from before cuInit to after exit.
+// The one root of the client library in a process: it changes the life of the library, and has the session.
 
 #include <cuda.h>
 
@@ -8,22 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "client/base/life.h"
+#include "symbols.h"
+
 namespace fargpu::client {
 
 class Session;
 class Thread;
 
-enum class Life : int {
-  unborn,  ///< before cuInit: NOT_INITIALIZED
-  ready,   ///< calls are served
-  lost,    ///< the session is gone: DEVICE_UNAVAILABLE, for good
-  forked,  ///< this is a child of a process that had called cuInit: NOT_INITIALIZED
-  ended,   ///< the process is exiting: DEINITIALIZED
-};
-
 class Process {
  public:
-  Life life() const { return life_.load(std::memory_order_acquire); }
   Session* session() const { return session_.load(std::memory_order_acquire); }
 
   /// cuInit: connects, once. The result of a failure is given again to every later attempt.
@@ -33,19 +27,14 @@ class Process {
   void adopt(Session* session);
   void give_up();
 
-  /// The session has ended for good: one line says why. Any thread.
-  void lose_session(Session& session, const std::string& why) noexcept;
-
-  /// What a call returns in a life other than ready.
-  CUresult unavailable() const;
-
  private:
   friend union ProcessRoot;
   constexpr Process() = default;
+  void take(Session* session);
+  void lost(Session& session, const std::string& why) noexcept;
   void at_exit() noexcept;
   void in_forked_child() noexcept;
 
-  std::atomic<Life> life_{Life::unborn};
   std::mutex mutex_;
   bool tried_ = false;
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
@@ -62,7 +51,11 @@ union ProcessRoot {
 extern ProcessRoot process_root;
 inline Process& process() { return process_root.process; }
 
-/// Gives back the default streams of a thread that ends.
-void release_default_streams(Thread& thread) noexcept;
+/// The session that a call of this thread is for: its current context's, or the one of programs that have named none. A process has one
+/// session, which nothing outside this folder assumes.
+inline Session& session_of(const Thread&) { return *process().session(); }
+
+/// Turns the exception in flight into a CUresult; those that mean the end of the connection end the session.
+CUresult result_of_exception(Symbol symbol) noexcept;
 
 }  // namespace fargpu::client

@@ -4,7 +4,6 @@
 
 #include "operations.capnp.h"
 #include "client/call/remote_call.h"
-#include "client/session/session.h"
 
 namespace fargpu::client {
 
@@ -22,7 +21,7 @@ void Fences::after_all(Thread& thread, Action action) {
   std::uint64_t fence;
   {
     const std::lock_guard lock(mutex_);
-    const std::uint64_t submitted = session_.submitted();
+    const std::uint64_t submitted = calls_.submitted();
     if (last_all_ != 0 && submitted == last_all_submitted_ && waiting_.contains(last_all_)) {
       waiting_.emplace(last_all_, std::move(action));
       return;
@@ -47,7 +46,7 @@ void Fences::passed(std::uint64_t fence) {
 }
 
 void Fences::send(Thread& thread, std::uint64_t fence, Context* context, std::uint64_t stream) {
-  RemoteCall<wire::Fence> call(thread, context);
+  RemoteCall<wire::Fence> call(calls_, thread, context);
   auto in = call.in();
   in.setFence(fence);
   in.setStream(stream);

@@ -8,7 +8,7 @@
 
 namespace fargpu::client {
 
-class Session;
+class Calls;
 struct Context;
 struct Stream;
 class Thread;
@@ -17,7 +17,7 @@ class Fences {
  public:
   using Action = std::function<void()>;
 
-  explicit Fences(Session& session) : session_(session) {}
+  explicit Fences(Calls& calls) : calls_(calls) {}
 
   /// Runs `action`, on whichever thread receives the news, once everything given to the stream so far is complete.
   void after(Thread& thread, Stream& stream, Action action);
@@ -30,7 +30,7 @@ class Fences {
  private:
   void send(Thread& thread, std::uint64_t fence, Context* context, std::uint64_t stream);
 
-  Session& session_;
+  Calls& calls_;
   std::mutex mutex_;
   std::uint64_t next_ = 1;
   std::multimap<std::uint64_t, Action> waiting_;

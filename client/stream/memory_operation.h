@@ -10,9 +10,6 @@
 
 namespace fargpu::client {
 
-struct Context;
-class Thread;
-
 struct MemoryOperation {
   CUstreamBatchMemOpType type = CU_STREAM_MEM_OP_BARRIER;
   std::uint64_t address = 0;  ///< on the host: where the program itself finds the value
@@ -30,8 +27,6 @@ struct MemoryOperation {
   void write() const;
 };
 
-/// What the driver would refuse is refused, on a device with these attributes.
-CUresult read_operation(Thread& thread, const Context& context, const CUstreamBatchMemOpParams& params, MemoryOperation& operation);
 void write_operation(const MemoryOperation& operation, wire::MemoryOperation::Builder out);
 
 }  // namespace fargpu::client

@@ -22,8 +22,8 @@ struct Context;
 /// all that the program wrote before the value goes ahead of what waited for it. Threads: any.
 class StreamWaits {
  public:
-  /// `done` tells the worker that a wait is over.
-  explicit StreamWaits(std::function<void(std::uint64_t)> done) : done_(std::move(done)) {}
+  /// `here` counts the waits on memory of the host that are not over; `done` tells the worker that one is.
+  StreamWaits(std::atomic<unsigned>& here, std::function<void(std::uint64_t)> done) : done_(std::move(done)), here_(here) {}
 
   /// A wait on memory of the host, under a number that the worker will name, by a stream of this context.
   void add(std::uint64_t number, const MemoryOperation& wait, const Context& context);
@@ -66,7 +66,7 @@ class StreamWaits {
   Waits expected_;
   Waits due_;
   std::atomic<unsigned> open_{0};
-  std::atomic<unsigned> here_{0};  // of those
+  std::atomic<unsigned>& here_;  // of those
   bool started_ = false;
 };
 

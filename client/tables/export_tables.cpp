@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "client/base/config.h"
-#include "client/api/entry.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/base/log.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -41,7 +42,7 @@ constexpr auto unknown = []<Table table, std::size_t index>() { return slot(&unk
 // The calling thread, if calls are served now.
 template <class Body>
 CUresult serve(Body&& body) noexcept {
-  if (process().life() != Life::ready) return process().unavailable();
+  if (life() != Life::ready) return unavailable();
   try {
     return body(Thread::current());
   } catch (...) {
@@ -55,8 +56,8 @@ CUresult serve(Body&& body) noexcept {
 CUresult primary_context(CUcontext* out, CUdevice device) {
   return serve([&](Thread& thread) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    if (!thread.session().facts().device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *out = thread.session().primary(device).cuda();
+    if (!session_of(thread).terms.facts.device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    *out = session_of(thread).contexts.primary(device).cuda();
     return CUDA_SUCCESS;
   });
 }
@@ -85,7 +86,7 @@ CUresult thread_context(CUcontext* out) {
 // Null and -1 mean the calling thread's current context.
 Context* storage_context(Thread& thread, CUcontext context) {
   if (!context || context == reinterpret_cast<CUcontext>(~std::uintptr_t{0})) return thread.context();
-  return thread.session().find_context(context);
+  return session_of(thread).contexts.find(context);
 }
 
 CUresult storage_put(CUcontext ctx, void* key, void* value, ContextStorage::Destructor destructor) {
@@ -257,7 +258,7 @@ CUresult check_integrity(std::uint32_t version, std::uint64_t unix_seconds, std:
   try {
     std::vector<IntegrityDevice> devices;
     if (Session* const session = process().session()) {
-      for (const Device& device : session->facts().devices) {
+      for (const Device& device : session->terms.facts.devices) {
         IntegrityDevice& known = devices.emplace_back();
         std::memcpy(known.uuid.data(), &device.uuid, known.uuid.size());
         known.pci_domain = device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);

@@ -78,8 +78,8 @@ void run_jobs(const std::function<void()>& body, client::JobThread& thread) {
 }
 void run_jobs() {
   client::Session& session = *client::process().session();
-  run_jobs(callbacks, session.callbacks().thread());
-  run_jobs(answers, session.answers());
+  run_jobs(callbacks, session.callbacks.thread());
+  run_jobs(answers, session.answers);
 }
 
 // --- memory
@@ -110,7 +110,7 @@ std::vector<int> files;
 std::vector<std::pair<void*, std::size_t>> mappings;
 
 struct NoPages final : client::PagedMemory {
-  explicit NoPages(client::Session& session) : PagedMemory(session, "none", {Window{}, Window{}}, Use::in_turns) {}
+  explicit NoPages(client::Session& session) : PagedMemory(session.calls, session.contexts, "none", {Window{}, Window{}}, Use::in_turns) {}
   void send_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
   void fetch_range(client::Thread&, Block&, std::uint64_t, std::uint64_t) override {}
 };
@@ -145,9 +145,9 @@ void end_session(client::Session* session) {
   static NoPages& none = *new NoPages(*session);
   client::watch_faults(none, 0);
   client::watch_faults(none, 1);
-  client::release_window(session->terms().device_window);
-  client::release_window(session->terms().host_window);
-  if (session->terms().driver_band.bytes > 0) client::release_window(session->terms().driver_band);
+  client::release_window(session->terms.device_window);
+  client::release_window(session->terms.host_window);
+  if (session->terms.driver_band.bytes > 0) client::release_window(session->terms.driver_band);
   delete session;
   service = callbacks = answers = nullptr;
   close_files();
@@ -179,7 +179,7 @@ void run_program(client::Session* session, std::span<const std::uint8_t> calls) 
     }
   }
   // What the host still has to say, until it leaves.
-  if (client::process().life() == Life::ready) service();
+  if (client::life() == Life::ready) service();
   run_jobs();
   expect_lost();
   end_session(session);

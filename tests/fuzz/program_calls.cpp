@@ -76,13 +76,13 @@ CUmemAllocationProp properties() {
 
 // The program touches memory whose newest contents the host has, as by a system call.
 void touch(std::uint64_t address, std::uint64_t count, bool writing) {
-  if (client::process().life() != client::Life::ready || address == 0) return;
+  if (client::life() != client::Life::ready || address == 0) return;
   client::Session& session = *client::process().session();
   try {
-    session.managed().touch(address, count, writing);
-    session.host_memory().pages().touch(address, count, writing);
+    session.managed.touch(address, count, writing);
+    session.host_memory.pages().touch(address, count, writing);
   } catch (const std::exception& error) {  // the contents cannot be had: a program ends here
-    client::process().lose_session(session, error.what());
+    session.lose(error.what());
   }
 }
 

@@ -3,7 +3,8 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "client/code/launch_codec.h"
+#include "client/code/launch_arguments.h"
+#include "client/code/launch_class.h"
 #include "frames.h"
 #include "protocol/message.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/copy/copy_threads.h"
+#include "client/memory/copy_threads.h"
 #include "frames.h"
 
 using namespace fargpu;

@@ -16,7 +16,7 @@ namespace {
 
 struct Fixture : LoneSession {
   Thread& thread = Thread::current();
-  Fences& fences() { return session().fences(); }
+  Fences& fences() { return session().fences; }
 
   // The fence that the client asked the worker for, and the stream it named.
   std::pair<std::uint64_t, std::uint64_t> asked() {
@@ -68,7 +68,7 @@ TEST_CASE("requests over everything share a fence while nothing new is submitted
   unsigned first = 0, second = 0, third = 0, fourth = 0;
   f.fences().after_all(f.thread, [&] { ++first; });
   f.fences().after_all(f.thread, [&] { ++second; });
-  f.session().note_submission(f.session().submitted() + 1);
+  f.session().calls.note_submission(f.session().calls.submitted() + 1);
   f.fences().after_all(f.thread, [&] { ++third; });
   const auto shared = f.asked().first, later = f.asked().first;
   CHECK(shared != later);
@@ -120,6 +120,6 @@ TEST_CASE("the worker's word comes over the connection") {
   f.fences().after_all(f.thread, [&] { ran = true; });
   const std::uint64_t fence = f.asked().first;
   f.push([&](wire::Control::Builder control) { control.initPassed().setFence(fence); });
-  f.session().receiver().wait_until([&] { return ran.load(); });
+  f.session().calls.receiver.wait_until([&] { return ran.load(); });
   CHECK(ran);
 }

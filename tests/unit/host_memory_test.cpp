@@ -20,7 +20,7 @@ namespace {
 // A block of the program that kernels see.
 struct Block {
   Block(LoneSession& lone, Context& context, std::size_t count) : bytes(count) {
-    HostMemory& memory = lone.session().host_memory();
+    HostMemory& memory = lone.session().host_memory;
     Thread& thread = Thread::current();
     REQUIRE(memory.add(thread, context, bytes.data(), bytes.size(), 0) == CUDA_SUCCESS);
     std::thread worker([&] { lone.reply(lone.next_call()); });
@@ -37,12 +37,13 @@ struct Block {
 TEST_CASE("deliveries arrive while a thread waits for the worker to take changes") {
   LoneSession lone(Window{0x2b5d'4000'0000, 64u << 20});
   Context context;
+  context.calls = &lone.session().calls;
   // More than the connection takes at once.
   Block changed(lone, context, 1u << 20), other(lone, context, 4096);
   std::fill(changed.bytes.begin(), changed.bytes.end(), 7);
   std::atomic<bool> sent{false};
   std::thread sender([&] {
-    lone.session().host_memory().send_changes(Thread::current());
+    lone.session().host_memory.send_changes(Thread::current());
     sent = true;
   });
   // The worker reads nothing until its own frame has been taken: both connections are full.
@@ -64,5 +65,5 @@ TEST_CASE("deliveries arrive while a thread waits for the worker to take changes
   CHECK_FALSE(sent);
   lone.next_call();
   sender.join();
-  lone.session().host_memory().context_closed(Thread::current(), context);
+  lone.session().host_memory.context_closed(Thread::current(), context);
 }

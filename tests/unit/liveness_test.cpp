@@ -63,14 +63,14 @@ TEST_CASE("a process that was not stopped has no excuse") {
 TEST_CASE("silence is noticed while the thread that reads is stuck") {
   LoneSession lone({}, 200ms);
   std::promise<void> stuck, go_on;
-  lone.session().fences().after_all(Thread::current(), [&] {
+  lone.session().fences.after_all(Thread::current(), [&] {
     stuck.set_value();
     go_on.get_future().wait();
   });
   lone.push([](wire::Control::Builder control) { control.initPassed().setFence(1); });
   stuck.get_future().wait();
-  for (const auto end = Liveness::Clock::now() + 10s; process().life() == Life::ready && Liveness::Clock::now() < end;)
+  for (const auto end = Liveness::Clock::now() + 10s; life() == Life::ready && Liveness::Clock::now() < end;)
     std::this_thread::sleep_for(1ms);
-  CHECK(process().life() == Life::lost);
+  CHECK(life() == Life::lost);
   go_on.set_value();
 }

@@ -72,7 +72,7 @@ TEST_CASE("the thread that receives does not wait for standard output") {
   LoneSession lone;
   std::promise<void> passed;
   auto received = passed.get_future();
-  lone.session().fences().after_all(Thread::current(), [&] { passed.set_value(); });
+  lone.session().fences.after_all(Thread::current(), [&] { passed.set_value(); });
   {
     const Captured captured;
     const Locked locked;

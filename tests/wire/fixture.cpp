@@ -109,7 +109,7 @@ Remote::Remote(client::Config config, std::vector<std::uint64_t> memory_limits, 
             turnstile->session_ = session;
           }
           if (session || !client_) return;
-          for (client::JobThread* const thread : {&client_->callbacks().thread(), &client_->answers()}) {
+          for (client::JobThread* const thread : {&client_->callbacks.thread(), &client_->answers}) {
             const auto done = std::make_shared<std::promise<void>>();
             thread->run([done] { done->set_value(); });
             done->get_future().wait_for(std::chrono::seconds(2));
@@ -152,9 +152,9 @@ Remote::~Remote() {
   if (worker_.joinable()) worker_.join();
   for (std::thread& lane : lane_threads_) lane.join();
   (void)thread.take_late_error();  // which may have come with the worker's last words
-  client::release_window(client_->terms().device_window);
-  client::release_window(client_->terms().host_window);
-  client::release_window(client_->terms().driver_band);
+  client::release_window(client_->terms.device_window);
+  client::release_window(client_->terms.host_window);
+  client::release_window(client_->terms.driver_band);
   driver->reset();
 }
 

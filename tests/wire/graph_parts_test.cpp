@@ -768,8 +768,8 @@ TEST_CASE("nothing is left of graphs that are gone") {
   }
   // The worker keeps events for later, more of them when it was slow; what a round left would be ten times there.
   CHECK(soon([&] { return g.driver->objects() < before + rounds / 2; }));
-  CHECK(soon([&] { return g.session().graph_parts().within(0, ~std::uint64_t{0}).empty(); }));
-  CHECK(soon([&] { return !g.session().graphs().any_launched(); }));
+  CHECK(soon([&] { return g.session().graph_parts.within(0, ~std::uint64_t{0}).empty(); }));
+  CHECK(soon([&] { return !g.session().graphs.any_launched(); }));
 }
 
 TEST_CASE("a failed context runs no functions of graphs, and nobody waits for ever") {
@@ -790,7 +790,7 @@ TEST_CASE("a failed context runs no functions of graphs, and nobody waits for ev
   REQUIRE(cuGraphLaunch(exec, g.stream) == CUDA_SUCCESS);
   CHECK(cuStreamSynchronize(g.stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(calls == 0);
-  CHECK(soon([&] { return !g.session().graphs().any_launched(); }));
+  CHECK(soon([&] { return !g.session().graphs.any_launched(); }));
 }
 
 TEST_CASE("arrays take part in graphs like other memory") {

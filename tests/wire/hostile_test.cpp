@@ -557,8 +557,8 @@ class HandMadeWorker {
     thread.default_streams.clear();
     (void)thread.take_late_error();
     client::process().give_up();
-    client::release_window(session_->terms().device_window);
-    client::release_window(session_->terms().host_window);
+    client::release_window(session_->terms.device_window);
+    client::release_window(session_->terms.host_window);
   }
 
   void send(FrameHeader header, std::span<const std::byte> message = {}) {
@@ -703,7 +703,7 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
     });
   }
   static unsigned char victim[4];
-  client::Session& session = client::Thread::current().session();
+  client::Session& session = client::session_of(client::Thread::current());
   client::GraphParts::Memory memory;
   memory.base = reinterpret_cast<std::uint64_t>(victim);
   memory.pitch = memory.width = 4;
@@ -718,17 +718,17 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
     });
   };
   SECTION("bytes behind the end of memory that is part of a graph") {
-    session.graphs().launched();
-    deliver(session.graph_parts().add(memory), 5);
+    session.graphs.launched();
+    deliver(session.graph_parts.add(memory), 5);
   }
   SECTION("bytes for memory that a graph only reads") {
-    session.graphs().launched();
+    session.graphs.launched();
     memory.source = true;
-    deliver(session.graph_parts().add(memory), 0);
+    deliver(session.graph_parts.add(memory), 0);
   }
-  SECTION("bytes for memory of a graph that is not launched") { deliver(session.graph_parts().add(memory), 0); }
+  SECTION("bytes for memory of a graph that is not launched") { deliver(session.graph_parts.add(memory), 0); }
   SECTION("bytes of memory that a graph only writes") {
-    const std::uint64_t part = session.graph_parts().add(memory);
+    const std::uint64_t part = session.graph_parts.add(memory);
     speaker = std::jthread([&worker, part] {
       worker.control([part](wire::Control::Builder control) {
         auto pull = control.initPull();
@@ -740,7 +740,7 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
   }
   const auto call = [&](bool destructor, int times) {
     const std::uint64_t part =
-        session.graph_parts().add(client::GraphParts::Function{[](void* n) { ++*static_cast<unsigned char*>(n); }, victim, destructor});
+        session.graph_parts.add(client::GraphParts::Function{[](void* n) { ++*static_cast<unsigned char*>(n); }, victim, destructor});
     speaker = std::jthread([&worker, part, times] {
       for (int i = 1; i <= times; ++i) {
         worker.control([&](wire::Control::Builder control) {
@@ -866,7 +866,7 @@ TEST_CASE("a client takes no more parameters of a kernel from a worker than a la
   REQUIRE(cuModuleGetFunction(&function, reinterpret_cast<CUmodule>(Handle(HandleKind::module, Handle::worker_index_first, 1).value()),
                               "kernel") == CUDA_SUCCESS);
   speaker.join();
-  const client::Function* const known = client::Thread::current().session().functions().find(function);
+  const client::Function* const known = client::session_of(client::Thread::current()).functions.find(function);
   REQUIRE(known);
   CHECK(known->parameters.size() == 1);
 }
@@ -989,7 +989,7 @@ TEST_CASE("a stream's value goes to memory of the program only while that is the
 
 TEST_CASE("a worker that has gone when it gives back memory of a graph ends the session, not the program") {
   HandMadeWorker worker;
-  client::Session& session = client::Thread::current().session();
+  client::Session& session = client::session_of(client::Thread::current());
   std::jthread speaker([&] {
     worker.answer<wire::AddNodeReply>(Opcode::addNode,
                                       [](auto out) { out.setNode(Handle(HandleKind::node, Handle::worker_index_first, 1).value()); });
@@ -1009,17 +1009,17 @@ TEST_CASE("a worker that has gone when it gives back memory of a graph ends the 
   REQUIRE(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &allocation) == CUDA_SUCCESS);
   speaker.join();
   constexpr std::uint64_t part = 1;
-  REQUIRE(session.graph_parts().allocation(part));
+  REQUIRE(session.graph_parts.allocation(part));
   test::Gate gate;
-  session.answers().run([&] { test::Gate::pass(&gate); });
+  session.answers.run([&] { test::Gate::pass(&gate); });
   gate.wait_entered();
   worker.control([](wire::Control::Builder control) { control.initReleased().setPart(part); });
-  while (session.graph_parts().allocation(part)) std::this_thread::yield();
+  while (session.graph_parts.allocation(part)) std::this_thread::yield();
   worker.channel().close();
-  while (client::process().life() == client::Life::ready) std::this_thread::yield();
+  while (client::life() == client::Life::ready) std::this_thread::yield();
   gate.open();
   std::promise<void> passed;
-  session.answers().run([&] { passed.set_value(); });
+  session.answers.run([&] { passed.set_value(); });
   passed.get_future().wait();
   CHECK(cuCtxSynchronize() == CUDA_ERROR_DEVICE_UNAVAILABLE);
 }

@@ -37,12 +37,12 @@ TEST_CASE("large copies go by the bulk lanes, and what arrives is what was sent"
   REQUIRE(cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS);
   const auto out = random_bytes(size, 1);
   std::vector<unsigned char> back(size);
-  const auto own = remote.session().commands().bytes_sent();
+  const auto own = remote.session().calls.commands.bytes_sent();
   REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), size) == CUDA_SUCCESS);
-  CHECK(remote.session().commands().bytes_sent() - own < 4096);
-  CHECK(remote.session().lanes().bytes_sent() >= size);
+  CHECK(remote.session().calls.commands.bytes_sent() - own < 4096);
+  CHECK(remote.session().lanes.bytes_sent() >= size);
   REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, size) == CUDA_SUCCESS);
-  CHECK(remote.session().lanes().bytes_received() >= size);
+  CHECK(remote.session().lanes.bytes_received() >= size);
   CHECK(back == out);
 }
 
@@ -57,7 +57,7 @@ TEST_CASE("pinned memory goes by the lanes too") {
   std::memcpy(from, bytes.data(), size);
   REQUIRE(cuMemcpyHtoD_v2(memory, from, size) == CUDA_SUCCESS);
   REQUIRE(cuMemcpyDtoH_v2(to, memory, size) == CUDA_SUCCESS);
-  CHECK(remote.session().lanes().bytes_sent() >= size);
+  CHECK(remote.session().lanes.bytes_sent() >= size);
   CHECK(std::memcmp(from, to, size) == 0);
   CHECK(cuMemFreeHost(from) == CUDA_SUCCESS);
   CHECK(cuMemFreeHost(to) == CUDA_SUCCESS);
@@ -75,8 +75,8 @@ TEST_CASE("without lanes, with one, and for small or asynchronous copies the ses
   REQUIRE(cuMemcpyHtoDAsync_v2(memory, out.data(), size, nullptr) == CUDA_SUCCESS);
   REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, bytes) == CUDA_SUCCESS);
   CHECK(std::memcmp(back.data(), out.data(), bytes) == 0);
-  CHECK(remote.session().lanes().bytes_sent() == 0);
-  CHECK(remote.session().lanes().bytes_received() == 0);
+  CHECK(remote.session().lanes.bytes_sent() == 0);
+  CHECK(remote.session().lanes.bytes_received() == 0);
 }
 
 TEST_CASE("contents travel compressed both ways, by lanes and by the session's own connection, and arrive as they were") {
@@ -88,8 +88,8 @@ TEST_CASE("contents travel compressed both ways, by lanes and by the session's o
   std::vector<unsigned char> out(size), back(size);
   for (std::size_t i = 0; i < size; ++i) out[i] = static_cast<unsigned char>(i / 50);
   const auto travelled = [&] {
-    return remote.session().commands().bytes_sent() + remote.session().lanes().bytes_sent() + remote.session().receiver().bytes_received() +
-           remote.session().lanes().bytes_received();
+    return remote.session().calls.commands.bytes_sent() + remote.session().lanes.bytes_sent() +
+           remote.session().calls.receiver.bytes_received() + remote.session().lanes.bytes_received();
   };
   const auto before = travelled();
   REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), size) == CUDA_SUCCESS);

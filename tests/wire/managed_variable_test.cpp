@@ -203,7 +203,7 @@ TEST_CASE("a managed variable outside of the band of addresses that is kept for 
   client::Thread& thread = client::Thread::current();
   client::Session& session = remote.session();
   const auto adopt = [&](std::uint64_t address, std::uint64_t bytes) {
-    return session.managed().adopt(thread, *thread.context(), address, bytes);
+    return session.managed.adopt(thread, *thread.context(), address, bytes);
   };
   CHECK_FALSE(adopt(fake::driver_band - 4, 4));
   CHECK_FALSE(adopt(fake::driver_band + fake::driver_band_bytes - 4, 8));

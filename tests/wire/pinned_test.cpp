@@ -190,14 +190,14 @@ TEST_CASE("registered memory that kernels use may be large") {
   CHECK(words[9] == 1);
   CHECK(std::count(words.begin(), words.end(), 5u) == static_cast<std::ptrdiff_t>(words.size() - 20));
   // What has not changed does not travel.
-  const auto sent = remote.session().commands().bytes_sent(), received = remote.session().receiver().bytes_received();
+  const auto sent = remote.session().calls.commands.bytes_sent(), received = remote.session().calls.receiver.bytes_received();
   words[2u << 20] = 8;
   launch(device, 1, 9);
   REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
   CHECK(words[0] == 9);
   CHECK(words[2u << 20] == 8);
-  CHECK(remote.session().commands().bytes_sent() - sent < 4096);
-  CHECK(remote.session().receiver().bytes_received() - received < 4096);
+  CHECK(remote.session().calls.commands.bytes_sent() - sent < 4096);
+  CHECK(remote.session().calls.receiver.bytes_received() - received < 4096);
   CUdeviceptr memory = 0;
   REQUIRE(cuMemAlloc_v2(&memory, words.size() * 4) == CUDA_SUCCESS);
   REQUIRE(cuMemcpyHtoDAsync_v2(memory, words.data(), words.size() * 4, nullptr) == CUDA_SUCCESS);

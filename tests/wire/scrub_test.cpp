@@ -115,7 +115,7 @@ TEST_CASE("scrub: memory is not to be seen before it is scrubbed, for its addres
   const auto scrubbed = tenant.driver->last_arguments("cuMemsetD8Async");
   REQUIRE(scrubbed.size() == 4);
   CHECK(scrubbed[0] != address);
-  const auto window = tenant.session().terms().device_window;
+  const auto window = tenant.session().terms.device_window;
   CHECK((scrubbed[0] < window.base || scrubbed[0] >= window.base + window.bytes));
   CHECK(scrubbed[2] == 16 * mib);
   // And is no memory any more.

@@ -21,8 +21,8 @@ namespace {
 
 struct SharingContext : RemoteContext {
   explicit SharingContext() : RemoteContext(sharing_config()) {}
-  std::uint64_t bytes_sent() { return session().commands().bytes_sent(); }
-  std::uint64_t bytes_received() { return session().receiver().bytes_received(); }
+  std::uint64_t bytes_sent() { return session().calls.commands.bytes_sent(); }
+  std::uint64_t bytes_received() { return session().calls.receiver.bytes_received(); }
 };
 
 std::vector<unsigned char> noise(std::size_t bytes, unsigned seed) {

@@ -155,7 +155,7 @@ TEST_CASE("a texture in pinned memory makes the memory one that kernels reach") 
   REQUIRE(cuMemHostAlloc(&pinned, 4096, 0) == CUDA_SUCCESS);
   CUtexObject texture = 0;
   REQUIRE(make_texture(linear(reinterpret_cast<CUdeviceptr>(pinned), 4096), texture) == CUDA_SUCCESS);
-  CHECK(remote.session().host_memory().any_mapped());
+  CHECK(remote.session().host_memory.any_mapped());
   CHECK(cuTexObjectDestroy(texture) == CUDA_SUCCESS);
   CHECK(cuMemFreeHost(pinned) == CUDA_SUCCESS);
 }

@@ -5,10 +5,11 @@
 #include <cudaProfiler.h>
 
 #include "calls_box.capnp.h"
-#include "client/api/entry.h"
 #include "client/api/forms.h"
 #include "client/api/narrow.h"
 #include "client/call/remote_call.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "struct_codecs.h"
@@ -21,7 +22,7 @@ extern "C" {
 
 FARGPU_EXPORT CUresult CUDAAPI cuBoxCreate(CUbox * box, const CUboxShape * shape, const char * name, CUdevice dev) {
   return enter<Symbol::cuBoxCreate>([&](Thread& thread) -> CUresult {
-    if (const CUresult bad = thread.session().captures().check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session_of(thread).captures.check_unsafe(thread); bad != CUDA_SUCCESS) return bad;
     if (!box) return CUDA_ERROR_INVALID_VALUE;
     RemoteCall<wire::CuBoxCreate> call(thread);
     if (!call) return call.error();
@@ -31,7 +32,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxCreate(CUbox * box, const CUboxShape * shape
     if (!name) return CUDA_ERROR_INVALID_VALUE;
     in.setName(name);
     int devWorker = 0;
-    if (!thread.session().worker_ordinal(dev, devWorker)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!session_of(thread).terms.facts.worker_ordinal(dev, devWorker)) return CUDA_ERROR_INVALID_DEVICE;
     in.setDev(devWorker);
     const CUresult result = call.wait();
     if (result != CUDA_SUCCESS) return result;
@@ -57,9 +58,9 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
-    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).map.usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
-    if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session_of(thread).host_memory.reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
     in.setValue(value);
     in.setBytes(bytes);
@@ -68,7 +69,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill(CUdeviceptr address, unsigned char valu
     in.setHStream(hStreamUse.wire());
     // The form without a stream waits where the host sees the outcome.
     const CUresult result = call.post(hStreamUse);
-    return result == CUDA_SUCCESS && call.seen_by_host() ? thread.session().settle(thread, *hStreamUse) : result;
+    return result == CUDA_SUCCESS && call.seen_by_host() ? session_of(thread).waits.settle(thread, *hStreamUse) : result;
   });
 }
 
@@ -77,9 +78,9 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
-    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).map.usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
-    if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session_of(thread).host_memory.reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
     in.setValue(value);
     in.setBytes(bytes);
@@ -88,7 +89,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFill_ptds(CUdeviceptr address, unsigned char
     in.setHStream(hStreamUse.wire());
     // The form without a stream waits where the host sees the outcome.
     const CUresult result = call.post(hStreamUse);
-    return result == CUDA_SUCCESS && call.seen_by_host() ? thread.session().settle(thread, *hStreamUse) : result;
+    return result == CUDA_SUCCESS && call.seen_by_host() ? session_of(thread).waits.settle(thread, *hStreamUse) : result;
   });
 }
 
@@ -97,9 +98,9 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync(CUdeviceptr address, unsigned char
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
-    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).map.usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
-    if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session_of(thread).host_memory.reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
     in.setValue(value);
     in.setBytes(bytes);
@@ -115,9 +116,9 @@ FARGPU_EXPORT CUresult CUDAAPI cuBoxFillAsync_ptsz(CUdeviceptr address, unsigned
     RemoteCall<wire::CuBoxFillAsync> call(thread);
     if (!call) return call.error();
     auto in = call.in();
-    if (!thread.session().map().usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!session_of(thread).map.usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t addressUsed = address;
-    if (const CUresult bad = thread.session().host_memory().reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = session_of(thread).host_memory.reach(thread, addressUsed, call); bad != CUDA_SUCCESS) return bad;
     in.setAddress(addressUsed);
     in.setValue(value);
     in.setBytes(bytes);

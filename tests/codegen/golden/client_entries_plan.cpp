@@ -5,10 +5,11 @@
 #include <cudaProfiler.h>
 
 #include "calls_plan.capnp.h"
-#include "client/api/entry.h"
 #include "client/api/forms.h"
 #include "client/api/narrow.h"
 #include "client/call/remote_call.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "struct_codecs.h"

@@ -5,10 +5,11 @@
 #include <cudaProfiler.h>
 
 #include "calls_texture.capnp.h"
-#include "client/api/entry.h"
 #include "client/api/forms.h"
 #include "client/api/narrow.h"
 #include "client/call/remote_call.h"
+#include "client/session/arguments.h"
+#include "client/session/entry.h"
 #include "client/session/session.h"
 #include "client_hand.h"
 #include "struct_codecs.h"
@@ -30,7 +31,7 @@ FARGPU_EXPORT CUresult CUDAAPI cuTexObjectCreate(CUtexObject * object, const CUc
       auto used = *contents;
       const CUresult bad = for_addresses(used, [&](CUdeviceptr& address, std::uint64_t) {
         std::uint64_t reached = address;
-        const CUresult result = thread.session().host_memory().reach(thread, reached, call);
+        const CUresult result = session_of(thread).host_memory.reach(thread, reached, call);
         address = reached;
         return result;
       });

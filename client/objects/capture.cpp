@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "client/objects/context.h"
-#include "client/objects/stream.h"
-#include "client/objects/thread.h"
+#include "context.h"
+#include "stream.h"
+#include "thread.h"
 
 namespace fargpu::client {
 
@@ -66,8 +66,7 @@ void Captures::context_closed(const Context& context) {
   for (const Capture* const capture : over) remove(*capture);
 }
 
-CUresult Captures::check_submission(const Stream& stream) {
-  if (!any()) return CUDA_SUCCESS;
+CUresult Captures::check_beside_captures(const Stream& stream) {
   const std::lock_guard lock(mutex_);
   if (const Capture* capture = of(stream)) return capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;

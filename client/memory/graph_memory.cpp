@@ -1,12 +1,11 @@
 #include "graph_memory.h"
 
-#include "client/session/session.h"
+#include "device_memory.h"
 
 namespace fargpu::client {
 
 CUresult GraphMemory::allocate(Thread& thread, Context& context, int device, std::uint64_t bytes, std::uint64_t& address) {
-  DeviceMemory& memory = session_.device_memory();
-  const CUresult result = memory.allocate(thread, context, bytes, address, memory.pools().graph_of(device));
+  const CUresult result = device_memory_.allocate(thread, context, bytes, address, device_memory_.pools().graph_of(device));
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(mutex_);
   allocations_[address] = {.context = &context};
@@ -121,7 +120,7 @@ void GraphMemory::launched(Thread& thread, Handle exec) {
 }
 
 void GraphMemory::give_back(Thread& thread, const std::vector<std::uint64_t>& addresses) {
-  for (const std::uint64_t address : addresses) session_.device_memory().discard(thread, address);
+  for (const std::uint64_t address : addresses) device_memory_.discard(thread, address);
 }
 
 void GraphMemory::inherit(const Context& from, const Context& to) {

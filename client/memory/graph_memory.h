@@ -14,7 +14,7 @@
 
 namespace fargpu::client {
 
-class Session;
+class DeviceMemory;
 class Thread;
 struct Context;
 struct Stream;
@@ -24,7 +24,7 @@ struct Stream;
 /// program may free it. Threads: any.
 class GraphMemory {
  public:
-  explicit GraphMemory(Session& session) : session_(session) {}
+  explicit GraphMemory(DeviceMemory& device_memory) : device_memory_(device_memory) {}
 
   /// Memory for a node that is about to be made; takes it back if it could not be made.
   CUresult allocate(Thread& thread, Context& context, int device, std::uint64_t bytes, std::uint64_t& address);
@@ -66,7 +66,7 @@ class GraphMemory {
   const Executable* find(Handle exec) const;  // under mutex_
   void give_back(Thread& thread, const std::vector<std::uint64_t>& addresses);
 
-  Session& session_;
+  DeviceMemory& device_memory_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, Allocation> allocations_;  // by address
   std::map<std::uint32_t, Executable> executables_;  // by the handle's index

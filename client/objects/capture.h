@@ -44,7 +44,7 @@ class Captures {
 
   /// Work is being given to a stream: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for a broken capture,
   /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream beside one.
-  CUresult check_submission(const Stream& stream);
+  CUresult check_submission(const Stream& stream) { return any() ? check_beside_captures(stream) : CUDA_SUCCESS; }
   /// An event was recorded on a stream; a stream waits for one.
   void record(Event& event, const Stream& stream);
   CUresult wait(Stream& stream, const Event& event);
@@ -70,6 +70,7 @@ class Captures {
   void context_closed(const Context& context);
 
  private:
+  CUresult check_beside_captures(const Stream& stream);
   void remove(const Capture& capture);  // under mutex_
   Capture* of(const Stream& stream) const;
   std::vector<Capture*> disturbed_by(const Stream& stream) const;

@@ -5,8 +5,9 @@
 
 #include "client/call/error_log.h"
 #include "client/call/waiting_prints.h"
-#include "client/session/process.h"
+#include "client/call/refusal.h"
 #include "client/call/stats.h"
+#include "process.h"
 #include "symbols.h"
 #include "client/objects/thread.h"
 #include "client/call/trace.h"
@@ -15,22 +16,10 @@
 
 namespace fargpu::client {
 
-/// Turns the exception in flight into a CUresult; those that mean the end of the connection end the session.
-CUresult result_of_exception(Symbol symbol) noexcept;
-
-/// A call that fargpu does not serve: says so once, by name.
-CUresult refuse(Symbol symbol) noexcept;
-
-/// A call, or a use of one, that is not served, for a reason that is not the whole symbol's: says so once.
-CUresult refuse_use(const char* what) noexcept;
-
-/// The same where an attribute of the device says that it is not served, and programs try it all the same: said only at level debug.
-CUresult refuse_denied(const char* what) noexcept;
-
 template <Symbol symbol, class Body>
 CUresult enter(Body&& body) noexcept {
-  if (process().life() != Life::ready) [[unlikely]]
-    return process().unavailable();
+  if (life() != Life::ready) [[unlikely]]
+    return unavailable();
   stats::count(symbol);
   CUresult result;
   bool in_callback = false;
@@ -62,7 +51,7 @@ CUresult enter_before_init(Body&& body) noexcept {
     result = result_of_exception(symbol);
   }
   // In the child of a fork the log's lock may be held by a thread that is not there.
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && process().life() != Life::forked) [[unlikely]]
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && life() != Life::forked) [[unlikely]]
     error_log().note(symbol, result);
   if (stats::tracing) [[unlikely]]
     stats::trace(symbol, result);

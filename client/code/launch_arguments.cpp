@@ -1,0 +1,43 @@
+#include "launch_arguments.h"
+
+#include <cstring>
+#include <vector>
+
+#include "client/objects/thread.h"
+#include "protocol/limits.h"
+
+namespace fargpu::client {
+
+CUresult gather_arguments(const Function& function, void** params, void** extra, std::span<const std::byte>& block) {
+  if (params && extra && *extra == CU_LAUNCH_PARAM_END) extra = nullptr;  // which says nothing
+  if (params && extra) return CUDA_ERROR_INVALID_VALUE;
+  if (extra) {
+    const void* bytes = nullptr;
+    const std::size_t* size = nullptr;
+    for (void** item = extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
+      if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER) bytes = item[1];
+      else if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE) size = static_cast<const std::size_t*>(item[1]);
+      else return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!bytes || !size || *size > limits::kernel_parameter_bytes_max) return CUDA_ERROR_INVALID_VALUE;
+    block = {static_cast<const std::byte*>(bytes), *size};
+    return CUDA_SUCCESS;
+  }
+  std::vector<std::byte>& buffer = Thread::current().launch_arguments;
+  if (buffer.empty()) buffer.resize(limits::kernel_parameter_bytes_max);
+  block = std::span(buffer).first(function.parameter_bytes);
+  if (!params) return function.parameters.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  // Gaps are zero, so that no bytes of an earlier launch travel.
+  if (function.gaps) std::memset(buffer.data(), 0, function.parameter_bytes);
+  for (const Parameter& parameter : function.parameters) {
+    std::byte* const to = buffer.data() + parameter.offset;
+    const void* const from = *params++;
+    // Nearly all are of one of two sizes, for which no function need be called.
+    if (parameter.bytes == 8) std::memcpy(to, from, 8);
+    else if (parameter.bytes == 4) std::memcpy(to, from, 4);
+    else std::memcpy(to, from, parameter.bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::client

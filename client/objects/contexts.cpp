@@ -1,0 +1,74 @@
+#include "contexts.h"
+
+namespace fargpu::client {
+
+Contexts::Contexts(std::size_t devices, Session& session, Calls& calls) : session_(session), calls_(calls) {
+  for (std::size_t device = 0; device < devices; ++device) {
+    Context* const context = make(static_cast<int>(device), 0);
+    context->primary = true;
+    contexts_.publish(context->handle);
+    primaries_.push_back(context);
+  }
+}
+
+Context* Contexts::make(int device, unsigned flags) {
+  const auto [handle, context] = contexts_.create();
+  if (!context) return nullptr;
+  context->session = &session_;
+  context->calls = &calls_;
+  context->handle = handle;
+  context->device = device;
+  context->flags = flags;
+  return context;
+}
+
+void Contexts::opened(Context& context) {
+  context.failure = CUDA_SUCCESS;
+  context.legacy.id = context.number << 32 | 1;
+  context.active = true;
+  if (!context.primary) contexts_.publish(context.handle);
+}
+
+void Contexts::closed(Context& context) {
+  context.legacy.abandon();
+  if (!context.primary) contexts_.erase(context.handle);
+}
+
+std::set<int> Contexts::devices_in_use() {
+  std::set<int> devices;
+  contexts_.for_each([&](Handle, Context& context) {
+    if (context.active) devices.insert(context.device);
+  });
+  return devices;
+}
+
+std::vector<Context*> Contexts::greens(const Context& primary) {
+  std::vector<Context*> found;
+  if (primary.primary) {
+    contexts_.for_each([&](Handle, Context& context) {
+      if (context.green && context.active && context.device == primary.device) found.push_back(&context);
+    });
+  }
+  return found;
+}
+
+bool Contexts::idle() {
+  bool idle = true;
+  contexts_.for_each([&](Handle, Context& context) { idle = idle && (!context.active || context.idle()); });
+  return idle;
+}
+
+void Contexts::fail(int device, CUresult result) {
+  contexts_.for_each([&](Handle, Context& context) {
+    CUresult none = CUDA_SUCCESS;
+    if (context.device == device && context.active) context.failure.compare_exchange_strong(none, result);
+  });
+}
+
+void Contexts::fail_with(std::uint32_t id, CUresult result) {
+  contexts_.for_each([&](Handle handle, Context& context) {
+    if (handle.id() == id) fail(context.device, result);
+  });
+}
+
+}  // namespace fargpu::client

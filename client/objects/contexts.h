@@ -1,0 +1,59 @@
+#pragma once
+// The contexts of a session.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "client/base/handle_map.h"
+#include "context.h"
+
+namespace fargpu::client {
+
+/// A table: the worker is told of contexts by Session, which opens and closes them. Threads: any.
+class Contexts {
+ public:
+  /// Has the primary contexts of so many devices, none of them active. `session` and `calls` are those of every context.
+  Contexts(std::size_t devices, Session& session, Calls& calls);
+
+  /// The primary context of a device, active or not.
+  Context& primary(int device) { return *primaries_[static_cast<std::size_t>(device)]; }
+  /// The context of a live handle (a primary one need not be active), or null.
+  Context* find(CUcontext context) { return contexts_.find(handle_of(context)); }
+  /// Whether it was a context and is destroyed.
+  bool was(CUcontext context) { return contexts_.was(handle_of(context)); }
+  /// The context that memory, events and code of this one belong to: itself, but for green ones.
+  Context& home(Context& context) { return context.green ? primary(context.device) : context; }
+  /// The green contexts of a primary context; none of others.
+  std::vector<Context*> greens(const Context& primary);
+  /// The devices that contexts are open on.
+  std::set<int> devices_in_use();
+  /// Nothing is under way in any context.
+  bool idle();
+
+  /// A created (not primary) context, not to be found yet. Null if there are too many.
+  Context* make(int device, unsigned flags);
+  void opened(Context& context);
+  void closed(Context& context);
+
+  /// A kernel of the device left an error behind: all contexts on it have it, as on NVIDIA's driver.
+  void fail(int device, CUresult result);
+  /// As above, for the device of the context that has this number on the wire, if it lives.
+  void fail_with(std::uint32_t id, CUresult result);
+
+  /// Held while contexts are opened and closed, and by what must find them as they are.
+  std::recursive_mutex& mutex() { return mutex_; }
+
+ private:
+  Session& session_;
+  Calls& calls_;
+  std::recursive_mutex mutex_;  // destructors of context-local values may call back
+  HandleMap<Context> contexts_{HandleKind::context};
+  std::deque<Context*> primaries_;
+};
+
+}  // namespace fargpu::client

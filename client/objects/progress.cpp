@@ -1,0 +1,44 @@
+// What is known to be done of the work that streams and events stand for: streams of one context tell of each other.
+
+#include <algorithm>
+
+#include "context.h"
+#include "stream.h"
+
+namespace fargpu::client {
+
+// The legacy stream waits for all blocking ones, and they for it: an awaited call on any of them is one on all.
+bool Stream::idle() const { return reached(legacy() ? context->blocking_submitted.load() : submitted.load()); }
+bool Stream::as_good_as_idle() const { return reached(blocking() ? context->blocking_awaited.load() : awaited.load()); }
+
+bool Stream::reached(std::uint64_t call) const {
+  std::uint64_t done = std::max(completed.load(), context->completed.load());
+  if (blocking()) done = std::max(done, context->blocking_completed.load());
+  return call <= done;
+}
+
+void Stream::complete(std::uint64_t number, std::uint64_t items_then) {
+  raise(completed, number);
+  raise(retired, items_then);
+  // The legacy stream waits for all blocking ones.
+  if (legacy()) raise(context->blocking_completed, number);
+}
+
+void Stream::abandon() {
+  raise(retired, items.load());
+  functions = 0;
+  capture = nullptr;
+}
+
+bool Event::complete() const {
+  if (recorded_by_work.load(std::memory_order_relaxed) || shared()) return false;
+  const std::uint64_t record = recorded.load();
+  if (record == 0 || completed.load() >= record) return true;
+  const Stream* const where = recorded_on();
+  if (!where) return false;
+  std::uint64_t done = std::max(where->completed.load(), where->context->completed.load());
+  if (where->blocking()) done = std::max(done, where->context->blocking_completed.load());
+  return done >= record;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,32 @@
+#include "arguments.h"
+
+#include "client/objects/context.h"
+#include "client/objects/thread.h"
+#include "process.h"
+#include "session.h"
+
+namespace fargpu::client {
+
+StreamUse::StreamUse(Thread& thread, CUstream stream, Context* context) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+    if (!context) context = thread.context();
+    if (!context) {
+      error_ = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (!context->active) {
+      error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    } else if (stream == CU_STREAM_PER_THREAD) {
+      stream_ = context->session->streams.default_of(thread, *context);
+      error_ = CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+      stream_ = &context->legacy;
+    }
+    return;
+  }
+  stream_ = session_of(thread).streams.find(handle_of(stream));
+}
+
+CUresult check_event_handle(Thread& thread, Handle handle) {
+  return session_of(thread).events.find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,172 @@
+#include "pushes.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "client/base/log.h"
+#include "client/call/waiting_prints.h"
+#include "client/call/remote_call.h"
+#include "cuda_facts.h"
+#include "protocol/errors.h"
+#include "protocol/text.h"
+#include "waits.h"
+
+namespace fargpu::client {
+
+void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
+  switch (push.which()) {
+    case wire::Control::LATE_ERROR: on_late_error(push.getLateError()); return;
+    case wire::Control::PASSED: parts_.fences.passed(push.getPassed().getFence()); return;
+    case wire::Control::CALLBACK: on_callback(push.getCallback()); return;
+    case wire::Control::PULL: {
+      const auto pull = push.getPull();
+      // On another thread: sending may have to wait until the worker reads, which this thread must not.
+      answer_aside([this, id = pull.getPull(), address = pull.getAddress(), bytes = pull.getBytes(), part = pull.getPart()] {
+        if (part == 0) answer_pull(id, address, bytes);
+        else answer_part_pull(id, part, bytes);
+      });
+      return;
+    }
+    case wire::Control::DELIVER:
+      if (push.getDeliver().getPart() != 0) deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
+      else if (!bulk.empty()) parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk);
+      return;
+    case wire::Control::RELEASED: release_part(push.getReleased().getPart()); return;
+    case wire::Control::PRINTED: {
+      const auto text = push.getPrinted();
+      if (text.getDescriptor() != 1 && text.getDescriptor() != 2)
+        throw ProtocolError("a kernel's output is for neither standard output nor standard error");
+      waiting_prints.add(text.getDescriptor() == 1 ? WaitingPrints::output : WaitingPrints::errors,
+                         {text.getText().asChars().begin(), text.getText().size()});
+      return;
+    }
+    case wire::Control::GOODBYE: throw ChannelClosed(host_ + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
+    default: throw ProtocolError("a control message that a worker does not send");
+  }
+}
+
+void Pushes::on_callback(wire::Callback::Reader callback) {
+  if (callback.getPart() != 0) return call_part(callback.getCallback(), callback.getPart());
+  const auto result = static_cast<CUresult>(callback.getResult());
+  if (!parts_.stream_waits.due(callback.getCallback(), result)) parts_.callbacks.due(callback.getCallback(), result);
+}
+
+void Pushes::call_part(std::uint64_t callback, std::uint64_t part) {
+  const auto function = parts_.graph_parts.function(part);
+  if (!function) throw ProtocolError("a function was called that is part of no graph");
+  if (function->destructor) parts_.graph_parts.release(part);  // once
+  else if (!parts_.graphs.any_launched()) throw ProtocolError("a function of a graph was called while no graph is launched");
+  parts_.callbacks.call(callback, [function] { function->call(function->argument); });
+}
+
+// Giving memory back may send, which this thread must not.
+void Pushes::release_part(std::uint64_t part) {
+  const auto allocation = parts_.graph_parts.allocation(part);
+  parts_.graph_parts.release(part);
+  if (allocation)
+    answer_aside([this, address = allocation->address, part] { parts_.graph_memory.released(Thread::current(), address, part); });
+}
+
+std::span<std::byte> Pushes::place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) {
+  if (deliver.getPart() == 0 && !parts_.host_memory.awaits(deliver.getAddress(), bytes)) return {};
+  arriving_.resize(bytes);
+  return arriving_;
+}
+
+// Pinned memory that was freed meanwhile must not be touched; of other memory only the program knows.
+bool Pushes::still_there(const GraphParts::Memory& memory) const {
+  if (!host_window_.contains(memory.begin())) return true;
+  const auto region = parts_.map.find(memory.begin());
+  return region && region->contains(memory.begin(), memory.end() - memory.begin());
+}
+
+void Pushes::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes) {
+  const auto memory = parts_.graph_parts.memory(part);
+  if (!memory || offset > memory->bytes() || bytes.size() > memory->bytes() - offset)
+    throw ProtocolError("bytes were delivered that are part of no graph");
+  if (memory->source || !parts_.graphs.any_launched())
+    throw ProtocolError(memory->source ? "bytes were delivered to memory that a graph only reads"
+                                       : "bytes of a graph were delivered while no graph is launched");
+  if (still_there(*memory)) memory->scatter(offset, bytes);
+}
+
+void Pushes::on_late_error(wire::LateError::Reader error) {
+  const auto result = static_cast<CUresult>(error.getResult());
+  log::info("{} failed: {}", opcode_name(error.getOpcode()), result_name(result));
+  if (ends_context(result)) parts_.contexts.fail_with(error.getContext(), result);
+  Thread::deliver_error(error.getThread(), result);
+}
+
+void Pushes::answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_t bytes) {
+  const auto region = parts_.map.find(address);
+  if (!region || !region->on_host() || !region->contains(address, bytes)) {
+    parts_.calls.events.lose("the worker asked for memory that is not pinned");
+    return;
+  }
+  send_pulled(pull, {reinterpret_cast<const std::byte*>(address), bytes});
+}
+
+void Pushes::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes) {
+  const auto memory = parts_.graph_parts.memory(part);
+  if (!memory || memory->bytes() != bytes) {
+    parts_.calls.events.lose("the worker asked for memory that is part of no graph");
+  } else if (!memory->source) {
+    parts_.calls.events.lose("the worker asked for memory that a graph only writes");
+  } else if (!still_there(*memory)) {
+    tell_worker([&](wire::Control::Builder control) {
+      auto pulled = control.initPulled();
+      pulled.setPull(pull);
+      pulled.setGone(true);
+    });
+  } else {
+    send_pulled(pull, memory->gather());
+  }
+}
+
+void Pushes::send_pulled(std::uint64_t pull, std::span<const std::byte> rest) {
+  while (!rest.empty()) {
+    // A copy: pages may have to come from the worker first, for which nothing could be sent while this is.
+    const auto first = rest.begin(), end = first + static_cast<std::ptrdiff_t>(std::min(rest.size(), limits::bulk_bytes_max));
+    const std::vector<std::byte> part(first, end);
+    tell_worker([&](wire::Control::Builder control) { control.initPulled().setPull(pull); }, part);
+    rest = rest.subspan(part.size());
+  }
+}
+
+// What the function wrote to memory that the GPU sees goes ahead of the work behind it.
+void Pushes::function_done(std::uint64_t number) {
+  try {
+    parts_.waits.before_work(Thread::current());
+  } catch (const std::exception& error) {
+    parts_.calls.events.lose(error.what());
+    return;
+  }
+  tell_worker([&](wire::Control::Builder control) { control.initCallbackDone().setCallback(number); });
+}
+
+// The connection may be lost, or memory run out, in the middle of it.
+void Pushes::answer_aside(std::function<void()> answer) {
+  parts_.answers.run([&events = parts_.calls.events, answer = std::move(answer)] {
+    try {
+      answer();
+    } catch (const std::exception& error) {
+      lose_for(events, error.what());
+    }
+  });
+}
+
+template <class Fill>
+void Pushes::tell_worker(Fill&& fill, std::span<const std::byte> bulk) {
+  try {
+    MessageWriter writer;
+    fill(writer.root<wire::Control>());
+    FrameHeader header;
+    header.kind = FrameKind::control;
+    parts_.calls.commands.append(header, writer.finish(), bulk, CommandStream::Urgency::now);
+  } catch (const std::exception& error) {
+    parts_.calls.events.lose(error.what());
+  }
+}
+
+}  // namespace fargpu::client

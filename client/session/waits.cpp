@@ -1,0 +1,75 @@
+#include "waits.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "calls_context.capnp.h"
+#include "calls_stream.capnp.h"
+#include "client/call/remote_call.h"
+
+namespace fargpu::client {
+
+CUresult Waits::synchronize(Thread& thread, Context& context) {
+  if (const CUresult bad = parts_.captures.check_context(context); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = settle(thread, context);
+  after_wait(thread);
+  return result;
+}
+
+CUresult Waits::synchronize(Thread& thread, Stream& stream) {
+  if (const CUresult bad = parts_.captures.check_query(thread, stream); bad != CUDA_SUCCESS) return bad;
+  const bool unnoticed = !stream.idle() && stream.as_good_as_idle() && !parts_.shared_memory.any();
+  const CUresult result = unnoticed ? put_before_all(thread, stream) : settle(thread, stream);
+  after_wait(thread);
+  return result;
+}
+
+CUresult Waits::settle(Thread& thread, Context& context) {
+  RemoteCall<wire::CuCtxSynchronize> call(thread, &context);
+  std::vector<Context*> all = parts_.contexts.greens(context);
+  all.push_back(&context);
+  const bool idle = std::all_of(all.begin(), all.end(), [](const Context* c) { return c->idle(); });
+  if (idle && context.failure == CUDA_SUCCESS) return thread.take_late_error();
+  std::vector<std::pair<Stream*, std::uint64_t>> items;
+  const auto count = [&](Stream& stream) { items.emplace_back(&stream, stream.items.load()); };
+  for (Context* const one : all) count(one->legacy);
+  parts_.streams.for_each([&](Handle, Stream& stream) {
+    if (std::find(all.begin(), all.end(), stream.context) != all.end()) count(stream);
+  });
+  parts_.host_memory.before_wait(thread);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) {
+    for (Context* const one : all) raise(one->completed, call.number());
+    for (const auto& [stream, n] : items) raise(stream->retired, n);
+    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
+  }
+  return result;
+}
+
+CUresult Waits::settle(Thread& thread, Stream& stream) {
+  if (stream.idle() && stream.context->failure == CUDA_SUCCESS) return thread.take_late_error();
+  RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
+  call.in().setHStream(stream.wire());
+  const std::uint64_t items = stream.items.load();
+  parts_.host_memory.before_wait(thread);
+  const CUresult result = call.wait();
+  if (result == CUDA_SUCCESS) {
+    stream.complete(call.number(), items);
+    if (const CUresult late = thread.take_late_error(); late != CUDA_SUCCESS) return late;
+  }
+  return result;
+}
+
+// In place of a wait that nobody can notice. Programs wait for each copy of pageable memory. What is left of it concerns nobody but later
+// work on the device, which the worker keeps behind it, on all streams.
+CUresult Waits::put_before_all(Thread& thread, Stream& stream) {
+  RemoteCall<wire::CuStreamSynchronize> call(thread, stream.context);
+  call.in().setHStream(stream.wire());
+  const std::uint64_t items = stream.items.load();
+  if (const CUresult bad = call.post(); bad != CUDA_SUCCESS) return bad;
+  stream.complete(call.number(), items);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::client

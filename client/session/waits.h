@@ -1,0 +1,62 @@
+#pragma once
+// The two moments at which this process and the GPU's host exchange what each has written: before work, and where the program waits.
+
+#include <cuda.h>
+
+#include "client/memory/device_memory.h"
+#include "client/memory/host_memory.h"
+#include "client/memory/managed_memory.h"
+#include "client/memory/shared_memory.h"
+#include "client/objects/capture.h"
+#include "client/objects/contexts.h"
+#include "client/stream/callbacks.h"
+#include "client/stream/settler.h"
+#include "client/stream/stream_waits.h"
+#include "client/stream/streams.h"
+
+namespace fargpu::client {
+
+/// Threads: any.
+class Waits final : public Settler {
+ public:
+  struct Parts {
+    Contexts& contexts;
+    Streams& streams;
+    Captures& captures;
+    const Callbacks& callbacks;
+    const StreamWaits& stream_waits;
+    DeviceMemory& device_memory;
+    HostMemory& host_memory;
+    ManagedMemory& managed;
+    SharedMemory& shared_memory;
+  };
+  explicit Waits(const Parts& parts) : parts_(parts) {}
+
+  /// Waits for everything given to the context (cuCtxSynchronize); answered here if it is idle.
+  CUresult synchronize(Thread& thread, Context& context);
+  /// As above for one stream (cuStreamSynchronize).
+  CUresult synchronize(Thread& thread, Stream& stream);
+  CUresult settle(Thread& thread, Context& context) override;
+  CUresult settle(Thread& thread, Stream& stream);
+
+  /// Work is about to be submitted that may use memory of the host: what the program changed there goes first.
+  void before_work(Thread& thread) {
+    parts_.host_memory.before_work(thread);
+    parts_.managed.before_work(thread);
+  }
+  /// The program has waited for work.
+  void after_wait(Thread& thread) {
+    parts_.device_memory.synchronized(thread);
+    parts_.managed.after_wait(thread);
+    parts_.host_memory.after_wait(thread);
+  }
+  /// Work under way waits for this process, which may yet change what later work is to read: host functions, values waited for.
+  bool for_host() const { return parts_.callbacks.any_waiting() || parts_.stream_waits.any(); }
+
+ private:
+  CUresult put_before_all(Thread& thread, Stream& stream);
+
+  const Parts parts_;
+};
+
+}  // namespace fargpu::client

@@ -1,0 +1,18 @@
+#pragma once
+// Waiting for work, as parts below Waits ask for it.
+
+#include <cuda.h>
+
+namespace fargpu::client {
+
+class Thread;
+struct Context;
+
+class Settler {
+ public:
+  virtual ~Settler() = default;
+  /// Waits for everything given to the context, where the program did not ask for a wait: captures do not mind it.
+  virtual CUresult settle(Thread& thread, Context& context) = 0;
+};
+
+}  // namespace fargpu::client

@@ -1,0 +1,28 @@
+#pragma once
+// The streams of a session.
+
+#include <cuda.h>
+
+#include "client/base/handle_map.h"
+#include "client/objects/capture.h"
+#include "client/objects/stream.h"
+
+namespace fargpu::client {
+
+/// All but the legacy ones, which are their contexts'. Threads: any.
+class Streams : public HandleMap<Stream> {
+ public:
+  explicit Streams(Captures& captures) : HandleMap(HandleKind::stream), captures_(captures) {}
+
+  /// A stream that the program does not know; null if there are too many.
+  Stream* make_hidden(Thread& thread, Context& context, unsigned flags);
+  /// The default stream of a thread in its current context (CU_STREAM_PER_THREAD), made when first used; null if there are too many.
+  Stream* default_of(Thread& thread, Context& context);
+  /// cuStreamDestroy, and the end of a thread for its default streams.
+  CUresult destroy(Thread& thread, Stream& stream);
+
+ private:
+  Captures& captures_;
+};
+
+}  // namespace fargpu::client
