@@ -16,9 +16,9 @@ from .header import Function, Header, Parameter, Type
 
 MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
-             "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew"}
+             "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew", "checks"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike", "crew",
-                  "attributes", "taken_for_done", "staged", "dropped"}
+                  "attributes", "taken_for_done", "staged", "dropped", "handles"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
 LIVES_WITH = ("session", "context")
@@ -28,6 +28,7 @@ LIST_KEYS = {"symbols", "why", "topic", "before_init", "error"}
 CONTEXTS = ("current", "none", "optional")
 CREW = ("always", "awaited")
 DIRECTIONS = ("in", "out", "inout")
+CHECKS_MIN = 3  # calls that a check of the worker must serve to be named in the spec
 FORMS_MIN = 3  # calls that a function of the client must serve to be named in the spec
 WORDS = {"nullptr", "true", "false", "thread"}  # that arguments of forms may use besides parameters and constants of CUDA
 SCALARS = ("integer", "enum", "float")
@@ -106,6 +107,7 @@ class Call:
     launches: str = ""  # executable graph that this call launches
     alike: list[str] = field(default_factory=list)  # parameters: calls in which they are equal take the GPU about as long
     crew: str = ""  # served while launches are with the launch crew: always, or where the answer is awaited
+    checks: list[tuple[str, str]] = field(default_factory=list)  # functions of the worker, and the parameters that they are given
     room: bool = False  # it takes memory of the GPU: what the client keeps there for reuse makes room for it
     forgotten_by: list[str] = field(default_factory=list)
     narrows: str = ""  # symbol of the 64-bit call of which this one has the 32-bit form
@@ -158,6 +160,11 @@ class Call:
         return [a for a in self.arguments if a.direction in ("out", "inout") and a not in self.minted]
 
     @property
+    def looked_up(self) -> list[tuple[str, str, str]]:
+        """Handles that come in: parameter, field and kind."""
+        return [(a.name, a.field, a.kind) for a in self.inputs if a.form == "handle" and a not in self.minted]
+
+    @property
     def subject(self) -> Argument | None:
         """The function that a kept answer tells of: such answers are forgotten function by function."""
         asked = [a for a in self.inputs if self.mode == "cached" and a.form == "handle" and a.kind == "function"]
@@ -193,7 +200,12 @@ class Operation:
     taken_for_done: str = ""  # the field that says that the program takes the work for done
     staged: bool = False  # its bytes are received in pinned memory
     dropped: bool = False  # the worker has a function for one that is not carried out
+    handles: dict[str, str] = field(default_factory=dict)  # fields that are handles of a kind, which are looked up for the worker's function
     opcode: int = 0
+
+    @property
+    def looked_up(self) -> list[tuple[str, str, str]]:
+        return [(name, camel(name), kind) for name, kind in self.handles.items()]
 
 
 @dataclass
@@ -321,6 +333,7 @@ class Loader:
         self.kind_by_type: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self.launch_attributes: dict[str, dict[str, str]] = {}
+        self.checks: dict[str, dict[str, str]] = {}  # by function: calls and their files
         self.forms: dict[str, list[Call]] = {}  # by what they are forms of
         self.unsafe_in_capture: list[tuple[str, str]] = []  # file, symbol
 
@@ -355,6 +368,7 @@ class Loader:
         structs = self.collect_structs()
         self.check_creates()
         self.check_forms()
+        self.check_checks()
         self.stop()  # what is not right yet has no shape
         for call in self.calls.values():
             call.shape = shape(call, structs)
@@ -483,6 +497,8 @@ class Loader:
             if word not in names:
                 self.complain(file, name, "unknown-name", f"alike names '{word}', which is no parameter")
         self.check_order(file, name, call)
+        for check in entry.get("checks", []):
+            self.read_check(file, call, check, names)
         annotations = entry.get("params", {})
         for parameter in sorted(annotations.keys() - names):
             self.complain(file, f"{name}, parameter {parameter}", "unknown-name", "there is no such parameter; remove or correct it")
@@ -559,6 +575,24 @@ class Loader:
         for word in names_in(arguments):
             if word not in known and not word.startswith("CU_"):
                 self.complain(file, name, "unknown-name", f"is a form with '{word}', which is no parameter")
+
+    def read_check(self, file: str, call: Call, check: str, names: set[str]) -> None:
+        said = re.fullmatch(r"(\w+)\(([\w, ]*)\)", check)
+        if not said:
+            self.complain(file, call.name, "checks", f"'{check}' is no call: write FUNCTION(PARAMETERS)")
+            return
+        for word in names_in(said[2]):
+            if word not in names:
+                self.complain(file, call.name, "unknown-name", f"checks '{word}', which is no parameter")
+        call.checks.append((said[1], said[2]))
+        self.checks.setdefault(said[1], {})[call.name] = file
+
+    def check_checks(self) -> None:
+        for function, calls in self.checks.items():
+            if len(calls) < CHECKS_MIN:
+                name, file = next(iter(calls.items()))
+                self.complain(file, name, "checks", f"{function} serves {len(calls)} calls, and must serve {CHECKS_MIN} to be named in the "
+                              "spec; check by hand")
 
     def check_forms(self) -> None:
         for target, forms in self.forms.items():
@@ -651,7 +685,11 @@ class Loader:
                               entry.get("why", ""), entry.get("stream", ""), entry.get("context", "current"),
                               entry.get("forgotten_by", []), entry.get("after_held", False), entry.get("turn", False),
                               entry.get("alike", []), entry.get("crew", ""), entry.get("attributes", ""),
-                              entry.get("taken_for_done", ""), entry.get("staged", False), entry.get("dropped", False))
+                              entry.get("taken_for_done", ""), entry.get("staged", False), entry.get("dropped", False),
+                              entry.get("handles", {}))
+        for handle, kind in operation.handles.items():
+            if kind not in self.kinds:
+                self.complain(file, name, "unknown-name", f"handles says of '{handle}' that it is a '{kind}', which is no handle kind")
         self.check_order(file, name, operation)
         for key in ("attributes", "taken_for_done"):
             if getattr(operation, key) and not operation.stream:

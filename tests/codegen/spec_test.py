@@ -83,12 +83,12 @@ FAULTS = {
         "box.toml: cuBoxSetWeights: [server] server must be one of generated, hand, none"),
     "a key of a call is misspelt": (
         "spec/box.toml", "aside = true\n", "asides = true\n",
-        "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, alike, as, aside, client, "
+        "box.toml: cuBoxDestroy: [unknown-key] 'asides' means nothing here; known are after_held, alike, as, aside, checks, client, "
         "context, crew, forgotten_by, launches, mode, params, records, room, server, stream, turn, waits_for, why"),
     "a key of an operation is misspelt": (
         "spec/box.toml", 'reply = "OpenBoxReply"', 'replies = "OpenBoxReply"',
         "box.toml: openBox: [unknown-key] 'replies' means nothing here; known are after_held, alike, attributes, context, crew, "
-        "dropped, forgotten_by, mode, reply, request, staged, stream, taken_for_done, turn, why"),
+        "dropped, forgotten_by, handles, mode, reply, request, staged, stream, taken_for_done, turn, why"),
     "an operation has the request of another": (
         "spec/box.toml", "", '[operations.shutBox]\nrequest = "OpenBox"\nmode = "barrier"\nwhy = "the lid is heavy"\n',
         "box.toml: shutBox: [request] openBox has this request already; a request names one operation: give it a struct of its own"),
@@ -252,6 +252,21 @@ FAULTS = {
     "a key of a call of 32 bits is misspelt": (
         "spec/plan.toml", 'undo = ', 'undoes = ',
         "plan.toml: cuPlanPlace: [unknown-key] 'undoes' means nothing here; known are to, undo"),
+
+    "a check is no call": (
+        "spec/box.toml", 'why = "the worker weighs them first"\nchecks = ["unlocked(box)"]',
+        'why = "the worker weighs them first"\nchecks = ["unlocked(box)", "weighed"]',
+        "box.toml: cuBoxSetWeights: [checks] 'weighed' is no call: write FUNCTION(PARAMETERS)"),
+    "a check is about what is no parameter": (
+        "spec/box.toml", 'why = "the worker weighs them first"\nchecks = ["unlocked(box)"]',
+        'why = "the worker weighs them first"\nchecks = ["unlocked(lid)"]',
+        "box.toml: cuBoxSetWeights: [unknown-name] checks 'lid', which is no parameter"),
+    "a check is named for too few calls": (
+        "spec/box.toml", 'why = "the worker weighs them first"\nchecks = ["unlocked(box)"]', 'why = "the worker weighs them first"',
+        "box.toml: cuBoxDestroy: [checks] unlocked serves 2 calls, and must serve 3 to be named in the spec; check by hand"),
+    "an operation has a handle of no kind": (
+        "spec/box.toml", 'handles = { box = "box" }', 'handles = { box = "bag" }',
+        "box.toml: openBox: [unknown-name] handles says of 'box' that it is a 'bag', which is no handle kind"),
 
     "a form is no symbol": (
         "spec/plan.toml", "cuPlanCancel =", "cuPlanCancle =",

@@ -139,12 +139,10 @@ Outcome cuMipmappedArrayCreate(Session& session, Call& call, wire::CuMipmappedAr
 }
 
 // An array keeps what was ever mapped into it charged for as long as it lives, also when it is taken out again.
-Outcome mapArrays(Session& session, Call& call, wire::MapArrays::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+Outcome mapArrays(Session& session, Call&, wire::MapArrays::Reader in, StreamState& stream) {
   const auto items = in.getItems();
   if (items.size() == 0) return CUDA_ERROR_INVALID_VALUE;
-  const int device = session.contexts().driver_ordinal(stream->context->device);
+  const int device = session.contexts().driver_ordinal(stream.context->device);
   if (device < 0 || device >= std::numeric_limits<unsigned>::digits) return CUDA_ERROR_INVALID_DEVICE;
   std::vector<CUarrayMapInfo> list(list_size(items.size()));
   for (unsigned i = 0; i < list.size(); ++i) {
@@ -177,13 +175,13 @@ Outcome mapArrays(Session& session, Call& call, wire::MapArrays::Reader in) {
     }
     to.deviceBitMask = 1u << device;
   }
-  const CUresult result = session.driver().cuMemMapArrayAsync(list.data(), static_cast<unsigned>(list.size()), stream->cuda);
+  const CUresult result = session.driver().cuMemMapArrayAsync(list.data(), static_cast<unsigned>(list.size()), stream.cuda);
   if (result != CUDA_SUCCESS) return result;
   for (unsigned i = 0; i < list.size(); ++i) {
     const Handle array(items[i].getMipmap() != 0 ? items[i].getMipmap() : items[i].getArray());
     if (items[i].getAllocation() != 0) session.objects().charge(array, session.memory().charge_of(list[i].memHandle.memHandle));
   }
-  session.ordering().submitted(*stream);
+  session.ordering().submitted(stream);
   return result;
 }
 

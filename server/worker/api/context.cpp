@@ -79,32 +79,26 @@ Outcome cuCtxSetLimit(Session& session, Call&, wire::CuCtxSetLimit::Reader in) {
 }
 
 // Counts what is held back too: the event is recorded when the GPU has been given all of it.
-Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader in) {
-  CUcontext context{};
-  CUevent event{};
-  if (!session.objects().resolve(HandleKind::context, in.getHCtx(), context)) return Objects::invalid(HandleKind::context);
-  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
-  if (!session.ordering().holding()) return session.driver().cuCtxRecordEvent(context, event);
+Outcome cuCtxRecordEvent(Session& session, Call&, wire::CuCtxRecordEvent::Reader, Known<HandleKind::context> context,
+                         Known<HandleKind::event> event) {
+  if (!session.ordering().holding()) return session.driver().cuCtxRecordEvent(context.cuda(), event.cuda());
   session.ordering().after_all(
-      [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
+      [&session, context_handle = context.value(), event_handle = event.value()] {
         CUcontext there{};
         CUevent recorded{};
         if (session.objects().resolve(HandleKind::context, context_handle, there) &&
             session.objects().resolve(HandleKind::event, event_handle, recorded))
           session.driver().cuCtxRecordEvent(there, recorded);
       },
-      {in.getHEvent()});
+      {event.value()});
   return CUDA_SUCCESS;
 }
 
 // An event whose record is held back is waited for here first, by all that the context is given from now on.
-Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader in) {
-  CUcontext cuda{};
-  CUevent event{};
-  if (!session.objects().resolve(HandleKind::context, in.getHCtx(), cuda)) return Objects::invalid(HandleKind::context);
-  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
-  ContextState& context = *session.contexts().find(Handle(in.getHCtx()).id());
-  const auto wait = [&session, context_handle = in.getHCtx(), event_handle = in.getHEvent()] {
+Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader, Known<HandleKind::context> cuda,
+                       Known<HandleKind::event> event) {
+  ContextState& context = *session.contexts().find(cuda.handle().id());
+  const auto wait = [&session, context_handle = cuda.value(), event_handle = event.value()] {
     CUcontext there{};
     CUevent awaited{};
     if (!session.objects().resolve(HandleKind::context, context_handle, there) ||
@@ -114,7 +108,7 @@ Outcome cuCtxWaitEvent(Session& session, Call&, wire::CuCtxWaitEvent::Reader in)
     if (result == CUDA_SUCCESS) session.ordering().submitted(*session.contexts().find(Handle(context_handle).id()));
     return result;
   };
-  if (!session.ordering().hold_behind_record(context, in.getHEvent(), wait)) return wait();
+  if (!session.ordering().hold_behind_record(context, event.value(), wait)) return wait();
   return CUDA_SUCCESS;
 }
 

@@ -8,10 +8,8 @@
 
 namespace fargpu::server::hand {
 
-Outcome decompress(Session& session, Call& call, wire::Decompress::Reader in) {
+Outcome decompress(Session& session, Call& call, wire::Decompress::Reader in, StreamState& stream) {
   auto out = call.out<wire::DecompressReply>();
-  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   const auto items = in.getItems();
   std::vector<CUmemDecompressParams> list(list_size(items.size()));
   for (unsigned i = 0; i < list.size(); ++i) {
@@ -32,8 +30,8 @@ Outcome decompress(Session& session, Call& call, wire::Decompress::Reader in) {
                .padding = {}};
   }
   std::size_t failed = std::numeric_limits<std::size_t>::max();
-  const CUresult result = session.driver().cuMemBatchDecompressAsync(list.data(), list.size(), 0, &failed, stream->cuda);
-  if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
+  const CUresult result = session.driver().cuMemBatchDecompressAsync(list.data(), list.size(), 0, &failed, stream.cuda);
+  if (result == CUDA_SUCCESS) session.ordering().submitted(stream);
   else if (failed < list.size()) out.setFailed(failed + 1);
   return result;
 }

@@ -96,11 +96,11 @@ Outcome fetchLinked(Session& session, Call& call, wire::FetchLinked::Reader in) 
   return CUDA_SUCCESS;
 }
 
-Outcome cuLinkDestroy(Session& session, Call&, wire::CuLinkDestroy::Reader in) {
-  const std::shared_ptr<JitLink> link = find(session, in.getState());
+Outcome cuLinkDestroy(Session& session, Call&, wire::CuLinkDestroy::Reader, Known<HandleKind::link> state) {
+  const std::shared_ptr<JitLink> link = find(session, state.value());
   if (!link) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult result = session.driver().cuLinkDestroy(link->state);
-  if (result == CUDA_SUCCESS) session.objects().forget(HandleKind::link, in.getState());
+  if (result == CUDA_SUCCESS) session.objects().forget(state);
   return result;
 }
 

@@ -97,11 +97,9 @@ Outcome setPeerAccess(Session& session, Call&, wire::SetPeerAccess::Reader in) {
   return session.memory().set_peer_access(from, to, in.getAllowed());
 }
 
-Outcome mapMemory(Session& session, Call& call, wire::MapMemory::Reader in) {
-  CUmemGenericAllocationHandle handle{};
-  if (!session.objects().resolve(HandleKind::allocation, in.getAllocation(), handle)) return Objects::invalid(HandleKind::allocation);
+Outcome mapMemory(Session& session, Call& call, wire::MapMemory::Reader in, Known<HandleKind::allocation> handle) {
   int device = 0;
-  const CUresult result = session.memory().map(in.getAddress(), in.getBytes(), in.getOffset(), handle, device);
+  const CUresult result = session.memory().map(in.getAddress(), in.getBytes(), in.getOffset(), handle.cuda(), device);
   if (result == CUDA_SUCCESS) call.out<wire::MapMemoryReply>().setDevice(device);
   return result;
 }
@@ -166,11 +164,9 @@ Outcome makeMemory(Session& session, Call& call, wire::MakeMemory::Reader in) {
   return CUDA_SUCCESS;
 }
 
-Outcome cuMemRelease(Session& session, Call&, wire::CuMemRelease::Reader in) {
-  CUmemGenericAllocationHandle handle{};
-  if (!session.objects().resolve(HandleKind::allocation, in.getHandle(), handle)) return Objects::invalid(HandleKind::allocation);
-  const CUresult result = session.memory().release(handle);
-  if (result == CUDA_SUCCESS && !session.memory().knows(handle)) session.objects().forget(HandleKind::allocation, in.getHandle());
+Outcome cuMemRelease(Session& session, Call&, wire::CuMemRelease::Reader, Known<HandleKind::allocation> handle) {
+  const CUresult result = session.memory().release(handle.cuda());
+  if (result == CUDA_SUCCESS && !session.memory().knows(handle.cuda())) session.objects().forget(handle);
   return result;
 }
 

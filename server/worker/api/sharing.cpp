@@ -27,18 +27,14 @@ Outcome shareMemory(Session& session, Call& call, wire::ShareMemory::Reader in) 
   return tell(session.sharing().share_memory(in.getAddress(), shared), shared, call);
 }
 
-Outcome shareAllocation(Session& session, Call& call, wire::ShareAllocation::Reader in) {
-  CUmemGenericAllocationHandle handle{};
-  if (!session.objects().resolve(HandleKind::allocation, in.getAllocation(), handle)) return Objects::invalid(HandleKind::allocation);
+Outcome shareAllocation(Session& session, Call& call, wire::ShareAllocation::Reader, Known<HandleKind::allocation> handle) {
   Sharing::Shared shared;
-  return tell(session.sharing().share_allocation(handle, shared), shared, call);
+  return tell(session.sharing().share_allocation(handle.cuda(), shared), shared, call);
 }
 
-Outcome shareEvent(Session& session, Call& call, wire::ShareEvent::Reader in) {
-  CUevent event{};
-  if (!session.objects().resolve(HandleKind::event, in.getEvent(), event)) return Objects::invalid(HandleKind::event);
+Outcome shareEvent(Session& session, Call& call, wire::ShareEvent::Reader, Known<HandleKind::event> event) {
   Sharing::Shared shared;
-  return tell(session.sharing().share_event(in.getEvent(), event, shared), shared, call);
+  return tell(session.sharing().share_event(event.value(), event.cuda(), shared), shared, call);
 }
 
 Outcome openSharedMemory(Session& session, Call& call, wire::OpenSharedMemory::Reader in) {

@@ -8,72 +8,37 @@
 
 namespace fargpu::server::hand {
 
-Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Reader in) {
-  CUstream stream{};
-  if (in.getHStream() == 1 || !session.objects().resolve(HandleKind::stream, in.getHStream(), stream))
-    return Objects::invalid(HandleKind::stream);
-  session.objects().forget(HandleKind::stream, in.getHStream());
-  return session.ordering().destroy_stream(*session.contexts().stream(in.getHStream(), 0));
+Outcome cuStreamDestroy_v2(Session& session, Call&, wire::CuStreamDestroyV2::Reader, StreamState& stream) {
+  if (stream.handle == 1) return Objects::invalid(HandleKind::stream);
+  session.objects().forget(HandleKind::stream, stream.handle);
+  return session.ordering().destroy_stream(stream);
 }
 
-Outcome cuStreamSynchronize(Session& session, Call& call, wire::CuStreamSynchronize::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+Outcome cuStreamSynchronize(Session& session, Call& call, wire::CuStreamSynchronize::Reader, StreamState& stream) {
   if (!call.id().wants_reply) {  // the program has gone on, and must not notice
-    session.ordering().take_all_for_done(*stream);
+    session.ordering().take_all_for_done(stream);
     return CUDA_SUCCESS;
   }
-  session.waits().when_passed(*stream, [&session, id = call.id()](CUresult result) {
+  session.waits().when_passed(stream, [&session, id = call.id()](CUresult result) {
     session.deliveries().send_changes();
     session.finish(id, result);
   });
   return Outcome::later();
 }
 
-Outcome cuStreamQuery(Session& session, Call& call, wire::CuStreamQuery::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (session.ordering().holding(*stream)) return CUDA_ERROR_NOT_READY;
-  if (session.driver().cuStreamQuery(stream->cuda) == CUDA_ERROR_NOT_READY) return CUDA_ERROR_NOT_READY;
+Outcome cuStreamQuery(Session& session, Call& call, wire::CuStreamQuery::Reader, StreamState& stream) {
+  if (session.ordering().holding(stream)) return CUDA_ERROR_NOT_READY;
+  if (session.driver().cuStreamQuery(stream.cuda) == CUDA_ERROR_NOT_READY) return CUDA_ERROR_NOT_READY;
   // Complete: answered like a synchronisation, so that what was to be delivered arrives first.
-  session.waits().when_passed(*stream, [&session, id = call.id()](CUresult result) {
+  session.waits().when_passed(stream, [&session, id = call.id()](CUresult result) {
     session.deliveries().send_changes();
     session.finish(id, result);
   });
   return Outcome::later();
 }
 
-Outcome cuEventDestroy_v2(Session& session, Call&, wire::CuEventDestroyV2::Reader in) {
-  CUevent event{};
-  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
-  return session.awaited_events().destroy(in.getHEvent());
-}
-
-namespace {
-
-template <class Out, class In>
-Outcome tell_elapsed(Session& session, Call& call, const In& in, CUresult (*ask)(DriverTable&, float*, CUevent, CUevent)) {
-  CUevent start{}, end{};
-  if (!session.objects().resolve(HandleKind::event, in.getHStart(), start) ||
-      !session.objects().resolve(HandleKind::event, in.getHEnd(), end))
-    return Objects::invalid(HandleKind::event);
-  if (session.ordering().record_held(in.getHStart()) || session.ordering().record_held(in.getHEnd())) return CUDA_ERROR_NOT_READY;
-  float milliseconds = 0;
-  const CUresult result = ask(session.driver(), &milliseconds, start, end);
-  if (result == CUDA_SUCCESS) call.out<Out>().setPMilliseconds(milliseconds);
-  return result;
-}
-
-}  // namespace
-
-Outcome cuEventElapsedTime(Session& session, Call& call, wire::CuEventElapsedTime::Reader in) {
-  return tell_elapsed<wire::CuEventElapsedTimeReply>(
-      session, call, in, [](DriverTable& driver, auto... values) { return driver.cuEventElapsedTime(values...); });
-}
-
-Outcome cuEventElapsedTime_v2(Session& session, Call& call, wire::CuEventElapsedTimeV2::Reader in) {
-  return tell_elapsed<wire::CuEventElapsedTimeV2Reply>(
-      session, call, in, [](DriverTable& driver, auto... values) { return driver.cuEventElapsedTime_v2(values...); });
+Outcome cuEventDestroy_v2(Session& session, Call&, wire::CuEventDestroyV2::Reader, Known<HandleKind::event> event) {
+  return session.awaited_events().destroy(event.value());
 }
 
 namespace {
@@ -90,20 +55,15 @@ void answer_after(Session& session, const CallId& id, std::uint64_t handle, CUev
 
 }  // namespace
 
-Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader in) {
-  CUevent event{};
-  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
-  if (session.ordering().record_held(in.getHEvent())) return CUDA_ERROR_NOT_READY;
-  const CUresult result = session.driver().cuEventQuery(event);
+Outcome cuEventQuery(Session& session, Call& call, wire::CuEventQuery::Reader, Known<HandleKind::event> event) {
+  const CUresult result = session.driver().cuEventQuery(event.cuda());
   if (result != CUDA_SUCCESS) return result;
-  answer_after(session, call.id(), in.getHEvent(), event);
+  answer_after(session, call.id(), event.value(), event.cuda());
   return Outcome::later();
 }
 
-Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader in) {
-  CUevent event{};
-  if (!session.objects().resolve(HandleKind::event, in.getHEvent(), event)) return Objects::invalid(HandleKind::event);
-  session.ordering().after_record(in.getHEvent(), [&session, id = call.id(), handle = in.getHEvent()] {
+Outcome cuEventSynchronize(Session& session, Call& call, wire::CuEventSynchronize::Reader, Known<HandleKind::event> event) {
+  session.ordering().after_record(event.value(), [&session, id = call.id(), handle = event.value()] {
     CUevent again{};  // it may be gone by now
     if (session.contexts().find(id.context) && session.objects().resolve(HandleKind::event, handle, again))
       answer_after(session, id, handle, again);
@@ -131,19 +91,16 @@ CUresult capture_node(Session& session, NodeParameters& node, CUstream stream, M
 
 }  // namespace
 
-Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in, StreamState& stream) {
   if (in.getPart() != 0) {
     NodeParameters node(session);
     if (const CUresult bad = node.read_host(call, in.getPart()); bad != CUDA_SUCCESS) return bad;
-    return capture_node(session, node, stream->cuda, [&] {
-      return session.driver().cuLaunchHostFunc(stream->cuda, node.params().host.fn, node.params().host.userData);
-    });
+    return capture_node(session, node, stream.cuda,
+                        [&] { return session.driver().cuLaunchHostFunc(stream.cuda, node.params().host.fn, node.params().host.userData); });
   }
-  const std::uint64_t held = session.ordering().hold_for_program(*stream);
+  const std::uint64_t held = session.ordering().hold_for_program(stream);
   session.completions().after(
-      *stream, Completions::Kind::signal,
+      stream, Completions::Kind::signal,
       [&session, held, number = in.getCallback(), always = in.getAlways(), watched = in.getWatched()](CUresult result) {
         if (result != CUDA_SUCCESS && !always) {  // a failed stream runs no host functions
           session.ordering().release(held);
@@ -164,34 +121,30 @@ Outcome hostFunction(Session& session, Call& call, wire::HostFunction::Reader in
   return CUDA_SUCCESS;
 }
 
-Outcome streamMemory(Session& session, Call& call, wire::StreamMemory::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+Outcome streamMemory(Session& session, Call&, wire::StreamMemory::Reader in, StreamState& stream) {
   std::vector<CUstreamBatchMemOpParams> operations;
   if (const CUresult bad = read_operations(session, in.getOperations(), operations); bad != CUDA_SUCCESS) return bad;
   const CUresult result =
-      session.driver().cuStreamBatchMemOp_v2(stream->cuda, static_cast<unsigned>(operations.size()), operations.data(), 0);
-  if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
+      session.driver().cuStreamBatchMemOp_v2(stream.cuda, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (result == CUDA_SUCCESS) session.ordering().submitted(stream);
   return result;
 }
 
 // Launches that are held back were made before the attribute is set: it is set behind them then, and what the driver has to say of it
 // comes late.
-Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Reader in, StreamState& stream) {
   CUlaunchAttribute attribute;
   if (const CUresult bad = read_attribute(session.objects(), in.getAttribute(), attribute); bad != CUDA_SUCCESS) return bad;
   DriverTable& driver = session.driver();
   if (!in.getSet()) {
-    const CUresult result = driver.cuStreamGetAttribute(stream->cuda, attribute.id, &attribute.value);
+    const CUresult result = driver.cuStreamGetAttribute(stream.cuda, attribute.id, &attribute.value);
     return result == CUDA_SUCCESS ? write_attribute(session.objects(), attribute, call.out<wire::StreamAttributeReply>().initAttribute())
                                   : result;
   }
-  if (!session.ordering().holding(*stream)) return driver.cuStreamSetAttribute(stream->cuda, attribute.id, &attribute.value);
+  if (!session.ordering().holding(stream)) return driver.cuStreamSetAttribute(stream.cuda, attribute.id, &attribute.value);
   CallId id = call.id();
   id.wants_reply = false;
-  session.ordering().defer(*stream, [&session, id, handle = in.getStream(), attribute] {
+  session.ordering().defer(stream, [&session, id, handle = in.getStream(), attribute] {
     StreamState* const there = session.contexts().stream(handle, id.context);
     if (there && session.contexts().make_current(*there->context))
       session.finish(id, session.driver().cuStreamSetAttribute(there->cuda, attribute.id, &attribute.value));
@@ -199,36 +152,32 @@ Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Rea
   return CUDA_SUCCESS;
 }
 
-Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in, StreamState& stream) {
   NodeParameters node(session);
   if (const CUresult bad = node.read_copy(call, in.getCopy()); bad != CUDA_SUCCESS) return bad;
-  return capture_node(session, node, stream->cuda, [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream->cuda); });
+  return capture_node(session, node, stream.cuda, [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream.cuda); });
 }
 
 // The driver captures an empty node, behind what the stream depends on, and the stream goes on behind it.
-Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader in, StreamState& stream) {
   NodeParameters params(session);
   if (const CUresult bad = params.read(call, in.getParameters()); bad != CUDA_SUCCESS) return bad;
   if (!params.memory()) return CUDA_ERROR_INVALID_VALUE;
   DriverTable& driver = session.driver();
-  return capture_node(session, params, stream->cuda, [&] {
+  return capture_node(session, params, stream.cuda, [&] {
     CUstreamCaptureStatus status{};
     CUgraph graph{};
     const CUgraphNode* dependencies = nullptr;
     const CUgraphEdgeData* edges = nullptr;
     std::size_t count = 0;
-    CUresult result = driver.cuStreamGetCaptureInfo_v3(stream->cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
+    CUresult result = driver.cuStreamGetCaptureInfo_v3(stream.cuda, &status, nullptr, &graph, &dependencies, &edges, &count);
     if (result != CUDA_SUCCESS) return result;
-    const Handle owner = session.captures().graph_of(*stream, graph);
+    const Handle owner = session.captures().graph_of(stream, graph);
     if (const CUresult bad = check_memory(session, owner, *params.memory()); bad != CUDA_SUCCESS) return bad;
     CUgraphNode node{};
     result = driver.cuGraphAddNode_v2(&node, graph, dependencies, edges, count, &params.params());
     if (result == CUDA_SUCCESS)
-      result = driver.cuStreamUpdateCaptureDependencies_v2(stream->cuda, &node, nullptr, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+      result = driver.cuStreamUpdateCaptureDependencies_v2(stream.cuda, &node, nullptr, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
     if (result == CUDA_SUCCESS)
       session.graph_memory().add(session.objects().introduce(HandleKind::node, node, call, owner.value()), *params.memory());
     return result;
@@ -237,21 +186,16 @@ Outcome captureMemory(Session& session, Call& call, wire::CaptureMemory::Reader 
 
 // --- capture -----------------------------------------------------------------------------------------------------------------------
 
-Outcome cuStreamBeginCapture_v2(Session& session, Call& call, wire::CuStreamBeginCaptureV2::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
-  if (!stream) return Objects::invalid(HandleKind::stream);
-  if (const auto later = session.ordering().before_capture(call, *stream)) return *later;
-  const CUresult result = session.driver().cuStreamBeginCapture_v2(stream->cuda, CU_STREAM_CAPTURE_MODE_RELAXED);
-  if (result == CUDA_SUCCESS) session.captures().begun(stream->cuda, true);
+Outcome cuStreamBeginCapture_v2(Session& session, Call& call, wire::CuStreamBeginCaptureV2::Reader, StreamState& stream) {
+  if (const auto later = session.ordering().before_capture(call, stream)) return *later;
+  const CUresult result = session.driver().cuStreamBeginCapture_v2(stream.cuda, CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) session.captures().begun(stream.cuda, true);
   return result;
 }
 
-Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStreamBeginCaptureToGraph::Reader in) {
-  StreamState* const stream = session.contexts().stream(in.getHStream(), call.id().context);
-  CUgraph graph{};
-  if (!stream) return Objects::invalid(HandleKind::stream);
-  if (const auto later = session.ordering().before_capture(call, *stream)) return *later;
-  if (!session.objects().resolve(HandleKind::graph, in.getHGraph(), graph)) return Objects::invalid(HandleKind::graph);
+Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStreamBeginCaptureToGraph::Reader in, StreamState& stream,
+                                    Known<HandleKind::graph> graph) {
+  if (const auto later = session.ordering().before_capture(call, stream)) return *later;
   const auto dependency_list = in.getDependencies();
   std::vector<CUgraphNode> dependencies(list_size(dependency_list.size()));
   for (unsigned i = 0; i < dependencies.size(); ++i)
@@ -260,41 +204,35 @@ Outcome cuStreamBeginCaptureToGraph(Session& session, Call& call, wire::CuStream
   std::vector<CUgraphEdgeData> edges(list_size(edge_list.size()));
   if (in.getHasDependencyData() && edges.size() != dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < edges.size(); ++i) decode(edge_list[i], edges[i]);
-  const CUresult result = session.driver().cuStreamBeginCaptureToGraph(stream->cuda, graph, dependencies.data(),
+  const CUresult result = session.driver().cuStreamBeginCaptureToGraph(stream.cuda, graph.cuda(), dependencies.data(),
                                                                        in.getHasDependencyData() ? edges.data() : nullptr,
                                                                        dependencies.size(), CU_STREAM_CAPTURE_MODE_RELAXED);
-  if (result == CUDA_SUCCESS) session.captures().begun(stream->cuda, false);
+  if (result == CUDA_SUCCESS) session.captures().begun(stream.cuda, false);
   return result;
 }
 
-Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCapture::Reader in) {
-  CUstream stream{};
-  if (!session.objects().resolve(HandleKind::stream, in.getHStream(), stream)) return Objects::invalid(HandleKind::stream);
+Outcome cuStreamEndCapture(Session& session, Call& call, wire::CuStreamEndCapture::Reader, StreamState& stream) {
   CUgraph graph{};
-  const CUresult result = session.driver().cuStreamEndCapture(stream, &graph);
-  session.captures().ended(stream, result);
+  const CUresult result = session.driver().cuStreamEndCapture(stream.cuda, &graph);
+  session.captures().ended(stream.cuda, result);
   if (result == CUDA_SUCCESS)
     call.out<wire::CuStreamEndCaptureReply>().setPhGraph(session.objects().reveal(HandleKind::graph, graph, call).value());
   return result;
 }
 
-Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader in) {
-  CUstream stream{};
-  if (!session.objects().resolve(HandleKind::stream, in.getStream(), stream)) return Objects::invalid(HandleKind::stream);
-  StreamState* const state = session.contexts().stream(in.getStream(), call.id().context);
-  if (!state) return Objects::invalid(HandleKind::stream);
+Outcome captureInfo(Session& session, Call& call, wire::CaptureInfo::Reader, StreamState& stream) {
   CUstreamCaptureStatus status{};
   cuuint64_t id = 0;
   CUgraph graph{};
   const CUgraphNode* dependencies = nullptr;
   const CUgraphEdgeData* edges = nullptr;
   std::size_t count = 0;
-  const CUresult result = session.driver().cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &dependencies, &edges, &count);
+  const CUresult result = session.driver().cuStreamGetCaptureInfo_v3(stream.cuda, &status, &id, &graph, &dependencies, &edges, &count);
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CaptureInfoReply>();
   out.setStatus(status);
   out.setId(id);
-  if (graph) out.setGraph(session.captures().graph_of(*state, graph).value());
+  if (graph) out.setGraph(session.captures().graph_of(stream, graph).value());
   auto list = out.initDependencies(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i)
     list.set(i, session.objects().reveal(HandleKind::node, dependencies[i], call, out.getGraph()).value());

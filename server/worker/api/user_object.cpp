@@ -15,34 +15,22 @@ Outcome createUserObject(Session& session, Call& call, wire::CreateUserObject::R
   return CUDA_SUCCESS;
 }
 
-namespace {
-
-bool known(Session& session, HandleKind kind, std::uint64_t value) {
-  return session.objects().handles().find(kind, Handle(value)) != nullptr;
+Outcome cuUserObjectRetain(Session& session, Call&, wire::CuUserObjectRetain::Reader in, Known<HandleKind::userobject> object) {
+  return session.user_objects().retain(object.handle(), in.getCount());
 }
 
-}  // namespace
-
-Outcome cuUserObjectRetain(Session& session, Call&, wire::CuUserObjectRetain::Reader in) {
-  if (!known(session, HandleKind::userobject, in.getObject())) return Objects::invalid(HandleKind::userobject);
-  return session.user_objects().retain(Handle(in.getObject()), in.getCount());
+Outcome cuUserObjectRelease(Session& session, Call&, wire::CuUserObjectRelease::Reader in, Known<HandleKind::userobject> object) {
+  return session.user_objects().release(object.handle(), in.getCount());
 }
 
-Outcome cuUserObjectRelease(Session& session, Call&, wire::CuUserObjectRelease::Reader in) {
-  if (!known(session, HandleKind::userobject, in.getObject())) return Objects::invalid(HandleKind::userobject);
-  return session.user_objects().release(Handle(in.getObject()), in.getCount());
+Outcome cuGraphRetainUserObject(Session& session, Call&, wire::CuGraphRetainUserObject::Reader in, Known<HandleKind::graph> graph,
+                                Known<HandleKind::userobject> object) {
+  return session.user_objects().graph_retain(graph.handle(), object.handle(), in.getCount(), in.getFlags());
 }
 
-Outcome cuGraphRetainUserObject(Session& session, Call&, wire::CuGraphRetainUserObject::Reader in) {
-  if (!known(session, HandleKind::graph, in.getGraph())) return Objects::invalid(HandleKind::graph);
-  if (!known(session, HandleKind::userobject, in.getObject())) return Objects::invalid(HandleKind::userobject);
-  return session.user_objects().graph_retain(Handle(in.getGraph()), Handle(in.getObject()), in.getCount(), in.getFlags());
-}
-
-Outcome cuGraphReleaseUserObject(Session& session, Call&, wire::CuGraphReleaseUserObject::Reader in) {
-  if (!known(session, HandleKind::graph, in.getGraph())) return Objects::invalid(HandleKind::graph);
-  if (!known(session, HandleKind::userobject, in.getObject())) return Objects::invalid(HandleKind::userobject);
-  return session.user_objects().graph_release(Handle(in.getGraph()), Handle(in.getObject()), in.getCount());
+Outcome cuGraphReleaseUserObject(Session& session, Call&, wire::CuGraphReleaseUserObject::Reader in, Known<HandleKind::graph> graph,
+                                 Known<HandleKind::userobject> object) {
+  return session.user_objects().graph_release(graph.handle(), object.handle(), in.getCount());
 }
 
 }  // namespace fargpu::server::hand

@@ -4,23 +4,6 @@
 
 namespace fargpu::server {
 
-bool Objects::lives_with_context(HandleKind kind) {
-  switch (kind) {
-    case HandleKind::stream:
-    case HandleKind::event:
-    case HandleKind::module:
-    case HandleKind::function:
-    case HandleKind::link:
-    case HandleKind::texref:
-    case HandleKind::surfref:
-    case HandleKind::array:
-    case HandleKind::mipmap:
-    case HandleKind::texobject:
-    case HandleKind::surfobject: return true;
-    default: return false;
-  }
-}
-
 bool Objects::resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw) {
   if (kind == HandleKind::stream && value == 1) {
     raw = reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <type_traits>
 #include <unordered_map>
@@ -12,7 +13,9 @@
 #include <vector>
 
 #include "contexts.h"
+#include "handle_lives.h"
 #include "handles.h"
+#include "known.h"
 #include "protocol/invalid_handle.h"
 #include "protocol/image_hash.h"
 #include "server/worker/call/call.h"
@@ -38,6 +41,13 @@ class Objects {
     if constexpr (std::is_pointer_v<T>) object = reinterpret_cast<T>(raw);
     else object = raw;
     return true;
+  }
+  /// The same with the proof that the handle is one of this session.
+  template <HandleKind kind>
+  std::optional<Known<kind>> find(std::uint64_t value) {
+    typename HandleType<kind>::Object object{};
+    if (!resolve(kind, value, object)) return std::nullopt;
+    return Known<kind>(Handle(value), object);
   }
   /// What a call with a bad handle of this kind returns.
   static CUresult invalid(HandleKind kind) { return invalid_handle_result(kind); }
@@ -80,7 +90,14 @@ class Objects {
 
   /// It is about to be destroyed beside the executor: see Handles::hide. Variables that go with it are no memory of the session's any more;
   /// should the destruction fail, they have to be asked for again.
-  void hide(HandleKind kind, std::uint64_t value);
+  template <HandleKind kind>
+  void hide(const Known<kind>& object) {
+    hide(kind, object.value());
+  }
+  template <HandleKind kind>
+  void forget(const Known<kind>& object) {
+    forget(kind, object.value());
+  }
   void forget(HandleKind kind, std::uint64_t value);
   /// With a context that closes go all its objects.
   void context_closes(std::uint32_t context);
@@ -107,9 +124,9 @@ class Objects {
     if constexpr (std::is_pointer_v<T>) return reinterpret_cast<std::uint64_t>(object);
     else return object;
   }
-  static bool lives_with_context(HandleKind kind);
   bool resolve_raw(HandleKind kind, std::uint64_t value, std::uint64_t& raw);
   void adopt_raw(HandleKind kind, std::uint64_t value, std::uint64_t raw, const Call& call);
+  void hide(HandleKind kind, std::uint64_t value);
   void drop_globals(std::uint64_t owner);
 
   DeviceMemory& memory_;

@@ -8,6 +8,7 @@
 #include "server/worker/call/launched_events.h"
 #include "server/worker/call/work_kind.h"
 #include "server/worker/session/session.h"
+#include "server/worker/api/checks.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
 
@@ -29,13 +30,14 @@ Outcome serve_cuBoxCreate(Session& session, [[maybe_unused]] Call& call) {
 
 Outcome serve_cuBoxDestroy(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuBoxDestroy>();
-  CUbox box{};
-  if (!session.objects().resolve(HandleKind::box, in.getBox(), box)) return Objects::invalid(HandleKind::box);
-  session.objects().hide(HandleKind::box, in.getBox());
+  const auto box = session.objects().find<HandleKind::box>(in.getBox());
+  if (!box) return Objects::invalid(HandleKind::box);
+  if (const CUresult bad = checks::unlocked(session, *box); bad != CUDA_SUCCESS) return bad;
+  session.objects().hide(*box);
   return session.aside(
-      call, [=, &driver = session.driver()] { return driver.cuBoxDestroy(box); },
-      [&session, destroyed = in.getBox()](CUresult result) {
-        if (result == CUDA_SUCCESS) session.objects().forget(HandleKind::box, destroyed);
+      call, [=, &driver = session.driver()] { return driver.cuBoxDestroy(box->cuda()); },
+      [&session, destroyed = *box](CUresult result) {
+        if (result == CUDA_SUCCESS) session.objects().forget(destroyed);
         return result;
       });
 }
@@ -45,10 +47,10 @@ Outcome serve_cuBoxFillAsync(Session& session, [[maybe_unused]] Call& call) {
   const auto address = static_cast<CUdeviceptr>(in.getAddress());
   const auto value = static_cast<unsigned char>(in.getValue());
   const auto bytes = static_cast<size_t>(in.getBytes());
-  CUstream hStream{};
-  if (!session.objects().resolve(HandleKind::stream, in.getHStream(), hStream)) return Objects::invalid(HandleKind::stream);
+  const auto hStream = session.objects().find<HandleKind::stream>(in.getHStream());
+  if (!hStream) return Objects::invalid(HandleKind::stream);
   if (!session.memory().holds(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = session.driver().cuBoxFillAsync(address, value, bytes, hStream);
+  const CUresult result = session.driver().cuBoxFillAsync(address, value, bytes, hStream->cuda());
   if (result != CUDA_SUCCESS) return result;
   session.ordering().submitted(in.getHStream());
   return CUDA_SUCCESS;
@@ -56,10 +58,11 @@ Outcome serve_cuBoxFillAsync(Session& session, [[maybe_unused]] Call& call) {
 
 Outcome serve_cuBoxGetColour(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuBoxGetColour>();
-  CUbox box{};
-  if (!session.objects().resolve(HandleKind::box, in.getBox(), box)) return Objects::invalid(HandleKind::box);
+  const auto box = session.objects().find<HandleKind::box>(in.getBox());
+  if (!box) return Objects::invalid(HandleKind::box);
   CUcolour colour{};
-  const CUresult result = session.driver().cuBoxGetColour(&colour, box);
+  if (const CUresult bad = checks::unlocked(session, *box); bad != CUDA_SUCCESS) return bad;
+  const CUresult result = session.driver().cuBoxGetColour(&colour, box->cuda());
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuBoxGetColourReply>();
   out.setColour(static_cast<std::uint32_t>(colour));
@@ -68,10 +71,10 @@ Outcome serve_cuBoxGetColour(Session& session, [[maybe_unused]] Call& call) {
 
 Outcome serve_cuBoxGetSize_v2(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuBoxGetSizeV2>();
-  CUbox box{};
-  if (!session.objects().resolve(HandleKind::box, in.getBox(), box)) return Objects::invalid(HandleKind::box);
+  const auto box = session.objects().find<HandleKind::box>(in.getBox());
+  if (!box) return Objects::invalid(HandleKind::box);
   size_t bytes{};
-  const CUresult result = session.driver().cuBoxGetSize_v2(&bytes, box);
+  const CUresult result = session.driver().cuBoxGetSize_v2(&bytes, box->cuda());
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuBoxGetSizeV2Reply>();
   out.setBytes(bytes);
@@ -97,7 +100,11 @@ Outcome serve_cuBoxList(Session& session, [[maybe_unused]] Call& call) {
 }
 
 Outcome serve_cuBoxSetWeights(Session& session, Call& call) {
-  return hand::cuBoxSetWeights(session, call, call.in<wire::CuBoxSetWeights>());
+  const auto in = call.in<wire::CuBoxSetWeights>();
+  const auto box = session.objects().find<HandleKind::box>(in.getBox());
+  if (!box) return Objects::invalid(HandleKind::box);
+  if (const CUresult bad = checks::unlocked(session, *box); bad != CUDA_SUCCESS) return bad;
+  return hand::cuBoxSetWeights(session, call, in, *box);
 }
 
 std::uint64_t launched_by_cuBoxFillAsync(Call& call) { return call.in<wire::CuBoxFillAsync>().getAddress(); }
@@ -110,7 +117,10 @@ std::uint64_t kind_of_cuBoxFillAsync(Call& call) {
 }
 
 Outcome serve_openBox(Session& session, Call& call) {
-  return hand::openBox(session, call, call.in<wire::OpenBox>());
+  const auto in = call.in<wire::OpenBox>();
+  const auto box = session.objects().find<HandleKind::box>(in.getBox());
+  if (!box) return Objects::invalid(HandleKind::box);
+  return hand::openBox(session, call, in, *box);
 }
 std::uint64_t stream_of_openBox(Call& call) { return call.in<wire::OpenBox>().getStream(); }
 

@@ -8,6 +8,7 @@
 #include "server/worker/call/launched_events.h"
 #include "server/worker/call/work_kind.h"
 #include "server/worker/session/session.h"
+#include "server/worker/api/checks.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
 
@@ -26,11 +27,11 @@ Outcome serve_cuStreamCreate(Session& session, [[maybe_unused]] Call& call) {
 
 Outcome serve_cuStreamDestroy(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuStreamDestroy>();
-  CUstream hStream{};
-  if (!session.objects().resolve(HandleKind::stream, in.getHStream(), hStream)) return Objects::invalid(HandleKind::stream);
-  const CUresult result = session.driver().cuStreamDestroy(hStream);
+  const auto hStream = session.objects().find<HandleKind::stream>(in.getHStream());
+  if (!hStream) return Objects::invalid(HandleKind::stream);
+  const CUresult result = session.driver().cuStreamDestroy(hStream->cuda());
   if (result != CUDA_SUCCESS) return result;
-  session.objects().forget(HandleKind::stream, in.getHStream());
+  session.objects().forget(*hStream);
   return CUDA_SUCCESS;
 }
 

@@ -8,6 +8,7 @@
 #include "server/worker/call/launched_events.h"
 #include "server/worker/call/work_kind.h"
 #include "server/worker/session/session.h"
+#include "server/worker/api/checks.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
 

@@ -8,6 +8,7 @@
 #include "server/worker/call/launched_events.h"
 #include "server/worker/call/work_kind.h"
 #include "server/worker/session/session.h"
+#include "server/worker/api/checks.h"
 #include "server_hand.h"
 #include "struct_codecs.h"
 
@@ -38,20 +39,20 @@ Outcome serve_cuTexObjectCreate(Session& session, [[maybe_unused]] Call& call) {
 
 Outcome serve_cuTexObjectDestroy(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuTexObjectDestroy>();
-  CUtexObject object{};
-  if (!session.objects().resolve(HandleKind::texobject, in.getObject(), object)) return Objects::invalid(HandleKind::texobject);
-  const CUresult result = session.driver().cuTexObjectDestroy(object);
+  const auto object = session.objects().find<HandleKind::texobject>(in.getObject());
+  if (!object) return Objects::invalid(HandleKind::texobject);
+  const CUresult result = session.driver().cuTexObjectDestroy(object->cuda());
   if (result != CUDA_SUCCESS) return result;
-  session.objects().forget(HandleKind::texobject, in.getObject());
+  session.objects().forget(*object);
   return CUDA_SUCCESS;
 }
 
 Outcome serve_cuTexObjectGetBox(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuTexObjectGetBox>();
-  CUtexObject object{};
-  if (!session.objects().resolve(HandleKind::texobject, in.getObject(), object)) return Objects::invalid(HandleKind::texobject);
+  const auto object = session.objects().find<HandleKind::texobject>(in.getObject());
+  if (!object) return Objects::invalid(HandleKind::texobject);
   CUbox box{};
-  const CUresult result = session.driver().cuTexObjectGetBox(&box, object);
+  const CUresult result = session.driver().cuTexObjectGetBox(&box, object->cuda());
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuTexObjectGetBoxReply>();
   out.setBox(session.objects().known(HandleKind::box, box).value());
@@ -60,11 +61,11 @@ Outcome serve_cuTexObjectGetBox(Session& session, [[maybe_unused]] Call& call) {
 
 Outcome serve_cuTexObjectGetContents(Session& session, [[maybe_unused]] Call& call) {
   const auto in = call.in<wire::CuTexObjectGetContents>();
-  CUtexObject object{};
-  if (!session.objects().resolve(HandleKind::texobject, in.getObject(), object)) return Objects::invalid(HandleKind::texobject);
+  const auto object = session.objects().find<HandleKind::texobject>(in.getObject());
+  if (!object) return Objects::invalid(HandleKind::texobject);
   CUcontents contents{};
   size_t room{};
-  const CUresult result = session.driver().cuTexObjectGetContents(&contents, &room, object);
+  const CUresult result = session.driver().cuTexObjectGetContents(&contents, &room, object->cuda());
   if (result != CUDA_SUCCESS) return result;
   auto out = call.out<wire::CuTexObjectGetContentsReply>();
   for_handles(contents, [&](HandleKind kind, auto& handle) { return session.objects().known_in_place(kind, handle); });

@@ -9,10 +9,15 @@
 #include "calls_plan.capnp.h"
 #include "calls_texture.capnp.h"
 #include "server/worker/call/call.h"
+#include "server/worker/objects/known.h"
+
+namespace fargpu::server {
+struct StreamState;
+}
 
 namespace fargpu::server::hand {
-Outcome cuBoxSetWeights(Session& session, Call& call, wire::CuBoxSetWeights::Reader in);
-Outcome openBox(Session& session, Call& call, wire::OpenBox::Reader in);
+Outcome cuBoxSetWeights(Session& session, Call& call, wire::CuBoxSetWeights::Reader in, Known<HandleKind::box> box);
+Outcome openBox(Session& session, Call& call, wire::OpenBox::Reader in, Known<HandleKind::box> box);
 /// The call is not carried out: gives back what came with it.
 void drop_openBox(Session& session, Call& call);
 
