@@ -186,67 +186,58 @@ struct StreamAttributeReply {
 
 # --- copies -----------------------------------------------------------------------------------------------------------
 
-struct Shape {
-  # `height` * `depth` rows of `width` bytes; a plain copy has height and depth 1. What comes from or goes to host memory has
-  # depth 1: the client takes such a copy apart.
+struct Copy {
+  # `depth` slices of `height` rows of `width` bytes, from one side to the other. What comes from or goes to host memory has depth 1: the
+  # client takes such a copy apart; graph nodes have all three.
   width @0 :UInt64;
   height @1 :UInt64 = 1;
   depth @2 :UInt64 = 1;
+  source @3 :CopySide;
+  target @4 :CopySide;
 }
 
-struct Side {
-  # Where a shape lies on one side. In memory row r of slice s begins at address + s * slice + r * pitch, all in bytes.
-  address @0 :UInt64;
-  pitch @1 :UInt64;
-  slice @2 :UInt64;
-  array @3 :ArrayPlace;           # given: in an array, and the others mean nothing
-}
-
-struct ArrayPlace {
-  # Row r of slice s of a shape is row y + r of slice (or layer) z + s of the array, from byte x on.
-  array @0 :UInt64;
-  x @1 :UInt64;
-  y @2 :UInt64;
-  z @3 :UInt64;
+struct CopySide {
+  # Where a copy's rows lie on one side; each operation says which places it takes. In memory of the device row r of slice s begins at
+  # address + (z + s) * height * pitch + (y + r) * pitch + x; in an array it is row y + r of slice (or layer) z + s, from byte x on. In the
+  # other places the rows lie behind each other, and these numbers have no meaning. A side that is not given is `frame`.
+  place :union {
+    frame @0 :Void;               # the bulk bytes of this frame; of a copy out: data frames before the reply
+    device @1 :UInt64;            # an address; also of host memory that kernels see
+    array @2 :UInt64;
+    block @3 :UInt64;             # an address within a host block of which the worker has the contents
+    part @4 :UInt64;              # memory of the client that has no other name: the number of a graph part
+    pull @5 :UInt64;              # an address in pinned memory of the client, which the worker asks for when the stream gets there
+    lanes @6 :UInt32;             # one row, however long, which travels as this transfer on the bulk lanes
+  }
+  level @7 :UInt64;               # of an array
+  x @8 :UInt64;                   # bytes
+  y @9 :UInt64;
+  z @10 :UInt64;
+  pitch @11 :UInt64;
+  height @12 :UInt64;             # rows from one slice to the next
 }
 
 struct CopyIn {
-  # Host to device memory or array. The rows come packed as bulk bytes of this frame, or lie in the worker's copy of a host block, or are
-  # pulled from the client when the stream gets here. A large copy is several of these.
+  # From the host (frame, lanes, block, pull, or a part, which is released when it has been pulled) to the device or an array. A large copy
+  # is several of these.
   stream @0 :UInt64;
-  shape @1 :Shape;
-  target @2 :Side;
-  source :union {
-    bulk @3 :Void;
-    block @4 :UInt64;             # address within a host block whose newest contents the worker holds: packed rows
-    pull @5 :UInt64;              # address of pinned memory of the client
-    part @7 :UInt64;              # other memory of the client, of which only the number is known; released when it has been pulled
-    lanes @8 :UInt32;             # one row, however long, comes as this transfer on the bulk lanes
-  }
-  complete @6 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may overtake it
+  copy @1 :Copy;
+  complete @2 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may overtake it
 }
 
 struct CopyOut {
-  # Device memory or array to host. To pageable memory: barrier, the packed rows come in data frames before the reply. To a host block:
-  # deferred, the bytes are delivered when they are there (Control.deliver), but for a block that is shared.
+  # From the device or an array to the host. To a frame or lanes: barrier. To a block: deferred, the bytes are delivered when they are there
+  # (Control.deliver), but for a block that is shared.
   stream @0 :UInt64;
-  shape @1 :Shape;
-  source @2 :Side;
-  target :union {
-    reply @3 :Void;
-    block @4 :UInt64;             # address within a host block, where the rows come to lie behind each other
-    lanes @5 :UInt32;             # barrier; one row, however long, goes as this transfer on the bulk lanes
-  }
+  copy @1 :Copy;
 }
 
 struct CopyDevice {
   # Between device memory and arrays, also of several devices. Deferred.
   stream @0 :UInt64;
-  shape @1 :Shape;
-  target @2 :Side;
-  source @3 :Side;
-  targetContext @4 :UInt64;       # whose memory or array that is; 0: an array is the stream's, memory tells by its address
-  sourceContext @5 :UInt64;
+  copy @1 :Copy;
+  targetContext @2 :UInt64;       # whose memory or array that is; 0: an array is the stream's, memory tells by its address
+  sourceContext @3 :UInt64;
 }
 
 # --- sharing between sessions -----------------------------------------------------------------------------------------
@@ -571,36 +562,19 @@ struct KernelNode {
 }
 
 struct MemsetNode {
-  target @0 :Side;
-  value @1 :UInt32;
-  elementBytes @2 :UInt32;
-  width @3 :UInt64;
-  height @4 :UInt64;
-  context @5 :UInt64;
+  address @0 :UInt64;
+  pitch @1 :UInt64;
+  value @2 :UInt32;
+  elementBytes @3 :UInt32;
+  width @4 :UInt64;
+  height @5 :UInt64;
+  context @6 :UInt64;
 }
 
 struct CopyNode {
-  # CUDA_MEMCPY3D.
-  width @0 :UInt64;               # bytes
-  height @1 :UInt64;
-  depth @2 :UInt64;
-  source @3 :CopySide;
-  target @4 :CopySide;
-  context @5 :UInt64;
-}
-
-struct CopySide {
-  place :union {
-    device @0 :UInt64;            # address; also of host memory that kernels see
-    array @1 :UInt64;
-    part @2 :UInt64;              # memory of the client: the number of a graph part. Its rows are packed; the rest has no meaning.
-  }
-  x @3 :UInt64;                   # bytes
-  y @4 :UInt64;
-  z @5 :UInt64;
-  pitch @6 :UInt64;
-  height @7 :UInt64;
-  level @8 :UInt64;
+  # Between device memory, arrays and parts.
+  copy @0 :Copy;
+  context @1 :UInt64;
 }
 
 struct MemoryOperations {
@@ -683,9 +657,9 @@ struct NodeAttributeReply {
 }
 
 struct CaptureCopy {
-  # A copy from or to memory of the client on a stream that is captured: becomes a node of the graph.
+  # A copy from or to memory of the client on a stream that is captured: becomes a node of the graph. Sides as of a CopyNode.
   stream @0 :UInt64;
-  copy @1 :CopyNode;
+  copy @1 :Copy;
 }
 
 struct CaptureMemory {

@@ -8,6 +8,7 @@
 #include "forms.h"
 #include "client/session/entry.h"
 #include "client/code/launch_attributes.h"
+#include "client/copy/copy_node.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"
@@ -204,7 +205,8 @@ CUresult cuGraphKernelNodeGetParams(Thread& thread, CUgraphNode node, CUDA_KERNE
 
 CUresult cuGraphMemcpyNodeGetParams(Thread& thread, CUgraphNode node, CUDA_MEMCPY3D* params) {
   return get_node(thread, node, CU_GRAPH_NODE_TYPE_MEMCPY, params, [&](auto in) {
-    read_copy(thread, in.getCopy(), *params);
+    const Session& session = session_of(thread);
+    *params = read_copy(session.map, session.graph_parts, in.getCopy().getCopy());
     return CUDA_SUCCESS;
   });
 }

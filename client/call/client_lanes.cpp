@@ -50,12 +50,12 @@ bool ClientLanes::send(std::uint32_t transfer, std::span<const std::byte> bytes,
   return progress->readable;
 }
 
-ClientLanes::Landing::Landing(ClientLanes& bulk, std::span<std::byte> target) : bulk_(bulk), transfer_(bulk.next()), target_(target) {
+ClientLanes::Arrival::Arrival(ClientLanes& bulk, std::span<std::byte> target) : bulk_(bulk), transfer_(bulk.next()), target_(target) {
   const std::lock_guard lock(bulk_.mutex_);
-  bulk_.landings_[transfer_] = this;
+  bulk_.arrivals_[transfer_] = this;
 }
 
-ClientLanes::Landing::~Landing() {
+ClientLanes::Arrival::~Arrival() {
   std::unique_lock lock(bulk_.mutex_);
   wanted_ = false;
   bulk_.changed_.wait(lock, [&] { return writing_ == 0 || bulk_.ended_; });
@@ -64,10 +64,10 @@ ClientLanes::Landing::~Landing() {
     bulk_.lanes_.close();
     lock.lock();
   }
-  bulk_.landings_.erase(transfer_);
+  bulk_.arrivals_.erase(transfer_);
 }
 
-void ClientLanes::Landing::wait() {
+void ClientLanes::Arrival::wait() {
   std::unique_lock lock(bulk_.mutex_);
   bulk_.changed_.wait(lock, [&] { return bulk_.ended_ || arrived_bytes_ == target_.size(); });
   if (arrived_bytes_ < target_.size()) throw ChannelClosed(bulk_.why_);
@@ -75,20 +75,20 @@ void ClientLanes::Landing::wait() {
 
 std::span<std::byte> ClientLanes::place(Chunk chunk, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const auto found = landings_.find(chunk.transfer);
-  if (found == landings_.end() || !found->second->wanted_) return {};
-  Landing& landing = *found->second;
+  const auto found = arrivals_.find(chunk.transfer);
+  if (found == arrivals_.end() || !found->second->wanted_) return {};
+  Arrival& arrival = *found->second;
   const std::uint64_t begin = std::uint64_t{chunk.number} * limits::lane_chunk_bytes;
-  if (begin > landing.target_.size() || bytes > landing.target_.size() - begin)
+  if (begin > arrival.target_.size() || bytes > arrival.target_.size() - begin)
     throw ProtocolError("a chunk beyond the end of its transfer");
-  ++landing.writing_;
-  return landing.target_.subspan(begin, bytes);
+  ++arrival.writing_;
+  return arrival.target_.subspan(begin, bytes);
 }
 
 void ClientLanes::landed(Chunk chunk, std::span<std::byte> bytes) {
   const std::lock_guard lock(mutex_);
-  const auto found = landings_.find(chunk.transfer);
-  if (found == landings_.end()) return;
+  const auto found = arrivals_.find(chunk.transfer);
+  if (found == arrivals_.end()) return;
   --found->second->writing_;
   found->second->arrived_bytes_ += bytes.size();
   changed_.notify_all();

@@ -35,13 +35,13 @@ class ClientLanes final : ChunkHandler {
   bool send(std::uint32_t transfer, std::span<const std::byte> bytes, const std::function<bool()>& call);
 
   /// Bytes that the worker sends. Lives on the stack of the thread that waits for them.
-  class Landing {
+  class Arrival {
    public:
     /// From before the call that asks for them leaves.
-    Landing(ClientLanes& bulk, std::span<std::byte> target);
-    ~Landing();  ///< nothing is written there any more afterwards
-    Landing(const Landing&) = delete;
-    Landing& operator=(const Landing&) = delete;
+    Arrival(ClientLanes& bulk, std::span<std::byte> target);
+    ~Arrival();  ///< nothing is written there any more afterwards
+    Arrival(const Arrival&) = delete;
+    Arrival& operator=(const Arrival&) = delete;
     std::uint32_t transfer() const { return transfer_; }
     /// Until all are there. Throws ChannelClosed.
     void wait();
@@ -75,7 +75,7 @@ class ClientLanes final : ChunkHandler {
   std::mutex order_;  // from a call until its bytes are on the lanes; taken before mutex_
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::uint32_t, Landing*> landings_;
+  std::map<std::uint32_t, Arrival*> arrivals_;
   bool ended_ = false;
   std::string why_;
   Lanes lanes_;  // last: its threads use the rest

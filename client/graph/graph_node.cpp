@@ -4,6 +4,7 @@
 
 #include "client/call/refusal.h"
 #include "client/code/launch_arguments.h"
+#include "client/copy/copy_node.h"
 #include "client/memory/read_operation.h"
 #include "client/call/remote_call.h"
 #include "client/session/process.h"
@@ -134,54 +135,13 @@ CUresult write_memset(Thread& thread, const CUDA_MEMSET_NODE_PARAMS_v2& p, wire:
   if (const CUresult bad = check_context(thread, p.ctx); bad != CUDA_SUCCESS) return bad;
   const std::uint64_t extent = p.height == 0 ? 0 : (p.height - 1) * p.pitch + p.width * p.elementSize;
   if (!session_of(thread).map.covered(p.dst, extent)) return CUDA_ERROR_INVALID_VALUE;
-  auto target = node.initTarget();
-  target.setAddress(p.dst);
-  target.setPitch(p.pitch);
+  node.setAddress(p.dst);
+  node.setPitch(p.pitch);
   node.setValue(p.value);
   node.setElementBytes(p.elementSize);
   node.setWidth(p.width);
   node.setHeight(p.height);
   node.setContext(handle_of(p.ctx).value());
-  return CUDA_SUCCESS;
-}
-
-// One side of a copy: memory that the GPU reaches is named as it is, other memory of the program becomes a part of the graph.
-CUresult write_side(Thread& thread, GraphParts::Memory memory, CUarray array, std::size_t level, wire::CopySide::Builder out,
-                    NewParts& parts) {
-  Session& session = session_of(thread);
-  const auto name = [&](auto&& place) {
-    place(out.getPlace());
-    out.setX(memory.x);
-    out.setY(memory.y);
-    out.setZ(memory.z);
-    out.setPitch(memory.pitch);
-    out.setHeight(memory.height);
-    out.setLevel(level);
-    return CUDA_SUCCESS;
-  };
-  switch (memory.type) {
-    case CU_MEMORYTYPE_ARRAY:
-      if (!handle_of(array).well_formed(HandleKind::array)) return CUDA_ERROR_INVALID_HANDLE;
-      return name([&](auto place) { place.setArray(handle_of(array).value()); });
-    case CU_MEMORYTYPE_HOST:
-    case CU_MEMORYTYPE_DEVICE:
-    case CU_MEMORYTYPE_UNIFIED: break;
-    default: return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (memory.pitch == 0) memory.pitch = memory.x + memory.width;  // not specified: without gaps
-  if (memory.height == 0) memory.height = memory.y + memory.rows;
-  if (memory.pitch < memory.x + memory.width) return CUDA_ERROR_INVALID_VALUE;
-  if (memory.slices > 1 && memory.height < memory.y + memory.rows) return CUDA_ERROR_INVALID_VALUE;
-  const auto region = session.map.find(memory.begin());
-  if (region && region->on_device()) return name([&](auto place) { place.setDevice(memory.base); });
-  if (region && !region->contains(memory.begin(), memory.end() - memory.begin())) return CUDA_ERROR_INVALID_VALUE;
-  if (region && session.host_memory.mapped(memory.begin()))  // kernels see it, and the worker keeps its contents
-    return name([&](auto place) { place.setDevice(memory.base - region->base + region->device_address); });
-  const Terms& terms = session.terms;
-  if (!region && (memory.type == CU_MEMORYTYPE_DEVICE || memory.base == 0 || terms.device_window.contains(memory.begin()) ||
-                  terms.driver_band.contains(memory.begin())))
-    return CUDA_ERROR_INVALID_VALUE;
-  out.getPlace().setPart(parts.add(memory));
   return CUDA_SUCCESS;
 }
 
@@ -218,37 +178,17 @@ CUresult check_event(Thread& thread, CUevent event) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& p, CUcontext context, wire::CopyNode::Builder out, NewParts& parts) {
-  if (const CUresult bad = check_context(thread, context); bad != CUDA_SUCCESS) return bad;
-  if (p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0) return CUDA_ERROR_INVALID_VALUE;
-  out.setWidth(p.WidthInBytes);
-  out.setHeight(p.Height);
-  out.setDepth(p.Depth);
-  out.setContext(handle_of(context).value());
-  const auto base = [](CUmemorytype type, const void* host, CUdeviceptr device) {
-    return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uint64_t>(host) : device;
-  };
-  const GraphParts::Memory source{p.srcMemoryType,
-                                  base(p.srcMemoryType, p.srcHost, p.srcDevice),
-                                  p.srcXInBytes,
-                                  p.srcY,
-                                  p.srcZ,
-                                  p.srcPitch,
-                                  p.srcHeight,
-                                  p.WidthInBytes,
-                                  p.Height,
-                                  p.Depth,
-                                  true};
-  const GraphParts::Memory target{p.dstMemoryType, base(p.dstMemoryType, p.dstHost, p.dstDevice),
-                                  p.dstXInBytes,   p.dstY,
-                                  p.dstZ,          p.dstPitch,
-                                  p.dstHeight,     p.WidthInBytes,
-                                  p.Height,        p.Depth};
-  if (const CUresult bad = write_side(thread, source, p.srcArray, p.srcLOD, out.initSource(), parts); bad != CUDA_SUCCESS) return bad;
-  return write_side(thread, target, p.dstArray, p.dstLOD, out.initTarget(), parts);
+CUresult write_copy(Thread& thread, const CUDA_MEMCPY_NODE_PARAMS& p, wire::CopyNode::Builder out, NewParts& parts) {
+  if (const CUresult bad = check_context(thread, p.copyCtx); bad != CUDA_SUCCESS) return bad;
+  out.setContext(handle_of(p.copyCtx).value());
+  const auto source = source_of(p.copyParams), target = target_of(p.copyParams);
+  if (!source || !target) return CUDA_ERROR_INVALID_VALUE;
+  const Session& session = session_of(thread);
+  const ProgramMemory memory{session.map, session.host_memory, session.terms.device_window, session.terms.driver_band};
+  return write_copy(memory, shape_of(p.copyParams), *source, *target, out.initCopy(), parts);
 }
+
+}  // namespace
 
 void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out, NewParts& parts) {
   const std::uint64_t part = parts.add(GraphParts::Allocation{address});
@@ -268,7 +208,7 @@ CUresult write_node(Thread& thread, const CUgraphNodeParams& p, wire::NodeParame
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_EMPTY: out.setEmpty(); return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEMSET: return write_memset(thread, p.memset, out.initMemset());
-    case CU_GRAPH_NODE_TYPE_MEMCPY: return write_copy(thread, p.memcpy.copyParams, p.memcpy.copyCtx, out.initCopy(), parts);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return write_copy(thread, p.memcpy, out.initCopy(), parts);
     case CU_GRAPH_NODE_TYPE_HOST:
       if (!p.host.fn) return CUDA_ERROR_INVALID_VALUE;
       out.setHost(parts.add(GraphParts::Function{p.host.fn, p.host.userData}));
@@ -333,48 +273,8 @@ CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader 
   return CUDA_SUCCESS;
 }
 
-void read_copy(Thread& thread, wire::CopyNode::Reader in, CUDA_MEMCPY3D& p) {
-  Session& session = session_of(thread);
-  std::memset(&p, 0, sizeof(p));
-  p.WidthInBytes = in.getWidth();
-  p.Height = in.getHeight();
-  p.Depth = in.getDepth();
-  const auto side = [&](wire::CopySide::Reader from, CUmemorytype& type, auto*& host, CUdeviceptr& device, CUarray& array, std::size_t& x,
-                        std::size_t& y, std::size_t& z, std::size_t& pitch, std::size_t& height, std::size_t& level) {
-    GraphParts::Memory memory{CU_MEMORYTYPE_DEVICE, 0, from.getX(), from.getY(), from.getZ(), from.getPitch(), from.getHeight()};
-    const auto place = from.getPlace();
-    if (place.isPart()) {
-      memory = session.graph_parts.memory(place.getPart()).value_or(memory);
-    } else if (place.isArray()) {
-      memory.type = CU_MEMORYTYPE_ARRAY;
-      array = handle_cast<CUarray>(Handle(place.getArray()));
-    } else {
-      // Host memory that kernels see goes by the address that they know.
-      memory.base = place.getDevice();
-      const auto region = session.map.find(memory.base);
-      if (region && (region->on_host() || region->kind == Region::Kind::alias)) {
-        memory.type = CU_MEMORYTYPE_HOST;
-        if (region->kind == Region::Kind::alias) memory.base += region->owner - region->base;
-      }
-    }
-    type = memory.type;
-    if (type == CU_MEMORYTYPE_HOST) host = reinterpret_cast<std::remove_reference_t<decltype(host)>>(memory.base);
-    else device = memory.base;
-    x = memory.x;
-    y = memory.y;
-    z = memory.z;
-    pitch = memory.pitch;
-    height = memory.height;
-    level = from.getLevel();
-  };
-  side(in.getSource(), p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight,
-       p.srcLOD);
-  side(in.getTarget(), p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight,
-       p.dstLOD);
-}
-
 void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& p) {
-  p = {in.getTarget().getAddress(), in.getTarget().getPitch(), in.getValue(), in.getElementBytes(), in.getWidth(), in.getHeight()};
+  p = {in.getAddress(), in.getPitch(), in.getValue(), in.getElementBytes(), in.getWidth(), in.getHeight()};
 }
 
 void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in, CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& p) {

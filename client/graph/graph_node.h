@@ -25,10 +25,8 @@ CUgraphNodeParams free_node(CUdeviceptr address);
 /// An allocation node's memory must have been made: GraphMemory::allocate.
 CUresult write_node(Thread& thread, const CUgraphNodeParams& params, wire::NodeParameters::Builder out, NewParts& parts);
 void write_allocation(Thread& thread, std::uint64_t address, std::uint64_t bytes, wire::AllocationNode::Builder out, NewParts& parts);
-CUresult write_copy(Thread& thread, const CUDA_MEMCPY3D& copy, CUcontext context, wire::CopyNode::Builder out, NewParts& parts);
 
 CUresult read_kernel(Thread& thread, CUgraphNode node, wire::KernelNode::Reader in, CUDA_KERNEL_NODE_PARAMS_v2& params);
-void read_copy(Thread& thread, wire::CopyNode::Reader in, CUDA_MEMCPY3D& copy);
 void read_memset(wire::MemsetNode::Reader in, CUDA_MEMSET_NODE_PARAMS_v1& params);
 void read_memory(Thread& thread, CUgraphNode node, wire::MemoryOperations::Reader in, CUDA_BATCH_MEM_OP_NODE_PARAMS_v1& params);
 

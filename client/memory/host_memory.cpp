@@ -179,7 +179,7 @@ CUresult HostMemory::map(Thread& thread, std::uint64_t address, std::uint64_t& d
   const bool now_mapped = block->device_address == 0;
   if (now_mapped) {
     for (const auto& [number, memory] : parts_.graph_parts.within(block->base, block->bytes))
-      if (memory.begin() < block->base || memory.end() > block->base + block->bytes)
+      if (memory.begin() < block->base || memory.begin() + memory.extent() > block->base + block->bytes)
         return refuse_use("kernel access to host memory of which a graph copies a part together with other memory");
     std::uint64_t seen_at = block->base;
     if (!block->owned) {
@@ -253,13 +253,10 @@ void HostMemory::name_parts(Thread& thread, const Block& block) {
     RemoteCall<wire::MapGraphPart> call(parts_.calls, thread);
     auto in = call.in();
     in.setPart(number);
-    auto side = in.initPlace();
-    side.getPlace().setDevice(block.device_address != 0 ? memory.base - block.base + block.device_address : 0);
-    side.setX(memory.x);
-    side.setY(memory.y);
-    side.setZ(memory.z);
-    side.setPitch(memory.pitch);
-    side.setHeight(memory.height);
+    CopySide seen = memory.side;
+    seen.kind = CopySide::Kind::device;
+    seen.place = block.device_address != 0 ? seen.place - block.base + block.device_address : 0;
+    encode(seen, in.initPlace());
     call.tell();
   }
 }

@@ -10,6 +10,7 @@
 #include "cuda_facts.h"
 #include "operations.capnp.h"
 #include "protocol/errors.h"
+#include "protocol/copy.h"
 #include "client/call/remote_call.h"
 #include "client/objects/contexts.h"
 #include "client/stream/streams.h"
@@ -180,13 +181,8 @@ void ManagedMemory::send_range(Thread& thread, PagedMemory::Block& block, std::u
       RemoteCall<wire::CopyIn> call(thread, block.context);
       auto in = call.in();
       in.setStream(stream.wire());
-      auto shape = in.initShape();
-      shape.setWidth(part);
-      shape.setHeight(1);
-      shape.setDepth(1);
-      in.initTarget().setAddress(block.base + at);
+      encode({.width = part}, {}, {.kind = CopySide::Kind::device, .place = block.base + at}, in.initCopy());
       in.setComplete(true);  // whatever comes later, on any stream, finds it
-      in.getSource().setBulk();
       call.bulk({block.alias + at, part});
       call.tell();
       at += part;
@@ -200,12 +196,7 @@ void ManagedMemory::fetch_range(Thread& thread, PagedMemory::Block& block, std::
     RemoteCall<wire::CopyOut> call(thread, block.context);
     auto in = call.in();
     in.setStream(stream_of(thread, *block.context).wire());
-    auto shape = in.initShape();
-    shape.setWidth(length);
-    shape.setHeight(1);
-    shape.setDepth(1);
-    in.initSource().setAddress(block.base + at);
-    in.getTarget().setReply();
+    encode({.width = length}, {.kind = CopySide::Kind::device, .place = block.base + at}, {}, in.initCopy());
     call.target({block.alias + at, length});
     const CUresult result = call.wait();
     if (result != CUDA_SUCCESS || call.arrived_bytes() != length)

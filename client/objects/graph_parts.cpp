@@ -5,24 +5,20 @@
 
 namespace fargpu::client {
 
-std::uint64_t GraphParts::Memory::row(std::size_t row, std::size_t slice) const {
-  return base + (z + slice) * pitch * height + (y + row) * pitch + x;
-}
-
 std::vector<std::byte> GraphParts::Memory::gather() const {
-  std::vector<std::byte> packed(bytes());
+  std::vector<std::byte> packed(shape.bytes());
   std::byte* to = packed.data();
-  for (std::size_t s = 0; s < slices; ++s) {
-    for (std::size_t r = 0; r < rows; ++r, to += width) std::memcpy(to, reinterpret_cast<const void*>(row(r, s)), width);
-  }
+  for (std::uint64_t s = 0; s < shape.depth; ++s)
+    for (std::uint64_t r = 0; r < shape.height; ++r, to += shape.width)
+      std::memcpy(to, reinterpret_cast<const void*>(side.row(r, s)), shape.width);
   return packed;
 }
 
 void GraphParts::Memory::scatter(std::size_t offset, std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
-    const std::size_t number = offset / width, column = offset % width;
-    const std::size_t part = std::min(bytes.size(), width - column);
-    std::memcpy(reinterpret_cast<std::byte*>(row(number % rows, number / rows)) + column, bytes.data(), part);
+    const std::size_t number = offset / shape.width, column = offset % shape.width;
+    const std::size_t part = std::min<std::size_t>(bytes.size(), shape.width - column);
+    std::memcpy(reinterpret_cast<std::byte*>(side.row(number % shape.height, number / shape.height)) + column, bytes.data(), part);
     bytes = bytes.subspan(part);
     offset += part;
   }
@@ -39,7 +35,7 @@ std::map<std::uint64_t, GraphParts::Memory> GraphParts::within(std::uint64_t bas
   std::map<std::uint64_t, Memory> found;
   for (const auto& [number, part] : parts_) {
     const auto* const memory = std::get_if<Memory>(&part);
-    if (memory && memory->begin() < base + bytes && memory->end() > base) found.emplace(number, *memory);
+    if (memory && memory->begin() < base + bytes && memory->begin() + memory->extent() > base) found.emplace(number, *memory);
   }
   return found;
 }

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "protocol/copy.h"
+
 namespace fargpu::client {
 
 /// Parts by number. A part is given to the worker with the node that needs it, never changes, and stays until the worker says that no
@@ -31,16 +33,12 @@ class GraphParts {
   };
   /// One side of a copy, as the program described it.
   struct Memory {
-    CUmemorytype type = CU_MEMORYTYPE_HOST;
-    std::uint64_t base = 0;
-    std::size_t x = 0, y = 0, z = 0, pitch = 0, height = 0;
-    std::size_t width = 0, rows = 0, slices = 0;  ///< of the copy
-    bool source = false;                          ///< the copy reads it; else it writes it
+    CopySide side;
+    CopyShape shape;
+    bool source = false;  ///< the copy reads it; else it writes it
 
-    std::uint64_t row(std::size_t y, std::size_t z) const;
-    std::uint64_t begin() const { return row(0, 0); }
-    std::uint64_t end() const { return row(rows - 1, slices - 1) + width; }
-    std::size_t bytes() const { return width * rows * slices; }
+    std::uint64_t begin() const { return side.begin(); }
+    std::uint64_t extent() const { return side.extent(shape); }
     /// The rows, packed; and packed bytes, from an offset on, put where they belong.
     std::vector<std::byte> gather() const;
     void scatter(std::size_t offset, std::span<const std::byte> bytes) const;

@@ -78,12 +78,12 @@ std::span<std::byte> Pushes::place_delivery(wire::Deliver::Reader deliver, std::
 bool Pushes::still_there(const GraphParts::Memory& memory) const {
   if (!host_window_.contains(memory.begin())) return true;
   const auto region = parts_.map.find(memory.begin());
-  return region && region->contains(memory.begin(), memory.end() - memory.begin());
+  return region && region->contains(memory.begin(), memory.extent());
 }
 
 void Pushes::deliver_part(std::uint64_t part, std::uint64_t offset, std::span<const std::byte> bytes) {
   const auto memory = parts_.graph_parts.memory(part);
-  if (!memory || offset > memory->bytes() || bytes.size() > memory->bytes() - offset)
+  if (!memory || offset > memory->shape.bytes() || bytes.size() > memory->shape.bytes() - offset)
     throw ProtocolError("bytes were delivered that are part of no graph");
   if (memory->source || !parts_.graphs.any_launched())
     throw ProtocolError(memory->source ? "bytes were delivered to memory that a graph only reads"
@@ -109,7 +109,7 @@ void Pushes::answer_pull(std::uint64_t pull, std::uint64_t address, std::uint64_
 
 void Pushes::answer_part_pull(std::uint64_t pull, std::uint64_t part, std::uint64_t bytes) {
   const auto memory = parts_.graph_parts.memory(part);
-  if (!memory || memory->bytes() != bytes) {
+  if (!memory || memory->shape.bytes() != bytes) {
     parts_.calls.events.lose("the worker asked for memory that is part of no graph");
   } else if (!memory->source) {
     parts_.calls.events.lose("the worker asked for memory that a graph only writes");

@@ -74,6 +74,20 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
                      .graph_memory = graph_memory}),
       staging(calls, host_memory),
       variables(map, managed),
+      copy_parts{.calls = calls,
+                 .lanes = lanes,
+                 .contexts = contexts,
+                 .captures = captures,
+                 .fences = fences,
+                 .waits = waits,
+                 .writers = {callbacks, stream_waits, graphs},
+                 .program = {map, host_memory, terms.device_window, terms.driver_band},
+                 .host_memory = host_memory,
+                 .managed = managed,
+                 .shared_memory = shared_memory,
+                 .staging = staging,
+                 .graph_parts = graph_parts,
+                 .shares_memory = channel_->shares_memory()},
       service_(*channel_, calls, terms.host, terms.silence) {}
 
 void Session::start() { service_.start(); }

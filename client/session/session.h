@@ -19,6 +19,7 @@
 #include "client/code/variables.h"
 #include "client/connect/facts.h"
 #include "client/connect/windows.h"
+#include "client/copy/copier.h"
 #include "client/memory/device_memory.h"
 #include "client/memory/graph_memory.h"
 #include "client/memory/host_memory.h"
@@ -131,6 +132,7 @@ class Session final : CallEvents {
   Functions functions;
   JitLinks links;
   Variables variables;
+  const CopyParts copy_parts;
 
  private:
   void fence_wanted(Thread& thread, Stream& stream, std::uint64_t items) override;

@@ -37,7 +37,7 @@ class Waits final : public Settler {
   /// As above for one stream (cuStreamSynchronize).
   CUresult synchronize(Thread& thread, Stream& stream);
   CUresult settle(Thread& thread, Context& context) override;
-  CUresult settle(Thread& thread, Stream& stream);
+  CUresult settle(Thread& thread, Stream& stream) override;
 
   /// Work is about to be submitted that may use memory of the host: what the program changed there goes first.
   void before_work(Thread& thread) {

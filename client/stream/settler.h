@@ -7,12 +7,15 @@ namespace fargpu::client {
 
 class Thread;
 struct Context;
+struct Stream;
 
 class Settler {
  public:
   virtual ~Settler() = default;
   /// Waits for everything given to the context, where the program did not ask for a wait: captures do not mind it.
   virtual CUresult settle(Thread& thread, Context& context) = 0;
+  /// As above for one stream.
+  virtual CUresult settle(Thread& thread, Stream& stream) = 0;
 };
 
 }  // namespace fargpu::client

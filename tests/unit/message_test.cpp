@@ -54,17 +54,17 @@ TEST_CASE("a message is read in place as it was written") {
   MessageWriter writer;
   auto copy = writer.root<wire::CopyDevice>();
   copy.setStream(5);
-  copy.initShape().setWidth(100);
-  copy.initTarget().setAddress(0x1000'0000'0000);
+  copy.initCopy().setWidth(100);
+  copy.getCopy().initTarget().setPitch(0x1000'0000'0000);
   const auto bytes = writer.finish();
   CHECK(bytes.size() % 8 == 0);
   MessageReader reader(bytes);
   const auto read = reader.root<wire::CopyDevice>();
   CHECK(read.getStream() == 5);
-  CHECK(read.getShape().getWidth() == 100);
-  CHECK(read.getShape().getHeight() == 1);  // a default of the schema
-  CHECK(read.getTarget().getAddress() == 0x1000'0000'0000);
-  CHECK(read.getSource().getAddress() == 0);
+  CHECK(read.getCopy().getWidth() == 100);
+  CHECK(read.getCopy().getHeight() == 1);  // a default of the schema
+  CHECK(read.getCopy().getTarget().getPitch() == 0x1000'0000'0000);
+  CHECK(read.getCopy().getSource().getPitch() == 0);
 }
 
 TEST_CASE("a message that outgrows its first segment still is one segment") {
@@ -205,7 +205,7 @@ TEST_CASE("a short message cannot claim a long list of empty elements") {
   const Words words{struct_pointer(0, 0, 1), composite, tag};
   MessageReader reader(bytes_of(words));
   const auto follow = [&] {
-    return reader.root<capnp::AnyPointer>().getAs<capnp::AnyStruct>().getPointerSection()[0].getAs<capnp::List<wire::Side>>().size();
+    return reader.root<capnp::AnyPointer>().getAs<capnp::AnyStruct>().getPointerSection()[0].getAs<capnp::List<wire::CopySide>>().size();
   };
   CHECK_THROWS_AS(follow(), kj::Exception);
 }

@@ -493,16 +493,7 @@ TEST_CASE("a worker believes nothing of what a client says of arrays") {
         Opcode::copyIn,
         [&](wire::CopyIn::Builder in) {
           in.setStream(1);
-          auto shape = in.initShape();
-          shape.setWidth(width);
-          shape.setHeight(height);
-          shape.setDepth(depth);
-          auto place = in.initTarget().initArray();
-          place.setArray(handle);
-          place.setX(x);
-          place.setY(y);
-          place.setZ(z);
-          in.getSource().setBulk();
+          encode({width, height, depth}, {}, {.kind = CopySide::Kind::array, .place = handle, .x = x, .y = y, .z = z}, in.initCopy());
         },
         bulk);
     return client.reply();

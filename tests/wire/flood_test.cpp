@@ -61,9 +61,9 @@ TEST_CASE("what is delivered waits at the GPU's side for a client that does not 
           Opcode::copyOut,
           [](wire::CopyOut::Builder in) {
             in.setStream(1);
-            in.initShape().setWidth(bytes);
-            in.initSource().setAddress(0x1000'0000'0000);
-            in.initTarget().setBlock(0x5000);
+            in.initCopy().setWidth(bytes);
+            in.getCopy().initSource().getPlace().setDevice(0x1000'0000'0000);
+            in.getCopy().initTarget().getPlace().setBlock(0x5000);
           },
           {}, false);
     }
@@ -115,8 +115,8 @@ TEST_CASE("staging memory whose context has gone is counted while bytes in it ar
   for (std::size_t round = 1; round <= 3; ++round) {
     client.send_call<wire::CopyOut>(Opcode::copyOut, [](wire::CopyOut::Builder in) {
       in.setStream(1);
-      in.initShape().setWidth(bytes);
-      in.initSource().setAddress(0x1000'0000'0000);
+      in.initCopy().setWidth(bytes);
+      in.getCopy().initSource().getPlace().setDevice(0x1000'0000'0000);
     });
     if (round < 3) wait_for_calls("cuMemcpyDtoHAsync_v2", copied + round);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it is on its way
@@ -135,8 +135,8 @@ TEST_CASE("staging memory whose context has gone is counted while bytes in it ar
   }
   client.send_call<wire::CopyOut>(Opcode::copyOut, [](wire::CopyOut::Builder in) {
     in.setStream(1);
-    in.initShape().setWidth(bytes);
-    in.initSource().setAddress(0x1000'0000'0000);
+    in.initCopy().setWidth(bytes);
+    in.getCopy().initSource().getPlace().setDevice(0x1000'0000'0000);
   });
   CHECK(client.reply() == CUDA_SUCCESS);
 }

@@ -793,6 +793,27 @@ TEST_CASE("a failed context runs no functions of graphs, and nobody waits for ev
   CHECK(soon([&] { return !g.session().graphs.any_launched(); }));
 }
 
+TEST_CASE("rows without gaps are captured as one") {
+  Graphs g;
+  std::vector<unsigned char> source(96);
+  std::iota(source.begin(), source.end(), static_cast<unsigned char>(1));
+  CUDA_MEMCPY2D in{};
+  in.srcMemoryType = CU_MEMORYTYPE_HOST;
+  in.srcHost = source.data();
+  in.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  in.dstDevice = g.memory;
+  in.WidthInBytes = in.srcPitch = in.dstPitch = 32;
+  in.Height = 3;
+  REQUIRE(cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuMemcpy2DAsync_v2(&in, g.stream) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamEndCapture(g.stream, &graph) == CUDA_SUCCESS);
+  g.run(g.instantiate(graph));
+  std::vector<unsigned char> target(96);
+  REQUIRE(cuMemcpyDtoH_v2(target.data(), g.memory, target.size()) == CUDA_SUCCESS);
+  CHECK(target == source);
+}
+
 TEST_CASE("arrays take part in graphs like other memory") {
   Graphs g;
   CUarray array = nullptr;

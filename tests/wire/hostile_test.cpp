@@ -254,7 +254,7 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
     REQUIRE(client.reply() == CUDA_SUCCESS);
     const std::uint64_t graph = client.create_graph();
     CHECK(client.add_node(graph, [](wire::NodeParameters::Builder node) {
-      auto copy = node.initCopy();
+      auto copy = node.initCopy().initCopy();
       copy.setWidth(mib + 1);
       copy.setHeight(1);
       copy.setDepth(1);
@@ -276,8 +276,8 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
           Opcode::copyIn,
           [&](wire::CopyIn::Builder in) {
             in.setStream(1);
-            in.initShape().setWidth(bytes.size());
-            in.initTarget().setAddress(0x1000'0000'0000);
+            in.initCopy().setWidth(bytes.size());
+            in.getCopy().initTarget().getPlace().setDevice(0x1000'0000'0000);
           },
           bytes, wants_reply);
     };
@@ -289,6 +289,49 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
   CHECK(client.printed() ==
         "fargpu: warning: the session may take 1048576 bytes of the GPU host's memory (host_bytes_max of its fargpud) and "
         "wants more: CUDA_ERROR_OUT_OF_MEMORY\n");  // once
+}
+
+namespace {
+
+template <class Request>
+CUresult copied(HandMadeClient& client, Opcode opcode, const CopySide& source, const CopySide& target) {
+  client.send_call<Request>(opcode, [&](auto in) {
+    in.setStream(1);
+    encode({8}, source, target, in.initCopy());
+  });
+  return client.reply();
+}
+
+}  // namespace
+
+TEST_CASE("a copy has the sides that its operation takes, and no others") {
+  HandMadeClient client;
+  client.open_context();
+  client.send_call<wire::BackMemory>(Opcode::backMemory, [](auto in) {
+    in.setAddress(0x1000'0000'0000);
+    in.setBytes(4u << 20);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  using Kind = CopySide::Kind;
+  const CopySide device{.kind = Kind::device, .place = 0x1000'0000'0000};
+  const std::uint64_t graph = client.create_graph();
+  CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, {}) == CUDA_SUCCESS);
+  CHECK(copied<wire::CopyDevice>(client, Opcode::copyDevice, device, device) == CUDA_SUCCESS);
+  for (const Kind kind : {Kind::frame, Kind::block, Kind::part, Kind::pull, Kind::lanes}) {
+    const CopySide other{.kind = kind, .place = 77};
+    CAPTURE(static_cast<int>(kind));
+    CHECK(copied<wire::CopyIn>(client, Opcode::copyIn, device, other) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, other, device) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(copied<wire::CopyDevice>(client, Opcode::copyDevice, device, other) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(copied<wire::CopyDevice>(client, Opcode::copyDevice, other, device) == CUDA_ERROR_INVALID_VALUE);
+    if (kind == Kind::part) continue;
+    CHECK(client.add_node(graph, [&](wire::NodeParameters::Builder node) { encode({8}, other, device, node.initCopy().initCopy()); }) ==
+          CUDA_ERROR_INVALID_VALUE);
+  }
+  CHECK(copied<wire::CopyIn>(client, Opcode::copyIn, device, device) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, device) == CUDA_ERROR_INVALID_VALUE);
+  for (const Kind kind : {Kind::part, Kind::pull})
+    CHECK(copied<wire::CopyOut>(client, Opcode::copyOut, device, {.kind = kind, .place = 77}) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("host memory that kernels see goes with its context") {
@@ -331,9 +374,8 @@ TEST_CASE("a context closes while the bytes of a copy into it are still coming")
     const test::Paused paused;
     client.send_call<wire::CopyOut>(Opcode::copyOut, [](wire::CopyOut::Builder in) {
       in.setStream(1);
-      in.initShape().setWidth(out);
-      in.initSource().setAddress(0x1000'0000'0000);
-      in.initTarget().setReply();
+      in.initCopy().setWidth(out);
+      in.getCopy().initSource().getPlace().setDevice(0x1000'0000'0000);
     });
     while (fake::FakeDriver::instance()->calls("cuMemcpyDtoHAsync_v2") == copied) std::this_thread::yield();
     // This waits for the stream, and the frame behind it has begun by then.
@@ -342,8 +384,8 @@ TEST_CASE("a context closes while the bytes of a copy into it are still coming")
     MessageWriter writer;
     auto in = writer.root<wire::CopyIn>();
     in.setStream(1);
-    in.initShape().setWidth(2 * half);
-    in.initTarget().setAddress(0x1000'0000'0000);
+    in.initCopy().setWidth(2 * half);
+    in.getCopy().initTarget().getPlace().setDevice(0x1000'0000'0000);
     const auto message = writer.finish();
     header.message_bytes = static_cast<std::uint32_t>(message.size());
     header.bulk_bytes = 2 * half;
@@ -367,7 +409,7 @@ TEST_CASE("a worker refuses parts of graphs that cannot be, and gives none to th
   const auto add = [&](auto&& fill) { return client.add_node(graph, fill); };
   const auto copy = [&](std::uint64_t width, std::uint64_t height, std::uint64_t depth, std::uint64_t part) {
     return add([&](wire::NodeParameters::Builder node) {
-      auto copy = node.initCopy();
+      auto copy = node.initCopy().initCopy();
       copy.setWidth(width);
       copy.setHeight(height);
       copy.setDepth(depth);
@@ -452,8 +494,8 @@ TEST_CASE("a worker ends the session of a client that breaks the protocol") {
         Opcode::copyIn,
         [](wire::CopyIn::Builder in) {
           in.setStream(1);
-          in.initShape().setWidth(20);
-          in.initTarget().setAddress(0x1000'0000'0000);
+          in.initCopy().setWidth(20);
+          in.getCopy().initTarget().getPlace().setDevice(0x1000'0000'0000);
         },
         bytes);
     // Refused already for its address, or for its bytes: a copy must never read past them.
@@ -704,10 +746,8 @@ TEST_CASE("a client loses a session whose worker breaks the protocol, and says s
   }
   static unsigned char victim[4];
   client::Session& session = client::session_of(client::Thread::current());
-  client::GraphParts::Memory memory;
-  memory.base = reinterpret_cast<std::uint64_t>(victim);
-  memory.pitch = memory.width = 4;
-  memory.height = memory.rows = memory.slices = 1;
+  const CopyShape victim_shape{sizeof victim};
+  client::GraphParts::Memory memory{CopySide::packed_at(victim, victim_shape), victim_shape};
   const auto deliver = [&](std::uint64_t part, std::uint64_t offset) {
     speaker = std::jthread([&worker, part, offset] {
       worker.control([&](wire::Control::Builder control) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "protocol/limits.h"
-#include "server/worker/graph/graph_node.h"
+#include "server/worker/copy/copy_sides.h"
 #include "server/worker/memory/scrub.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
@@ -204,13 +204,12 @@ Outcome openHostBlock(Session& session, Call& call, wire::OpenHostBlock::Reader 
 
 Outcome mapGraphPart(Session& session, Call&, wire::MapGraphPart::Reader in) {
   GraphParts& parts = session.graph_parts();
-  const auto side = in.getPlace();
-  if (!side.getPlace().isDevice()) return CUDA_ERROR_INVALID_VALUE;
-  const CUdeviceptr device = side.getPlace().getDevice();
+  const CopySide side = decode(in.getPlace());
+  if (side.kind != CopySide::Kind::device) return CUDA_ERROR_INVALID_VALUE;
   const CopyShape shape = parts.shape(in.getPart());
-  if (device == 0) parts.map(in.getPart(), std::nullopt);
-  else if (shape.bytes() > 0 && !holds_side(session, side, shape)) return CUDA_ERROR_INVALID_VALUE;
-  else parts.map(in.getPart(), PartPlace{device, side.getX(), side.getY(), side.getZ(), side.getPitch(), side.getHeight()});
+  if (side.place == 0) parts.map(in.getPart(), std::nullopt);
+  else if (shape.bytes() > 0 && !holds_side(session, shape, side)) return CUDA_ERROR_INVALID_VALUE;
+  else parts.map(in.getPart(), side);
   return CUDA_SUCCESS;
 }
 

@@ -154,7 +154,7 @@ Outcome streamAttribute(Session& session, Call& call, wire::StreamAttribute::Rea
 
 Outcome captureCopy(Session& session, Call& call, wire::CaptureCopy::Reader in, StreamState& stream) {
   NodeParameters node(session);
-  if (const CUresult bad = node.read_copy(call, in.getCopy()); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = node.read_copy(call, in.getCopy(), /*context=*/0); bad != CUDA_SUCCESS) return bad;
   return capture_node(session, node, stream.cuda, [&] { return session.driver().cuMemcpy3DAsync_v2(&node.copy(), stream.cuda); });
 }
 

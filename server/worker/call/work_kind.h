@@ -19,8 +19,8 @@ constexpr WorkKind unknown = 1;  ///< 0 stands for work that the GPU is not busy
 inline std::uint64_t mix(std::uint64_t seed, std::uint64_t value) { return (seed ^ value) * 0x9e37'79b9'7f4a'7c15 + (seed >> 29); }
 inline std::uint64_t part(std::uint64_t value) { return value; }
 /// Copies of about one size are alike.
-inline std::uint64_t part(wire::Shape::Reader shape) {
-  return std::bit_width(shape.getWidth() * shape.getHeight() * std::max<std::uint64_t>(1, shape.getDepth()));
+inline std::uint64_t part(wire::Copy::Reader copy) {
+  return std::bit_width(copy.getWidth() * copy.getHeight() * std::max<std::uint64_t>(1, copy.getDepth()));
 }
 
 }  // namespace work_kinds

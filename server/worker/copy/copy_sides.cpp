@@ -6,120 +6,64 @@
 namespace fargpu::server {
 namespace {
 
-// Bytes from the first to behind the last; false if that is no sensible number.
-bool extent_of(const Shape& shape, const Side& side, std::uint64_t& extent) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 47;
-  for (const std::uint64_t number : {shape.width, shape.height, shape.depth, side.pitch, side.slice})
-    if (number > most) return false;
-  if ((shape.height > 1 && side.pitch < shape.width) || (shape.depth > 1 && side.slice < side.pitch)) return false;
-  unsigned __int128 sum = static_cast<unsigned __int128>(shape.depth - 1) * side.slice;
-  sum += static_cast<unsigned __int128>(shape.height - 1) * side.pitch;
-  sum += shape.width;
-  extent = static_cast<std::uint64_t>(sum);
-  return sum <= most;
-}
-
-// A single row has no pitch that counts, and a single slice no height, but the driver wants sensible ones.
-std::uint64_t pitch_of(const Side& side, const CUDA_MEMCPY3D& copy) {
-  return copy.Height > 1 || copy.Depth > 1 ? side.pitch : copy.WidthInBytes;
-}
-std::uint64_t height_of(const Side& side, const CUDA_MEMCPY3D& copy) {
-  return copy.Depth > 1 && side.pitch ? side.slice / side.pitch : copy.Height;
-}
-
-// The driver checks this too, but nobody knows what it does with numbers that overflow.
-bool array_holds(Session& session, const Shape& shape, const Side& side) {
-  CUDA_ARRAY3D_DESCRIPTOR array{};
-  return session.driver().cuArray3DGetDescriptor_v2(&array, side.array) == CUDA_SUCCESS &&
-         array_has(array, side.x, side.y, side.z, shape.width, shape.height, shape.depth);
-}
+constexpr std::uint64_t number_max = std::uint64_t{1} << 47;
 
 }  // namespace
 
-Side Side::from(std::uint64_t column, std::uint64_t row) const {
-  Side part = *this;
-  if (array) {
-    part.x += column;
-    part.y += row;
-  } else {
-    part.address += row * pitch + column;
-  }
-  return part;
+bool holds_side(Session& session, const CopyShape& shape, const CopySide& side) {
+  for (const std::uint64_t number : {shape.width, shape.height, shape.depth, side.x, side.y, side.z, side.pitch, side.height})
+    if (number > number_max) return false;
+  if (shape.empty() || ((shape.height > 1 || shape.depth > 1) && side.pitch < shape.width)) return false;
+  if (shape.depth > 1 && side.height == 0) return false;
+  using Wide = unsigned __int128;
+  const Wide slice = Wide{side.pitch} * side.height;
+  if (slice > number_max) return false;
+  const Wide before = side.z * slice + Wide{side.y} * side.pitch + side.x;
+  const Wide end = before + (shape.depth - 1) * slice + Wide{shape.height - 1} * side.pitch + shape.width;
+  return end <= number_max &&
+         session.memory().holds(side.place + static_cast<std::uint64_t>(before), static_cast<std::uint64_t>(end - before));
 }
 
-bool Side::alive(Session& session) const {
-  CUarray now{};
-  return !array || session.objects().resolve(HandleKind::array, handle, now);
+CUresult admit_side(Session& session, const CopyShape& shape, const CopySide& side) {
+  if (shape.empty()) return CUDA_ERROR_INVALID_VALUE;
+  if (side.kind == CopySide::Kind::device) return holds_side(session, shape, side) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (side.kind != CopySide::Kind::array) return CUDA_ERROR_INVALID_VALUE;
+  const auto known = driver_side(session, side);
+  if (!known) return Objects::invalid(HandleKind::array);
+  // The driver checks this too, but nobody knows what it does with numbers that overflow.
+  CUDA_ARRAY3D_DESCRIPTOR array{};
+  const CUresult described = session.driver().cuArray3DGetDescriptor_v2(&array, reinterpret_cast<CUarray>(known->place));
+  if (described != CUDA_SUCCESS) return described;
+  return array_has(array, side.x, side.y, side.z, shape.width, shape.height, shape.depth) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult read_side(Session& session, wire::Side::Reader in, const Shape& shape, Side& side) {
-  if (shape.width == 0 || shape.height == 0 || shape.depth == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (in.hasArray()) {
-    const auto place = in.getArray();
-    side.handle = place.getArray();
-    if (!session.objects().resolve(HandleKind::array, side.handle, side.array)) return Objects::invalid(HandleKind::array);
-    side.x = place.getX();
-    side.y = place.getY();
-    side.z = place.getZ();
-    return array_holds(session, shape, side) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  }
-  side.address = in.getAddress();
-  side.pitch = in.getPitch();
-  side.slice = in.getSlice();
-  std::uint64_t extent = 0;
-  return extent_of(shape, side, extent) && session.memory().holds(side.address, extent) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+std::optional<CopySide> driver_side(Session& session, const CopySide& side) {
+  CopySide known = side;
+  return !side.in_array() || session.objects().resolve(HandleKind::array, side.place, known.place) ? std::optional(known) : std::nullopt;
 }
 
-CUDA_MEMCPY3D copy_of(const Shape& shape) {
-  CUDA_MEMCPY3D copy{};
-  copy.WidthInBytes = shape.width;
-  copy.Height = shape.height;
-  copy.Depth = shape.depth;
-  return copy;
+std::optional<CopySide> driver_side(Session& session, const CopyShape& shape, const CopySide& side) {
+  if (side.in_array()) return driver_side(session, side);
+  CopySide sensible = side.from(0, 0, 0);
+  if (shape.height == 1 && shape.depth == 1) sensible.pitch = shape.width;
+  if (shape.depth == 1) sensible.height = shape.height;
+  return sensible;
 }
 
-void put_source(const Side& side, CUDA_MEMCPY3D& copy) {
-  if (side.array) {
-    copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-    copy.srcArray = side.array;
-    copy.srcXInBytes = side.x;
-    copy.srcY = side.y;
-    copy.srcZ = side.z;
-    return;
-  }
-  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.srcDevice = side.address;
-  copy.srcPitch = pitch_of(side, copy);
-  copy.srcHeight = height_of(side, copy);
+CUresult copy_rows_in(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device, const std::byte* host) {
+  const auto target = driver_side(session, shape, device);
+  if (!target) return CUDA_ERROR_INVALID_HANDLE;
+  if (!target->in_array() && shape.height == 1) return session.driver().cuMemcpyHtoDAsync_v2(target->place, host, shape.width, stream.cuda);
+  const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, CopySide::packed_at(host, shape), *target);
+  return session.driver().cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }
 
-void put_target(const Side& side, CUDA_MEMCPY3D& copy) {
-  if (side.array) {
-    copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-    copy.dstArray = side.array;
-    copy.dstXInBytes = side.x;
-    copy.dstY = side.y;
-    copy.dstZ = side.z;
-    return;
-  }
-  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.dstDevice = side.address;
-  copy.dstPitch = pitch_of(side, copy);
-  copy.dstHeight = height_of(side, copy);
-}
-
-void put_packed_source(const void* host, CUDA_MEMCPY3D& copy) {
-  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
-  copy.srcHost = host;
-  copy.srcPitch = copy.WidthInBytes;
-  copy.srcHeight = copy.Height;
-}
-
-void put_packed_target(void* host, CUDA_MEMCPY3D& copy) {
-  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
-  copy.dstHost = host;
-  copy.dstPitch = copy.WidthInBytes;
-  copy.dstHeight = copy.Height;
+CUresult copy_rows_out(Session& session, StreamState& stream, const CopyShape& shape, const CopySide& device, std::byte* host) {
+  const auto source = driver_side(session, shape, device);
+  if (!source) return CUDA_ERROR_INVALID_HANDLE;
+  if (!source->in_array() && shape.height == 1) return session.driver().cuMemcpyDtoHAsync_v2(host, source->place, shape.width, stream.cuda);
+  const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, *source, CopySide::packed_at(host, shape));
+  return session.driver().cuMemcpy3DAsync_v2(&copy, stream.cuda);
 }
 
 }  // namespace fargpu::server

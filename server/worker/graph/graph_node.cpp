@@ -2,12 +2,12 @@
 
 #include <cstring>
 
-#include "protocol/extent.h"
+#include "server/worker/copy/copy_sides.h"
 
 namespace fargpu::server {
 namespace {
 
-constexpr std::uint64_t extent_max = std::uint64_t{1} << 47;
+constexpr std::uint64_t part_bytes_max = std::uint64_t{1} << 47;
 constexpr unsigned memory_operations_max = 256;  // as the driver has it
 
 // The context a node runs in: the one it names, or the call's.
@@ -19,26 +19,7 @@ CUresult node_context(Session& session, const Call& call, std::uint64_t named, C
   return CUDA_SUCCESS;
 }
 
-// Whether the session's memory holds rows that begin `before` bytes behind the address.
-bool holds_rows(Session& session, std::uint64_t address, unsigned __int128 before, std::uint64_t pitch, std::uint64_t slice,
-                std::uint64_t width, std::uint64_t height, std::uint64_t depth) {
-  if (width == 0 || height == 0 || depth == 0) return false;
-  if ((height > 1 || depth > 1) && pitch < width) return false;
-  const auto extent =
-      before + static_cast<unsigned __int128>(depth - 1) * slice + static_cast<unsigned __int128>(height - 1) * pitch + width;
-  if (extent > extent_max || before > extent_max) return false;
-  return session.memory().holds(address + static_cast<std::uint64_t>(before), static_cast<std::uint64_t>(extent - before));
-}
-
 }  // namespace
-
-bool holds_side(Session& session, wire::CopySide::Reader side, const CopyShape& shape) {
-  const auto slice = static_cast<unsigned __int128>(side.getPitch()) * side.getHeight();
-  if (slice > extent_max || side.getY() > extent_max || side.getZ() > extent_max) return false;
-  const auto before = side.getZ() * slice + static_cast<unsigned __int128>(side.getY()) * side.getPitch() + side.getX();
-  return holds_rows(session, side.getPlace().getDevice(), before, side.getPitch(), static_cast<std::uint64_t>(slice), shape.width,
-                    shape.height, shape.depth);
-}
 
 NodeParameters::~NodeParameters() {
   for (const CUuserObject reference : references_) session_.driver().cuUserObjectRelease(reference, 1);
@@ -85,7 +66,7 @@ CUresult NodeParameters::read(const Call& call, wire::NodeParameters::Reader in)
       params_.graph.ownership = in.getMoved() ? CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE : CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
       return session_.objects().resolve(HandleKind::graph, in.getChild(), params_.graph.graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case wire::NodeParameters::MEMSET: return read_memset(call, in.getMemset());
-    case wire::NodeParameters::COPY: return read_copy(call, in.getCopy());
+    case wire::NodeParameters::COPY: return read_copy(call, in.getCopy().getCopy(), in.getCopy().getContext());
     case wire::NodeParameters::EVENT_RECORD:
       params_.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
       return session_.objects().resolve(HandleKind::event, in.getEventRecord(), params_.eventRecord.event) ? CUDA_SUCCESS
@@ -134,14 +115,13 @@ CUresult NodeParameters::read_kernel(const Call& call, wire::KernelNode::Reader 
 
 CUresult NodeParameters::read_memset(const Call& call, wire::MemsetNode::Reader in) {
   params_.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  const auto target = in.getTarget();
-  const auto row = static_cast<unsigned __int128>(in.getWidth()) * in.getElementBytes();
-  if (in.getElementBytes() > 4 || row > extent_max ||
-      !holds_rows(session_, target.getAddress(), 0, target.getPitch(), 0, static_cast<std::uint64_t>(row), in.getHeight(), 1))
+  CopyShape shape{0, in.getHeight()};
+  if (in.getElementBytes() > 4 || __builtin_mul_overflow(in.getWidth(), in.getElementBytes(), &shape.width) ||
+      !holds_side(session_, shape, {.kind = CopySide::Kind::device, .place = in.getAddress(), .pitch = in.getPitch()}))
     return CUDA_ERROR_INVALID_VALUE;
   auto& memset = params_.memset;
-  memset.dst = target.getAddress();
-  memset.pitch = target.getPitch();
+  memset.dst = in.getAddress();
+  memset.pitch = in.getPitch();
   memset.value = in.getValue();
   memset.elementSize = in.getElementBytes();
   memset.width = in.getWidth();
@@ -149,55 +129,27 @@ CUresult NodeParameters::read_memset(const Call& call, wire::MemsetNode::Reader 
   return node_context(session_, call, in.getContext(), memset.ctx);
 }
 
-CUresult NodeParameters::read_copy(const Call& call, wire::CopyNode::Reader in) {
+CUresult NodeParameters::read_copy(const Call& call, wire::Copy::Reader in, std::uint64_t context) {
   params_.type = CU_GRAPH_NODE_TYPE_MEMCPY;
-  CUDA_MEMCPY3D& p = copy();
-  p.WidthInBytes = in.getWidth();
-  p.Height = in.getHeight();
-  p.Depth = in.getDepth();
-  const auto packed = static_cast<unsigned __int128>(in.getWidth()) * in.getHeight() * in.getDepth();
-  if (packed == 0 || in.getHeight() > extent_max || in.getDepth() > extent_max || in.getWidth() > extent_max || packed > extent_max)
-    return CUDA_ERROR_INVALID_VALUE;
-  // One side: memory of the session, an array, or the staging memory of a part, in which the rows lie packed.
-  const auto side = [&](wire::CopySide::Reader from, CUmemorytype& type, CUdeviceptr& device, CUarray& array, const void*& host,
-                        std::size_t& x, std::size_t& y, std::size_t& z, std::size_t& pitch, std::size_t& height, std::size_t& level) {
-    const auto place = from.getPlace();
-    if (place.isPart()) {
-      if (const CUresult bad = add_part(call, place.getPart(), {p.WidthInBytes, p.Height, p.Depth}); bad != CUDA_SUCCESS) return bad;
-      type = CU_MEMORYTYPE_HOST;
-      host = session_.graph_parts().staging(place.getPart()).data();
-      pitch = p.WidthInBytes;
-      height = p.Height;
-      return CUDA_SUCCESS;
-    }
-    x = from.getX();
-    y = from.getY();
-    z = from.getZ();
-    pitch = from.getPitch();
-    height = from.getHeight();
-    level = from.getLevel();
-    if (place.isArray()) {
-      type = CU_MEMORYTYPE_ARRAY;
-      if (!session_.objects().resolve(HandleKind::array, place.getArray(), array)) return CUDA_ERROR_INVALID_HANDLE;
-      CUDA_ARRAY3D_DESCRIPTOR description{};
-      const CUresult described = session_.driver().cuArray3DGetDescriptor_v2(&description, array);
-      if (described != CUDA_SUCCESS) return described;
-      return array_has(description, x, y, z, p.WidthInBytes, p.Height, p.Depth) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
-    type = CU_MEMORYTYPE_DEVICE;
-    device = place.getDevice();
-    return holds_side(session_, from, {p.WidthInBytes, p.Height, p.Depth}) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  };
-  if (const CUresult bad = side(in.getSource(), p.srcMemoryType, p.srcDevice, p.srcArray, p.srcHost, p.srcXInBytes, p.srcY, p.srcZ,
-                                p.srcPitch, p.srcHeight, p.srcLOD);
-      bad != CUDA_SUCCESS)
-    return bad;
-  const void* target = nullptr;
-  const CUresult bad = side(in.getTarget(), p.dstMemoryType, p.dstDevice, p.dstArray, target, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch,
-                            p.dstHeight, p.dstLOD);
-  p.dstHost = const_cast<void*>(target);
-  if (bad != CUDA_SUCCESS) return bad;
-  return node_context(session_, call, in.getContext(), params_.memcpy.copyCtx);
+  const CopyShape shape = shape_of(in);
+  if (shape.empty() || shape.bytes() > part_bytes_max) return CUDA_ERROR_INVALID_VALUE;
+  CopySide source = decode(in.getSource()), target = decode(in.getTarget());
+  for (CopySide* const side : {&source, &target})
+    if (const CUresult bad = resolve_side(call, shape, *side); bad != CUDA_SUCCESS) return bad;
+  copy() = cuda_copy<CUDA_MEMCPY3D>(shape, source, target);
+  return node_context(session_, call, context, params_.memcpy.copyCtx);
+}
+
+// One side: memory of the session, an array, or the staging memory of a part, in which the rows lie packed.
+CUresult NodeParameters::resolve_side(const Call& call, const CopyShape& shape, CopySide& side) {
+  if (side.kind == CopySide::Kind::part) {
+    if (const CUresult bad = add_part(call, side.place, shape); bad != CUDA_SUCCESS) return bad;
+    side = CopySide::packed_at(session_.graph_parts().staging(side.place).data(), shape);
+    return CUDA_SUCCESS;
+  }
+  if (const CUresult bad = admit_side(session_, shape, side); bad != CUDA_SUCCESS) return bad;
+  side = *driver_side(session_, side);
+  return CUDA_SUCCESS;
 }
 
 CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in, std::vector<CUstreamBatchMemOpParams>& out) {
@@ -362,41 +314,29 @@ CUresult write_kernel(Session& session, Call& call, CUgraphNode node, wire::Kern
   return CUDA_SUCCESS;
 }
 
-CUresult write_copy(Session& session, CUgraphNode node, wire::CopyNode::Builder out) {
+CUresult write_copy(Session& session, CUgraphNode node, wire::Copy::Builder out) {
   CUDA_MEMCPY3D copy{};
   if (const CUresult bad = session.driver().cuGraphMemcpyNodeGetParams(node, &copy); bad != CUDA_SUCCESS) return bad;
-  out.setWidth(copy.WidthInBytes);
-  out.setHeight(copy.Height);
-  out.setDepth(copy.Depth);
-  const auto side = [&](wire::CopySide::Builder to, CUmemorytype type, CUdeviceptr device, CUarray array, const void* host, std::size_t x,
-                        std::size_t y, std::size_t z, std::size_t pitch, std::size_t height, std::size_t level) {
-    to.setX(x);
-    to.setY(y);
-    to.setZ(z);
-    to.setPitch(pitch);
-    to.setHeight(height);
-    to.setLevel(level);
-    if (type == CU_MEMORYTYPE_ARRAY) {
-      to.getPlace().setArray(session.objects().known(HandleKind::array, array).value());
-    } else if (const std::uint64_t part = session.graph_parts().at(type, host, device)) {
-      to.getPlace().setPart(part);
+  auto source = source_of(copy), target = target_of(copy);
+  if (!source || !target) return CUDA_ERROR_INVALID_VALUE;
+  for (CopySide* const side : {&*source, &*target}) {
+    if (side->in_array()) {
+      side->place = session.objects().known(HandleKind::array, side->place).value();
+    } else if (const std::uint64_t part = session.graph_parts().at(*side)) {
+      *side = {.kind = CopySide::Kind::part, .place = part};
     } else {
-      to.getPlace().setDevice(device);
+      side->kind = CopySide::Kind::device;
     }
-  };
-  side(out.initSource(), copy.srcMemoryType, copy.srcDevice, copy.srcArray, copy.srcHost, copy.srcXInBytes, copy.srcY, copy.srcZ,
-       copy.srcPitch, copy.srcHeight, copy.srcLOD);
-  side(out.initTarget(), copy.dstMemoryType, copy.dstDevice, copy.dstArray, copy.dstHost, copy.dstXInBytes, copy.dstY, copy.dstZ,
-       copy.dstPitch, copy.dstHeight, copy.dstLOD);
+  }
+  encode(shape_of(copy), *source, *target, out);
   return CUDA_SUCCESS;
 }
 
 CUresult write_memset(Session& session, CUgraphNode node, wire::MemsetNode::Builder out) {
   CUDA_MEMSET_NODE_PARAMS memset{};
   if (const CUresult bad = session.driver().cuGraphMemsetNodeGetParams(node, &memset); bad != CUDA_SUCCESS) return bad;
-  auto target = out.initTarget();
-  target.setAddress(memset.dst);
-  target.setPitch(memset.pitch);
+  out.setAddress(memset.dst);
+  out.setPitch(memset.pitch);
   out.setValue(memset.value);
   out.setElementBytes(memset.elementSize);
   out.setWidth(memset.width);
@@ -442,7 +382,7 @@ CUresult write_memory(Session& session, CUgraphNode node, wire::MemoryOperations
 CUresult write_node(Session& session, Call& call, CUgraphNode node, CUgraphNodeType type, wire::NodeParameters::Builder out) {
   switch (type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return write_kernel(session, call, node, out.initKernel());
-    case CU_GRAPH_NODE_TYPE_MEMCPY: return write_copy(session, node, out.initCopy());
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return write_copy(session, node, out.initCopy().initCopy());
     case CU_GRAPH_NODE_TYPE_MEMSET: return write_memset(session, node, out.initMemset());
     case CU_GRAPH_NODE_TYPE_HOST: return write_host(session, node, out);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return write_memory(session, node, out.initMemory());

@@ -22,7 +22,7 @@ class NodeParameters {
 
   /// Resolves and checks everything; makes the graph parts that are named.
   CUresult read(const Call& call, wire::NodeParameters::Reader in);
-  CUresult read_copy(const Call& call, wire::CopyNode::Reader in);
+  CUresult read_copy(const Call& call, wire::Copy::Reader in, std::uint64_t context);
   CUresult read_host(const Call& call, std::uint64_t part);
   CUgraphNodeParams& params() { return params_; }
   CUDA_MEMCPY3D& copy() { return params_.memcpy.copyParams; }
@@ -42,6 +42,7 @@ class NodeParameters {
   CUresult read_memory(const Call& call, wire::MemoryOperations::Reader in);
   CUresult read_allocation(const Call& call, wire::AllocationNode::Reader in);
   CUresult read_conditional(const Call& call, wire::ConditionalNode::Reader in);
+  CUresult resolve_side(const Call& call, const CopyShape& shape, CopySide& side);
   CUresult add_part(const Call& call, std::uint64_t number, const CopyShape& shape);
 
   Session& session_;
@@ -52,9 +53,6 @@ class NodeParameters {
   std::optional<GraphMemory::Node> memory_;
   CUgraph keeper_ = nullptr;
 };
-
-/// Whether the session's memory holds what a copy of this shape uses at an address.
-bool holds_side(Session& session, wire::CopySide::Reader side, const CopyShape& shape);
 
 /// Memory operations on memory of the session.
 CUresult read_operations(Session& session, capnp::List<wire::MemoryOperation>::Reader in, std::vector<CUstreamBatchMemOpParams>& out);

@@ -72,7 +72,7 @@ CopyShape GraphParts::shape(std::uint64_t number) const {
   return found == parts_.end() ? CopyShape() : found->second.shape;
 }
 
-void GraphParts::map(std::uint64_t number, const std::optional<PartPlace>& place) {
+void GraphParts::map(std::uint64_t number, const std::optional<CopySide>& place) {
   const std::lock_guard lock(mutex_);
   const auto found = parts_.find(number);
   if (found == parts_.end()) return;
@@ -80,17 +80,17 @@ void GraphParts::map(std::uint64_t number, const std::optional<PartPlace>& place
   ++places_changed_;
 }
 
-std::optional<PartPlace> GraphParts::place(std::uint64_t number) const {
+std::optional<CopySide> GraphParts::place(std::uint64_t number) const {
   const std::lock_guard lock(mutex_);
   const auto found = parts_.find(number);
   return found == parts_.end() ? std::nullopt : found->second.place;
 }
 
-std::uint64_t GraphParts::at(CUmemorytype type, const void* host, CUdeviceptr device) const {
-  if (type == CU_MEMORYTYPE_ARRAY) return 0;
+std::uint64_t GraphParts::at(const CopySide& side) const {
+  if (side.in_array()) return 0;
   const std::lock_guard lock(mutex_);
   // Host memory may come back as unified memory.
-  const auto found = by_staging_.find(type == CU_MEMORYTYPE_HOST ? host : reinterpret_cast<const void*>(device));
+  const auto found = by_staging_.find(reinterpret_cast<const void*>(side.place));
   return found == by_staging_.end() ? 0 : found->second;
 }
 

@@ -17,20 +17,9 @@
 #include "driver_table.h"
 #include "server/quota/host_budget.h"
 #include "protocol/channel.h"
+#include "protocol/copy.h"
 
 namespace fargpu::server {
-
-/// Rows of memory, as copies have them.
-struct CopyShape {
-  std::size_t width = 0, height = 0, depth = 0;
-  std::uint64_t bytes() const { return static_cast<std::uint64_t>(width) * height * depth; }
-};
-
-/// Where kernels see such memory.
-struct PartPlace {
-  CUdeviceptr device = 0;
-  std::size_t x = 0, y = 0, z = 0, pitch = 0, height = 0;
-};
 
 /// Parts by the number that the client gave each. A part lives as long as any driver graph holds a reference to its user object: those
 /// references the driver itself hands on to clones, child graphs and executable graphs, and drops with them.
@@ -40,19 +29,19 @@ class GraphParts {
   GraphParts(Waker& waker, HostBudget& budget);
   ~GraphParts();
 
-  /// A new part: a function of the client, or, if it has a shape, memory of it, for which staging memory is made here. The caller has
+  /// A new part: a function of the client, or, if it has a width, memory of it, for which staging memory is made here. The caller has
   /// the first reference. Throws ProtocolError for a number that is in use. The context must be current.
   CUresult add(DriverTable& driver, std::uint64_t number, const CopyShape& shape, std::uint32_t context, CUuserObject& reference);
 
   /// Staging memory of a part; empty for a function and for what is none.
   std::span<std::byte> staging(std::uint64_t number) const;
   /// The part whose staging memory one side of a copy node is; 0 if it is none.
-  std::uint64_t at(CUmemorytype type, const void* host, CUdeviceptr device) const;
+  std::uint64_t at(const CopySide& side) const;
   /// The shape of a part that is memory; empty for others.
   CopyShape shape(std::uint64_t number) const;
-  /// Kernels see the part's memory from now on, or do no more. Launches that are made from now on copy there.
-  void map(std::uint64_t number, const std::optional<PartPlace>& place);
-  std::optional<PartPlace> place(std::uint64_t number) const;
+  /// Kernels see the part's memory from now on, at this place in the device's, or do no more. Launches that are made from now on copy there.
+  void map(std::uint64_t number, const std::optional<CopySide>& place);
+  std::optional<CopySide> place(std::uint64_t number) const;
   /// How often that was changed.
   std::uint64_t places_changed() const { return places_changed_; }
   /// The part that a host node stands for; 0 if it is none of ours.
@@ -75,7 +64,7 @@ class GraphParts {
   struct Part {
     std::byte* staging = nullptr;
     CopyShape shape;
-    std::optional<PartPlace> place;
+    std::optional<CopySide> place;
     std::uint32_t context = 0;
     HostCharge charge;
   };

@@ -131,10 +131,11 @@ class PlanMaker {
       case CU_GRAPH_NODE_TYPE_MEMCPY: {
         CUDA_MEMCPY3D copy{};
         if (driver_.cuGraphMemcpyNodeGetParams(node.node, &copy) != CUDA_SUCCESS) return refuse("a graph that cannot be read");
-        std::uint64_t source = parts_.at(copy.srcMemoryType, copy.srcHost, copy.srcDevice);
-        std::uint64_t target = parts_.at(copy.dstMemoryType, copy.dstHost, copy.dstDevice);
+        const auto from = source_of(copy), to = target_of(copy);
+        if (!from || !to) return refuse("a graph that cannot be read");
+        std::uint64_t source = parts_.at(*from), target = parts_.at(*to);
         if (source || target) plan.has_parts = true;
-        if (!move_sides(node.node, copy, source, target)) return false;
+        if (!move_sides(node.node, shape_of(copy), *from, *to, source, target)) return false;
         if (disabled_.contains(node.node)) return true;
         if (source) node.use.reads.push_back(source);
         if (target) node.use.writes.push_back(target);
@@ -182,24 +183,14 @@ class PlanMaker {
   }
 
   // A copy from or to memory of the client that kernels see by now goes there, and involves the client no more.
-  bool move_sides(CUgraphNode node, CUDA_MEMCPY3D& copy, std::uint64_t& source, std::uint64_t& target) {
+  bool move_sides(CUgraphNode node, const CopyShape& shape, const CopySide& unmoved_source, const CopySide& unmoved_target,
+                  std::uint64_t& source, std::uint64_t& target) {
     const auto from = source ? parts_.place(source) : std::nullopt, to = target ? parts_.place(target) : std::nullopt;
     if (!from && !to) return true;
     if (!own_graph_) return refuse(moved_with_conditions);
-    if (from) {
-      copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-      copy.srcDevice = from->device;
-      copy.srcXInBytes = from->x, copy.srcY = from->y, copy.srcZ = from->z;
-      copy.srcPitch = from->pitch, copy.srcHeight = from->height;
-      source = 0;
-    }
-    if (to) {
-      copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-      copy.dstDevice = to->device;
-      copy.dstXInBytes = to->x, copy.dstY = to->y, copy.dstZ = to->z;
-      copy.dstPitch = to->pitch, copy.dstHeight = to->height;
-      target = 0;
-    }
+    if (from) source = 0;
+    if (to) target = 0;
+    const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, from.value_or(unmoved_source), to.value_or(unmoved_target));
     if (driver_.cuGraphMemcpyNodeSetParams(node, &copy) != CUDA_SUCCESS)
       return refuse("a copy to or from memory which kernels came to use later");
     moved_ = true;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "server/worker/copy/copy_sides.h"
 #include "device_memory.h"
+#include "protocol/copy.h"
 #include "protocol/extent.h"
 
 namespace fargpu::server {
@@ -134,15 +134,9 @@ CUresult scrub(DriverTable& driver, CUarray array) {
   CUresult result = CUDA_SUCCESS;
   for (std::uint64_t z = 0; z < slices; z += slices_at_once) {
     for (std::uint64_t y = 0; y < rows && result == CUDA_SUCCESS; y += rows_at_once) {
-      CUDA_MEMCPY3D copy{};
-      copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-      copy.dstArray = array;
-      copy.dstY = y;
-      copy.dstZ = z;
-      copy.WidthInBytes = row;
-      copy.Height = std::min(rows_at_once, rows - y);
-      copy.Depth = std::min(slices_at_once, slices - z);
-      put_packed_source(zeros.data(), copy);
+      const CopyShape shape{row, std::min(rows_at_once, rows - y), std::min(slices_at_once, slices - z)};
+      const CopySide target{.kind = CopySide::Kind::array, .place = reinterpret_cast<std::uint64_t>(array), .y = y, .z = z};
+      const auto copy = cuda_copy<CUDA_MEMCPY3D>(shape, CopySide::packed_at(zeros.data(), shape), target);
       result = driver.cuMemcpy3DAsync_v2(&copy, stream);
     }
   }

@@ -1,0 +1,258 @@
+#include "copier.h"
+
+#include <cstring>
+
+#include "copy_node.h"
+#include "program_bytes.h"
+#include "ways_to_device.h"
+#include "ways_to_host.h"
+
+namespace fargpu::client {
+
+CUresult Copier::check() {
+  if (const CUresult bad = check_arrays(job_.thread, *job_.stream.context, job_.copy); bad != CUDA_SUCCESS) return bad;
+  if (job_.copy.shape.empty()) return CUDA_SUCCESS;
+  for (const CopySide* const side : {&job_.copy.source, &job_.copy.target}) {
+    const Known known = look_up(*side);
+    send_changes_to(*side, known);
+    if (memory_of(*side, known) == Memory::unusable) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Copier::run() {
+  Copy& copy = job_.copy;
+  if (copy.synchronous) {
+    // What a copy on the legacy stream does to captures is told first.
+    Captures& captures = parts_.captures;
+    if (const CUresult bad = captures.check_submission(job_.stream); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult bad = captures.check_unsafe(job_.thread); bad != CUDA_SUCCESS) return bad;
+  }
+  if (copy.shape.empty()) return CUDA_SUCCESS;
+  if (const CUresult bad = check_arrays(job_.thread, *job_.stream.context, copy); bad != CUDA_SUCCESS) return bad;
+  copy.flatten();
+  source_ = look_up(copy.source);
+  send_changes_to(copy.source, source_);
+  Memory source = memory_of(copy.source, source_);
+  target_ = look_up(copy.target);
+  send_changes_to(copy.target, target_);
+  const Memory target = memory_of(copy.target, target_);
+  if (source == Memory::unusable || target == Memory::unusable) return CUDA_ERROR_INVALID_VALUE;
+  job_.host_sees_target = target_.seen_by_host();
+  const bool captured = job_.stream.capture.load() != nullptr;
+  if (target == Memory::device && !captured && use_own_pages_of_source()) source = Memory::pageable;
+  if (source == Memory::device && target == Memory::device) return within_device();
+  if (captured) return capture(source, target);
+  if (target == Memory::device) return to_device(source);
+  return source == Memory::device ? to_host(target) : within_host();
+}
+
+// --- what memory a side is ------------------------------------------------------------------------------------------------------------
+
+bool Copier::Known::seen_by_host() const { return region && (region->managed() || region->kind == Region::Kind::alias || at_worker); }
+
+Copier::Known Copier::look_up(const CopySide& side) const {
+  Known known;
+  if (side.in_array()) return known;
+  known.region = parts_.program.map.find(side.place);
+  known.at_worker = known.region && parts_.host_memory.at_worker(side.place);
+  return known;
+}
+
+// Whether the GPU would read a source later than during the call, of which this process has the same bytes.
+bool Copier::read_from_own_pages(const CopySide& side, const Known& known) const {
+  return known.region && known.region->kind == Region::Kind::host && &side == &job_.copy.source &&
+         job_.copy.source_order == Copy::SourceOrder::early && parts_.shares_memory;
+}
+
+Copier::Memory Copier::memory_of(const CopySide& side, const Known& known) const {
+  if (side.in_array()) return Memory::device;
+  const Copy& copy = job_.copy;
+  const std::uint64_t extent = side.extent(copy.shape);
+  if (known.region) {
+    const Region& region = *known.region;
+    const auto if_within = [&](Memory memory) { return region.contains(side.place, extent) ? memory : Memory::unusable; };
+    if (read_from_own_pages(side, known)) return if_within(Memory::pageable);
+    if (known.at_worker) return if_within(Memory::device);
+    if (region.on_device()) return parts_.program.map.covered(side.place, extent) ? Memory::device : Memory::unusable;
+    return if_within(Memory::pinned);
+  }
+  const bool pageable = side.kind != CopySide::Kind::device && parts_.program.pageable(side.place);
+  return pageable ? Memory::pageable : Memory::unusable;
+}
+
+// What the program changed in pages that both sides have goes ahead of the copy.
+void Copier::send_changes_to(const CopySide& side, const Known& known) {
+  if (!known.region) return;
+  if (known.region->managed()) parts_.managed.before_work(job_.thread);
+  const bool reads_worker_pages = known.at_worker && !read_from_own_pages(side, known);
+  if (known.region->kind == Region::Kind::alias || reads_worker_pages) parts_.host_memory.before_work(job_.thread);
+}
+
+// A source that must be read during the call, in memory of which the worker has pages of its own, where the GPU would read it after the
+// call, is read here.
+bool Copier::use_own_pages_of_source() {
+  Copy& copy = job_.copy;
+  if (copy.source_order != Copy::SourceOrder::early || !source_.region) return false;
+  const Region& region = *source_.region;
+  const bool alias = region.kind == Region::Kind::alias;
+  if (!alias && !region.managed() && !(region.on_host() && parts_.host_memory.mapped(copy.source.place))) return false;
+  if (alias) copy.source.place = region.owner + (copy.source.place - region.base);
+  gathers_ = true;
+  return true;
+}
+
+// --- within one side ------------------------------------------------------------------------------------------------------------------
+
+// On a stream that is captured the copy becomes a node of the graph, and is done when that is launched.
+CUresult Copier::capture(Memory source, Memory target) {
+  Copy copy = job_.copy;
+  const auto name = [](CopySide& side, Memory memory) {
+    if (!side.in_array()) side.kind = memory == Memory::device ? CopySide::Kind::device : CopySide::Kind::host;
+  };
+  name(copy.source, source);
+  name(copy.target, target);
+  NewParts parts(parts_.graph_parts);
+  RemoteCall<wire::CaptureCopy> call(job_.thread, job_.stream.context);
+  call.in().setStream(job_.stream.wire());
+  if (const CUresult bad = write_copy(parts_.program, copy.shape, copy.source, copy.target, call.in().initCopy(), parts);
+      bad != CUDA_SUCCESS)
+    return bad;
+  const CUresult result = call.post(job_.stream);
+  if (result == CUDA_SUCCESS) {
+    parts_.host_memory.graph_has(job_.thread, parts);
+    parts.keep();
+  }
+  return result;
+}
+
+CUresult Copier::within_device() {
+  const Copy& copy = job_.copy;
+  const auto named = [](CopySide side) {
+    if (!side.in_array()) side.kind = CopySide::Kind::device;
+    return side;
+  };
+  RemoteCall<wire::CopyDevice> call(job_.thread, job_.stream.context);
+  auto in = call.in();
+  in.setStream(job_.stream.wire());
+  encode(copy.shape, named(copy.source), named(copy.target), in.initCopy());
+  if (copy.target_context) in.setTargetContext(copy.target_context->handle.value());
+  if (copy.source_context) in.setSourceContext(copy.source_context->handle.value());
+  if (job_.host_sees_target) call.host_visible();
+  const CUresult result = call.post(job_.stream);
+  const bool waits = copy.done_on_return() && (job_.host_sees_target || source_.seen_by_host());
+  return result == CUDA_SUCCESS && waits ? parts_.waits.settle(job_.thread, job_.stream) : result;
+}
+
+// Both sides are the program's own memory: in the stream's order, but done here.
+CUresult Copier::within_host() {
+  if (const CUresult result = parts_.waits.settle(job_.thread, job_.stream); result != CUDA_SUCCESS) return result;
+  const Copy& copy = job_.copy;
+  for (std::uint64_t z = 0; z < copy.shape.depth; ++z)
+    for (std::uint64_t y = 0; y < copy.shape.height; ++y)
+      std::memmove(bytes_at(copy.target.row(y, z)), bytes_at(copy.source.row(y, z)), copy.shape.width);
+  return CUDA_SUCCESS;
+}
+
+// --- between the two: which way ---------------------------------------------------------------------------------------------------------
+
+// Whether the whole copy is one run of bytes on both sides, large enough for the bulk lanes, of which the program waits for the end. What
+// the worker would hold back until this process has done something must not fill them.
+bool Copier::goes_by_lanes(const CopySide& device, const CopySide& host) {
+  const CopyShape& shape = job_.copy.shape;
+  const bool one_run = shape.depth == 1 && !device.in_array() && device.packed(shape) && host.packed(shape);
+  return one_run && job_.copy.done_on_return() && !parts_.writers.functions() && parts_.lanes.takes(shape.bytes());
+}
+
+// Whether rows of the program's memory, packed, are so many that copying them into memory that the worker shares pays.
+bool Copier::goes_through_staging(const CopySide& host) const {
+  const CopyShape& shape = job_.copy.shape;
+  return parts_.shares_memory && !gathers_ && shape.bytes() >= SharedStaging::gains_bytes && host.packed(shape);
+}
+
+CUresult Copier::to_device(Memory memory) {
+  Copy& copy = job_.copy;
+  if (!copy.target.in_array()) copy.target.kind = CopySide::Kind::device;
+  // What runs in this process before the copy may write its source.
+  if (copy.done_on_return() && parts_.writers.any()) {
+    if (const CUresult result = parts_.waits.settle(job_.thread, job_.stream); result != CUDA_SUCCESS) return result;
+  }
+  const SourceBytes source(parts_.host_memory, parts_.writers, copy, memory == Memory::pinned);
+  const CUresult result = send(source);
+  if (result != CUDA_SUCCESS || !copy.done_on_return()) return result;
+  // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
+  const Context& context = *job_.stream.context;
+  const bool noticed = context.host_visible.load() > context.completed.load() || parts_.shared_memory.any();
+  return noticed ? parts_.waits.settle(job_.thread, job_.stream) : result;
+}
+
+CUresult Copier::send(const SourceBytes& source) {
+  const Copy& copy = job_.copy;
+  if (goes_by_lanes(copy.target, copy.source) && source.all_here(copy.source, copy.shape)) {
+    CUresult result = CUDA_SUCCESS;
+    if (LaneBytes{job_, parts_.lanes, parts_.calls.commands}.send(job_.whole(), result)) return result;
+    // That it cannot be read is met here, as the driver's own copy would, and if it passes, the bytes go by another way.
+  }
+  const bool staged = goes_through_staging(copy.source);
+  const std::uint64_t bytes_max = staged ? SharedStaging::part_bytes(copy.shape.bytes()) : limits::bulk_bytes_max;
+  return job_.for_parts(bytes_max, [&](const CopyPart& part) {
+    if (!source.all_here(part.source, part.shape))
+      return source.pinned() ? send_by_runs(source, part) : PulledPart{job_, parts_.graph_parts}.send(part);
+    if (staged) return StagedBytes{job_, parts_.staging, parts_.fences, parts_.contexts.home(*job_.stream.context)}.send(part);
+    return FrameBytes{job_, gathers_}.send(part);
+  });
+}
+
+// Rows of pinned memory of which some bytes are newer elsewhere, or may become so. Where the worker holds newer bytes than this process,
+// they stay there; where a host function still has to run, which may write them, they are fetched when it has.
+CUresult Copier::send_by_runs(const SourceBytes& source, const CopyPart& part) {
+  for (std::uint64_t y = 0; y < part.shape.height; ++y) {
+    for (std::uint64_t x = 0; x < part.shape.width;) {
+      const CopySide from = part.source.from(x, y, 0);
+      const std::uint64_t rest = part.shape.width - x;
+      auto [bytes, newest] = source.first_run(from.place, rest);
+      if (part.target.in_array() && bytes < rest) {
+        // Elements of arrays cannot be copied by halves: the whole row is to be here first.
+        if (const CUresult bad = parts_.waits.settle(job_.thread, *job_.stream.context); bad != CUDA_SUCCESS) return bad;
+        bytes = rest;
+        newest = Newest::here;
+      }
+      if (const CUresult bad = send_run(newest, {{bytes}, part.target.from(x, y, 0), from}); bad != CUDA_SUCCESS) return bad;
+      x += bytes;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Copier::send_run(Newest newest, const CopyPart& run) {
+  switch (newest) {
+    case Newest::here: return FrameBytes{job_, gathers_}.send(run);
+    case Newest::at_worker: return BlockBytes{job_, parts_.host_memory}.send(run);
+    case Newest::later: return PulledBytes{job_}.send(run);
+  }
+  return CUDA_ERROR_UNKNOWN;
+}
+
+CUresult Copier::to_host(Memory target) {
+  Copy& copy = job_.copy;
+  if (!copy.source.in_array()) copy.source.kind = CopySide::Kind::device;
+  const bool packed = copy.target.packed(copy.shape);
+  if (goes_by_lanes(copy.source, copy.target)) return LaneReply{job_, parts_.lanes}.fetch(job_.whole());
+  if (target == Memory::pinned && !copy.done_on_return() && packed && copy.shape.depth == 1)
+    return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());
+  if (goes_through_staging(copy.target)) {
+    parts_.host_memory.before_wait(job_.thread);
+    const CUresult result = StagedReply(job_, parts_.staging, parts_.fences, parts_.calls.commands, parts_.calls.receiver,
+                                        parts_.contexts.home(*job_.stream.context))
+                                .fetch();
+    // Nothing is left to wait for, but a copy that has failed says so here.
+    const CUresult settled = parts_.waits.settle(job_.thread, job_.stream);
+    return result == CUDA_SUCCESS ? settled : result;
+  }
+  // Packed rows are received in place, however many; others are unpacked here and need room for it.
+  constexpr std::uint64_t unpacked_bytes_max = 64u << 20;
+  return job_.for_parts(packed ? copy.shape.width * copy.shape.height : unpacked_bytes_max,
+                        [&](const CopyPart& part) { return FrameReply{job_}.fetch(part); });
+}
+
+}  // namespace fargpu::client

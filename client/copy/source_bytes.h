@@ -1,0 +1,59 @@
+#pragma once
+// Who may still write the memory that a copy to the device reads.
+
+#include <cstdint>
+
+#include "client/memory/host_memory.h"
+#include "client/objects/graphs.h"
+#include "client/stream/callbacks.h"
+#include "client/stream/stream_waits.h"
+#include "program_copy.h"
+
+namespace fargpu::client {
+
+/// What of this process may still write its memory: host functions, values that the GPU waits for, graphs that are launched.
+class PendingWriters {
+ public:
+  PendingWriters(const Callbacks& callbacks, const StreamWaits& waits, const Graphs& graphs)
+      : callbacks_(callbacks), waits_(waits), graphs_(graphs) {}
+  bool functions() const { return callbacks_.any_waiting() || waits_.any(); }
+  bool graphs() const { return graphs_.any_launched(); }
+  bool any() const { return functions() || graphs(); }
+
+ private:
+  const Callbacks& callbacks_;
+  const StreamWaits& waits_;
+  const Graphs& graphs_;
+};
+
+/// Where the bytes are that a copy is to read, which counts when its stream gets there, unless the copy says otherwise.
+enum class Newest {
+  here,       ///< in this process, now: nothing has newer ones, and nothing that work waits for may write some
+  at_worker,  ///< in what the worker has of the host block
+  later,      ///< in this process when the stream gets there: host functions or graphs may write them until then
+};
+
+/// Pinned memory may differ from row to row, and within a row.
+class SourceBytes {
+ public:
+  SourceBytes(const HostMemory& memory, const PendingWriters& writers, const Copy& copy, bool pinned)
+      : memory_(memory), writers_(writers), copy_(copy), pinned_(pinned) {}
+
+  bool pinned() const { return pinned_; }
+  /// Whether this holds for all rows.
+  bool all_here(const CopySide& rows, const CopyShape& shape) const;
+  /// The first bytes of a row for which one answer holds.
+  struct Run {
+    std::uint64_t bytes;
+    Newest newest;
+  };
+  Run first_run(std::uint64_t address, std::uint64_t bytes) const;
+
+ private:
+  const HostMemory& memory_;
+  const PendingWriters& writers_;
+  const Copy& copy_;
+  const bool pinned_;
+};
+
+}  // namespace fargpu::client

@@ -1,0 +1,65 @@
+#include "ways_to_device.h"
+
+#include <cstring>
+#include <vector>
+
+#include "client/call/trace.h"
+#include "program_bytes.h"
+
+namespace fargpu::client {
+
+CUresult FrameBytes::send(const CopyPart& part) {
+  const std::uint64_t bytes = part.shape.bytes();
+  if (!gathers && part.source.packed(part.shape)) {
+    touch_for_reading(part.source.place, bytes);
+    return copy_in(job, part.shape, part.target, {}, Sending::with_call, {bytes_at(part.source.place), bytes});
+  }
+  std::vector<std::byte> packed(bytes);
+  for (std::uint64_t y = 0; y < part.shape.height; ++y)
+    std::memcpy(packed.data() + y * part.shape.width, bytes_at(part.source.row(y, 0)), part.shape.width);
+  return copy_in(job, part.shape, part.target, {}, Sending::with_call, packed);
+}
+
+CUresult StagedBytes::send(const CopyPart& part) {
+  const auto slot = staging.take(job.thread, home, true);
+  if (!slot) return FrameBytes{job, /*gathers=*/false}.send(part);
+  staging.copy(slot->data(), bytes_at(part.source.place), part.shape.bytes());
+  const CUresult result =
+      copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::block, .place = slot->address()}, Sending::with_call);
+  fences.after(job.thread, job.stream, [slot] {});
+  return result;
+}
+
+bool LaneBytes::send(const CopyPart& part, CUresult& result) {
+  const std::uint64_t bytes = part.shape.bytes();
+  const std::uint32_t transfer = lanes.next();
+  const auto call = [&] {
+    result = copy_in(job, {bytes}, part.target, {.kind = CopySide::Kind::lanes, .place = transfer}, Sending::apart);
+    if (result == CUDA_SUCCESS) commands.flush();
+    return result == CUDA_SUCCESS;
+  };
+  const trace::Transfer traced(job.thread, trace::Direction::out, bytes);
+  return lanes.send(transfer, {bytes_at(part.source.place), bytes}, call);
+}
+
+CUresult BlockBytes::send(const CopyPart& part) {
+  if (memory.mapped(part.source.place)) memory.send_changes(job.thread);
+  return copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::block, .place = part.source.place}, Sending::apart);
+}
+
+CUresult PulledBytes::send(const CopyPart& part) {
+  return copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::pull, .place = part.source.place}, Sending::apart);
+}
+
+CUresult PulledPart::send(const CopyPart& part) {
+  NewParts parts(graph_parts);
+  GraphParts::Memory memory{part.source, part.shape, /*source=*/true};
+  memory.side.kind = CopySide::Kind::host;
+  if (memory.side.pitch == 0) memory.side.pitch = part.shape.width;
+  const std::uint64_t number = parts.add(memory);
+  const CUresult result = copy_in(job, part.shape, part.target, {.kind = CopySide::Kind::part, .place = number}, Sending::apart);
+  if (result == CUDA_SUCCESS) parts.keep();
+  return result;
+}
+
+}  // namespace fargpu::client

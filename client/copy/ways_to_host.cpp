@@ -1,0 +1,87 @@
+#include "ways_to_host.h"
+
+#include <cstring>
+#include <vector>
+
+#include "client/call/trace.h"
+#include "program_bytes.h"
+#include "protocol/errors.h"
+
+namespace fargpu::client {
+
+CUresult FrameReply::fetch(const CopyPart& part) {
+  CopyOutCall call(job, part.shape, part.source, {});
+  const bool in_place = part.target.packed(part.shape);
+  const std::uint64_t bytes = part.shape.bytes();
+  std::vector<std::byte> packed;
+  if (in_place) touch_for_writing(part.target.place, bytes);
+  else packed.resize(bytes);
+  call.target({in_place ? bytes_at(part.target.place) : packed.data(), bytes});
+  const std::uint64_t items = job.stream.items.load();
+  const CUresult result = call.wait(job.stream);
+  if (result != CUDA_SUCCESS) return result;
+  if (call.arrived_bytes() != bytes) throw ProtocolError("the worker sent too few bytes of a copy");
+  job.stream.complete(call.number(), items + 1);
+  for (std::uint64_t y = 0; !in_place && y < part.shape.height; ++y)
+    std::memcpy(bytes_at(part.target.row(y, 0)), packed.data() + y * part.shape.width, part.shape.width);
+  return result;
+}
+
+CUresult StagedReply::fetch() {
+  const CUresult result =
+      job_.for_parts(SharedStaging::part_bytes(job_.copy.shape.bytes()), [&](const CopyPart& part) { return ask_for(part); });
+  while (filled_ && !filling_.empty()) empty_oldest();
+  return result;
+}
+
+CUresult StagedReply::ask_for(const CopyPart& part) {
+  auto slot = staging_.take(job_.thread, home_, filling_.empty());
+  while (!slot && !filling_.empty()) {  // others have the rest: so that nobody waits for another in a circle, ours are given back first
+    empty_oldest();
+    slot = staging_.take(job_.thread, home_, filling_.empty());
+  }
+  if (!slot) return FrameReply{job_}.fetch(part);
+  CopyOutCall call(job_, part.shape, part.source, {.kind = CopySide::Kind::block, .place = slot->address()});
+  call.host_visible();
+  const CUresult posted = call.post(job_.stream);
+  fences_.after(job_.thread, job_.stream, [slot] { slot->passed.store(true, std::memory_order_release); });
+  filling_.push_back({std::move(slot), part.target.place, part.shape.bytes()});
+  filled_ = posted == CUDA_SUCCESS;
+  return posted;
+}
+
+void StagedReply::empty_oldest() {
+  const Filling oldest = std::move(filling_.front());
+  filling_.pop_front();
+  commands_.flush();
+  receiver_.wait_until([&] { return oldest.slot->passed.load(std::memory_order_acquire); });
+  staging_.copy(bytes_at(oldest.target), oldest.slot->data(), oldest.bytes);
+}
+
+CUresult LaneReply::fetch(const CopyPart& part) {
+  const std::uint64_t bytes = part.shape.bytes();
+  touch_for_writing(part.target.place, bytes);
+  ClientLanes::Arrival arrival(lanes, {bytes_at(part.target.place), bytes});
+  CopyOutCall call(job, {bytes}, part.source, {.kind = CopySide::Kind::lanes, .place = arrival.transfer()});
+  const std::uint64_t items = job.stream.items.load();
+  const CUresult result = call.wait(job.stream);
+  if (result != CUDA_SUCCESS) return result;
+  {
+    const trace::Transfer traced(job.thread, trace::Direction::in, bytes);
+    arrival.wait();
+  }
+  job.stream.complete(call.number(), items + 1);
+  return result;
+}
+
+CUresult Delivery::ask_for(const CopyPart& part) {
+  const std::uint64_t bytes = part.shape.bytes();
+  memory.expect_delivery(job.thread, part.target.place, bytes);
+  CopyOutCall call(job, part.shape, part.source, {.kind = CopySide::Kind::block, .place = part.target.place});
+  call.host_visible();
+  const CUresult result = call.post(job.stream);
+  if (result != CUDA_SUCCESS) memory.cancel_delivery(part.target.place, bytes);
+  return result;
+}
+
+}  // namespace fargpu::client

@@ -1,0 +1,110 @@
+#include "sources.h"
+
+#include "copy_sides.h"
+#include "protocol/errors.h"
+#include "protocol/limits.h"
+#include "server/worker/session/session.h"
+
+namespace fargpu::server {
+
+Outcome FrameSource::start(StreamState& stream, std::span<std::byte> bytes, bool staged) {
+  if (bytes.size() != copy.shape.bytes()) throw ProtocolError("a copy with too few or too many bytes");
+  Session& session = copy.session;
+  const CUresult result = copy_rows_in(session, stream, copy.shape, copy.target, bytes.data());
+  if (result != CUDA_SUCCESS) return result;
+  session.ordering().submitted(stream);
+  // From ordinary memory the driver has taken the bytes by now; from staging they go at their own time.
+  if (staged) {
+    session.completions().after(stream, Completions::Kind::release,
+                                [staging = stream.context->staging, bytes](CUresult) { staging->in().give(bytes); });
+  }
+  if (copy.complete) session.ordering().take_for_done(stream);
+  return CUDA_SUCCESS;
+}
+
+Outcome BlockSource::start(StreamState& stream, std::uint64_t address) {
+  Session& session = copy.session;
+  const std::uint64_t bytes = copy.shape.bytes();
+  const std::span<std::byte> memory = session.host_blocks().find(address, bytes);
+  if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = copy_rows_in(session, stream, copy.shape, copy.target, memory.data());
+  if (result != CUDA_SUCCESS) return result;
+  session.ordering().submitted(stream);
+  if (copy.complete) session.ordering().take_for_done(stream);
+  return CUDA_SUCCESS;
+}
+
+// --- lanes ----------------------------------------------------------------------------------------------------------------------------
+
+Outcome LaneSource::start(StreamState& stream, std::uint32_t transfer) {
+  if (copy_.shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = copy_.session;
+  session.lanes().pin(session.driver(), *stream.context);
+  held_ = session.ordering().hold_for_copy(stream, copy_.complete);
+  missing_ = chunks_of(copy_.shape.width);
+  session.lanes().receive(transfer, copy_.shape.width,
+                          [self = shared_from_this()](Chunk chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
+  return Outcome::later();
+}
+
+void LaneSource::take(Chunk chunk, std::span<std::byte> slot) {
+  Session& session = copy_.session;
+  StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
+  CUresult result = failure_;
+  if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context))) result = CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS) {
+    const CopySide part = copy_.target.from(std::uint64_t{chunk.number} * limits::lane_chunk_bytes, 0, 0);
+    result = copy_rows_in(session, *stream, {slot.size()}, part, slot.data());
+  }
+  if (result == CUDA_SUCCESS) {
+    session.ordering().submitted(*stream);
+    session.completions().after(*stream, Completions::Kind::release, [&session, slot](CUresult) { session.lanes().give(slot); });
+  } else {
+    failure_ = result;
+    session.lanes().give(slot);
+  }
+  if (--missing_ > 0) return;
+  if (failure_ == CUDA_SUCCESS && copy_.complete) session.ordering().take_for_done(*stream);
+  session.ordering().release(held_);
+  session.finish(copy_.call, failure_);
+}
+
+// --- memory of the client ---------------------------------------------------------------------------------------------------------------
+
+PulledSource::PulledSource(const CopyToDevice& copy, const CopySide& source)
+    : copy_(copy),
+      wanted_{.address = source.kind == CopySide::Kind::pull ? source.place : 0,
+              .part = source.kind == CopySide::Kind::part ? source.place : 0,
+              .bytes = copy.shape.bytes()} {}
+
+Outcome PulledSource::start(StreamState& stream) {
+  if (wanted_.part == 0 && copy_.shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = copy_.session;
+  held_ = session.ordering().hold(stream);
+  // What the stream was given before may write the memory too.
+  session.completions().after(stream, Completions::Kind::signal, [&session, self = shared_from_this()](CUresult result) {
+    if (result != CUDA_SUCCESS) return self->finish(result);
+    const bool asked = session.client().fetch(self->wanted_, [self](const std::vector<std::byte>& bytes) { self->take(bytes); });
+    if (!asked) self->finish(CUDA_ERROR_OUT_OF_MEMORY);
+  });
+  return Outcome::later();
+}
+
+void PulledSource::take(const std::vector<std::byte>& bytes) {
+  if (bytes.size() != wanted_.bytes) return finish(CUDA_ERROR_INVALID_VALUE);  // the program has freed the memory
+  Session& session = copy_.session;
+  StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
+  if (!stream || !session.contexts().make_current(*stream->context)) return finish(CUDA_ERROR_INVALID_HANDLE);
+  // The stream has nothing before it any more, so that this takes no longer than the copy.
+  const CUresult result = copy_rows_in(session, *stream, copy_.shape, copy_.target, bytes.data());
+  if (result == CUDA_SUCCESS) session.ordering().submitted(*stream);
+  finish(result);
+}
+
+void PulledSource::finish(CUresult result) {
+  copy_.session.ordering().release(held_);
+  copy_.session.client().release_part(wanted_.part);
+  if (result != CUDA_SUCCESS || copy_.call.wants_reply) copy_.session.finish(copy_.call, result);
+}
+
+}  // namespace fargpu::server

@@ -1,0 +1,77 @@
+#pragma once
+// Where the bytes of a copy to the device come from, one class for each. docs/internals/path-of-a-copy.md has them in a table.
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "protocol/copy.h"
+#include "protocol/lanes.h"
+#include "server/worker/call/call.h"
+#include "server/worker/call/client_requests.h"
+
+namespace fargpu::server {
+
+class Session;
+struct StreamState;
+
+/// An admitted copy to the device, by the names that the client has: stream and array may be gone when the bytes are there.
+struct CopyToDevice {
+  Session& session;
+  CallId call;
+  std::uint64_t stream;
+  CopyShape shape;
+  CopySide target;
+  bool complete;  ///< the program takes it for done
+};
+
+/// In the frame of the call, or in staging memory of the context, where they were received.
+struct FrameSource {
+  const CopyToDevice& copy;
+
+  Outcome start(StreamState& stream, std::span<std::byte> bytes, bool staged);
+};
+
+/// In what the worker has of a host block.
+struct BlockSource {
+  const CopyToDevice& copy;
+
+  Outcome start(StreamState& stream, std::uint64_t address);
+};
+
+/// On the bulk lanes, in whatever order. The stream is held until all are there, and, if the program takes the copy for done, whatever
+/// comes later in the context.
+class LaneSource : public std::enable_shared_from_this<LaneSource> {
+ public:
+  explicit LaneSource(const CopyToDevice& copy) : copy_(copy) {}
+  Outcome start(StreamState& stream, std::uint32_t transfer);
+
+ private:
+  void take(Chunk chunk, std::span<std::byte> slot);
+
+  const CopyToDevice copy_;
+  std::uint64_t missing_ = 0;  // chunks
+  std::uint64_t held_ = 0;
+  CUresult failure_ = CUDA_SUCCESS;
+};
+
+/// In memory of the client, which is asked for them when the stream gets there. The stream is held until they are there.
+class PulledSource : public std::enable_shared_from_this<PulledSource> {
+ public:
+  /// `source` is pinned memory, or a part, which is released in the end.
+  PulledSource(const CopyToDevice& copy, const CopySide& source);
+  Outcome start(StreamState& stream);
+
+ private:
+  void take(const std::vector<std::byte>& bytes);
+  void finish(CUresult result);
+
+  const CopyToDevice copy_;
+  const ClientRequests::Wanted wanted_;
+  std::uint64_t held_ = 0;
+};
+
+}  // namespace fargpu::server

@@ -1,0 +1,132 @@
+#include "targets.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "copy_sides.h"
+#include "protocol/limits.h"
+#include "server/worker/session/session.h"
+
+namespace fargpu::server {
+
+// --- a client that waits --------------------------------------------------------------------------------------------------------------
+
+Outcome WaitingTarget::start() {
+  Session& session = copy_.session;
+  if (issue()) return Outcome::later();
+  held_ = session.ordering().hold(*session.contexts().stream(copy_.stream, copy_.call.context));
+  session.retries().add([&session, self = shared_from_this()] {
+    if (!self->issue()) return false;
+    session.ordering().release(self->held_);
+    return true;
+  });
+  return Outcome::later();
+}
+
+// Gives as much to the driver as there is room for. True when there is nothing left to give.
+bool WaitingTarget::issue() {
+  Session& session = copy_.session;
+  const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, chunk_bytes_ / copy_.shape.width);
+  while (row_ < copy_.shape.height && failure_ == CUDA_SUCCESS) {
+    // Whole rows, or a part of one that is too long.
+    const CopyShape chunk{std::min(copy_.shape.width - column_, chunk_bytes_),
+                          column_ > 0 ? 1 : std::min(rows_at_once, copy_.shape.height - row_)};
+    StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
+    if (!stream) {
+      failure_ = CUDA_ERROR_INVALID_HANDLE;
+      break;
+    }
+    session.contexts().make_current(*stream->context);  // a driver that refuses this refuses the copy
+    const std::shared_ptr<Staging> staging = stream->context->staging;
+    if (!staging->ready()) {
+      failure_ = CUDA_ERROR_OUT_OF_MEMORY;
+      break;
+    }
+    const auto part = staging->out().take(chunk.bytes());
+    if (!part) return false;
+    failure_ = copy_rows_out(session, *stream, chunk, copy_.source.from(column_, row_, 0), part->data());
+    if (failure_ != CUDA_SUCCESS) {
+      staging->out().give(*part);
+      break;
+    }
+    session.ordering().submitted(*stream);
+    ++open_;
+    session.completions().after(
+        *stream, Completions::Kind::delivery,
+        [self = shared_from_this(), staging, bytes = *part, at = column_](CUresult done) { self->arrived(at, bytes, staging, done); });
+    column_ += chunk.width;
+    if (column_ == copy_.shape.width) {
+      column_ = 0;
+      row_ += chunk.height;
+    }
+  }
+  issued_ = true;
+  if (open_ == 0) finish();
+  return true;
+}
+
+void WaitingTarget::arrived(std::uint64_t column, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging, CUresult result) {
+  const auto give = [staging, bytes] { staging->out().give(bytes); };
+  if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
+    send(column, bytes, give);
+  } else {
+    if (failure_ == CUDA_SUCCESS) failure_ = result;
+    give();
+  }
+  if (--open_ == 0 && issued_) finish();
+}
+
+void WaitingTarget::finish() {
+  copy_.session.deliveries().send_changes();
+  copy_.session.finish(copy_.call, failure_);
+}
+
+FrameTarget::FrameTarget(const CopyToHost& copy) : WaitingTarget(copy, limits::bulk_bytes_max) {}
+
+void FrameTarget::send(std::uint64_t, std::span<const std::byte> bytes, std::function<void()> release) {
+  copy_.session.output().data(copy_.call, bytes, std::move(release));
+}
+
+LaneTarget::LaneTarget(const CopyToHost& copy, std::uint32_t transfer)
+    : WaitingTarget(copy, limits::lane_chunk_bytes), transfer_(transfer) {}
+
+void LaneTarget::send(std::uint64_t column, std::span<const std::byte> bytes, std::function<void()> release) {
+  copy_.session.lanes().send({transfer_, static_cast<std::uint32_t>(column / limits::lane_chunk_bytes)}, bytes, std::move(release));
+}
+
+// --- host blocks ------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// In parts; the block's bytes stay where they are meanwhile.
+void deliver_block(Session& session, std::uint64_t address, std::uint64_t bytes) {
+  while (bytes > 0) {
+    const std::uint64_t part = std::min<std::uint64_t>(bytes, limits::bulk_bytes_max);
+    const std::span<std::byte> memory = session.host_blocks().find(address, part);
+    if (memory.empty()) return;  // closed meanwhile
+    auto copy = std::make_shared<std::vector<std::byte>>(memory.begin(), memory.end());
+    session.client().deliver(address, *copy, [copy] {});
+    session.host_blocks().delivered(address, part);
+    address += part;
+    bytes -= part;
+  }
+}
+
+}  // namespace
+
+Outcome BlockTarget::start(StreamState& stream, std::uint64_t address) {
+  Session& session = copy.session;
+  const std::uint64_t bytes = copy.shape.bytes();
+  const std::span<std::byte> memory = session.host_blocks().find(address, bytes);
+  if (memory.size() != bytes) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = copy_rows_out(session, stream, copy.shape, copy.source, memory.data());
+  if (result != CUDA_SUCCESS) return result;
+  session.ordering().submitted(stream);
+  if (session.host_blocks().shared(address, bytes)) return CUDA_SUCCESS;  // it is the client's own
+  session.completions().after(stream, Completions::Kind::delivery, [&session, address, bytes](CUresult done) {
+    if (done == CUDA_SUCCESS) deliver_block(session, address, bytes);
+  });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fargpu::server
