@@ -8,25 +8,16 @@
 #include "client/session/process.h"
 #include "client/session/session.h"
 #include "client_hand.h"
+#include "forms.h"
 
 namespace fargpu::client::hand {
-namespace {
 
-CUresult run(Thread& thread, CUstream stream, const Copy& copy) {
+CUresult run_copy(Thread& thread, CUstream stream, const Copy& copy) {
   const StreamUse use(thread, stream);
   return use ? Copier(session_of(thread).copy_parts, thread, use, copy).run() : use.error();
 }
 
-CopySide memory(std::uint64_t address) { return {.kind = CopySide::Kind::unified, .place = address}; }
-CopySide memory(const void* host) { return memory(reinterpret_cast<std::uint64_t>(host)); }
-CopySide device(CUdeviceptr address) { return {.kind = CopySide::Kind::device, .place = address}; }
-CopySide array(CUarray array, std::size_t offset) {
-  return {.kind = CopySide::Kind::array, .place = handle_of(array).value(), .x = offset};
-}
-
-CUresult copy_linear(Thread& thread, const CopySide& target, const CopySide& source, std::size_t bytes, CUstream stream, bool synchronous) {
-  return run(thread, stream, {.shape = {bytes}, .target = target, .source = source, .synchronous = synchronous});
-}
+namespace {
 
 template <class Params>
 CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool synchronous) {
@@ -34,7 +25,7 @@ CUresult copy_shaped(Thread& thread, const Params* params, CUstream stream, bool
   Copy copy;
   copy.synchronous = synchronous;
   if (const CUresult bad = read_copy(*params, copy); bad != CUDA_SUCCESS) return bad;
-  return run(thread, stream, copy);
+  return run_copy(thread, stream, copy);
 }
 
 // The contexts of a copy between them, null for the current one; false if one is none.
@@ -69,54 +60,22 @@ CUresult read_between(Thread& thread, const Params* params, Copy& copy) {
 
 }  // namespace
 
-CUresult cuMemcpy(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, memory(dst), memory(src), bytes, default_stream, true);
-}
-CUresult cuMemcpyAsync(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, memory(dst), memory(src), bytes, stream, false);
-}
-CUresult cuMemcpyHtoD_v2(Thread& thread, CUdeviceptr dst, const void* src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, device(dst), memory(src), bytes, default_stream, true);
-}
-CUresult cuMemcpyHtoDAsync_v2(Thread& thread, CUdeviceptr dst, const void* src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, device(dst), memory(src), bytes, stream, false);
-}
-CUresult cuMemcpyDtoH_v2(Thread& thread, void* dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, memory(dst), device(src), bytes, default_stream, true);
-}
-CUresult cuMemcpyDtoHAsync_v2(Thread& thread, void* dst, CUdeviceptr src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, memory(dst), device(src), bytes, stream, false);
-}
-// Between device memory the call does not wait, also in its synchronous form.
-CUresult cuMemcpyDtoD_v2(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, device(dst), device(src), bytes, default_stream, true);
-}
-CUresult cuMemcpyDtoDAsync_v2(Thread& thread, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, device(dst), device(src), bytes, stream, false);
-}
-CUresult cuMemcpy2D_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream default_stream) {
-  return copy_shaped(thread, copy, default_stream, true);
-}
-CUresult cuMemcpy2DUnaligned_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream default_stream) {
-  return copy_shaped(thread, copy, default_stream, true);
-}
-CUresult cuMemcpy2DAsync_v2(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, false); }
-CUresult cuMemcpy3D_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream default_stream) {
-  return copy_shaped(thread, copy, default_stream, true);
-}
-CUresult cuMemcpy3DAsync_v2(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, false); }
+CUresult copy_now(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, true); }
+CUresult copy_now(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, true); }
+CUresult copy_async(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, false); }
+CUresult copy_async(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_shaped(thread, copy, stream, false); }
 
 CUresult cuMemcpyPeer(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, std::size_t bytes,
                       CUstream default_stream) {
-  Copy copy{.shape = {bytes}, .target = device(dst), .source = device(src), .synchronous = true};
+  Copy copy{.shape = {bytes}, .target = on_device(dst), .source = on_device(src), .synchronous = true};
   if (!name_contexts(thread, dst_context, src_context, copy)) return CUDA_ERROR_INVALID_CONTEXT;
   return run_between(thread, copy, default_stream);
 }
 CUresult cuMemcpyPeerAsync(Thread& thread, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
                            std::size_t bytes, CUstream stream) {
-  Copy copy{.shape = {bytes}, .target = device(dst), .source = device(src)};
+  Copy copy{.shape = {bytes}, .target = on_device(dst), .source = on_device(src)};
   if (!name_contexts(thread, dst_context, src_context, copy)) return CUDA_ERROR_INVALID_CONTEXT;
-  return run(thread, stream, copy);
+  return run_copy(thread, stream, copy);
 }
 CUresult cuMemcpy3DPeer(Thread& thread, const CUDA_MEMCPY3D_PEER* params, CUstream default_stream) {
   Copy copy;
@@ -127,31 +86,7 @@ CUresult cuMemcpy3DPeer(Thread& thread, const CUDA_MEMCPY3D_PEER* params, CUstre
 CUresult cuMemcpy3DPeerAsync(Thread& thread, const CUDA_MEMCPY3D_PEER* params, CUstream stream) {
   Copy copy;
   const CUresult bad = read_between(thread, params, copy);
-  return bad == CUDA_SUCCESS ? run(thread, stream, copy) : bad;
-}
-
-// One row of an array.
-CUresult cuMemcpyDtoA_v2(Thread& thread, CUarray dst, std::size_t offset, CUdeviceptr src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, array(dst, offset), device(src), bytes, default_stream, true);
-}
-CUresult cuMemcpyAtoD_v2(Thread& thread, CUdeviceptr dst, CUarray src, std::size_t offset, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, device(dst), array(src, offset), bytes, default_stream, true);
-}
-CUresult cuMemcpyHtoA_v2(Thread& thread, CUarray dst, std::size_t offset, const void* src, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, array(dst, offset), memory(src), bytes, default_stream, true);
-}
-CUresult cuMemcpyHtoAAsync_v2(Thread& thread, CUarray dst, std::size_t offset, const void* src, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, array(dst, offset), memory(src), bytes, stream, false);
-}
-CUresult cuMemcpyAtoH_v2(Thread& thread, void* dst, CUarray src, std::size_t offset, std::size_t bytes, CUstream default_stream) {
-  return copy_linear(thread, memory(dst), array(src, offset), bytes, default_stream, true);
-}
-CUresult cuMemcpyAtoHAsync_v2(Thread& thread, void* dst, CUarray src, std::size_t offset, std::size_t bytes, CUstream stream) {
-  return copy_linear(thread, memory(dst), array(src, offset), bytes, stream, false);
-}
-CUresult cuMemcpyAtoA_v2(Thread& thread, CUarray dst, std::size_t dst_offset, CUarray src, std::size_t src_offset, std::size_t bytes,
-                         CUstream default_stream) {
-  return copy_linear(thread, array(dst, dst_offset), array(src, src_offset), bytes, default_stream, true);
+  return bad == CUDA_SUCCESS ? run_copy(thread, stream, copy) : bad;
 }
 
 // --- batches --------------------------------------------------------------------------------------------------------------------------
@@ -206,8 +141,8 @@ CUresult copy_linear_batch(Thread& thread, const CUdeviceptr* targets, const CUd
   return copy_batch(thread, count, stream, failed, [&](Context&, std::size_t i, Copy& copy) {
     if (attribute + 1 < attribute_count && first[attribute + 1] == i) ++attribute;
     copy.shape = {sizes[i]};
-    copy.source = memory(sources[i]);
-    copy.target = memory(targets[i]);
+    copy.source = in_memory(sources[i]);
+    copy.target = in_memory(targets[i]);
     return read_order(attributes[attribute].srcAccessOrder, attributes[attribute].flags, copy);
   });
 }
@@ -231,20 +166,10 @@ CUresult cuMemcpyBatchAsync(Thread& thread, CUdeviceptr* targets, CUdeviceptr* s
   std::size_t ignored;
   return copy_linear_batch(thread, targets, sources, sizes, count, attributes, first, attribute_count, failed ? *failed : ignored, stream);
 }
-CUresult cuMemcpyBatchAsync_v2(Thread& thread, CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* sizes, std::size_t count,
-                               CUmemcpyAttributes* attributes, std::size_t* first, std::size_t attribute_count, CUstream stream) {
-  std::size_t ignored;
-  return copy_linear_batch(thread, targets, sources, sizes, count, attributes, first, attribute_count, ignored, stream);
-}
 CUresult cuMemcpy3DBatchAsync(Thread& thread, std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operations, std::size_t* failed,
                               unsigned long long flags, CUstream stream) {
   std::size_t ignored;
   return copy_shaped_batch(thread, count, operations, failed ? *failed : ignored, flags, stream);
-}
-CUresult cuMemcpy3DBatchAsync_v2(Thread& thread, std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags,
-                                 CUstream stream) {
-  std::size_t ignored;
-  return copy_shaped_batch(thread, count, operations, ignored, flags, stream);
 }
 
 }  // namespace fargpu::client::hand

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "client/copy/program_copy.h"
 #include "client/graph/graph_node.h"
+#include "protocol/handle.h"
 
 namespace fargpu::client::hand {
 
@@ -36,6 +38,22 @@ CUresult add_node(Thread& thread, CUgraphNode* out, CUgraph graph, const CUgraph
 CUresult set_node(Thread& thread, CUgraphNode node, const NodeWish& wish);
 CUresult set_in_exec(Thread& thread, CUgraphExec exec, CUgraphNode node, const NodeWish& wish);
 
+/// copy.cpp: a copy as described.
+CUresult run_copy(Thread& thread, CUstream stream, const Copy& copy);
+/// copy.cpp: a copy of the calls that CUDA calls synchronous. Between device memory they do not wait either. Its struct, or its two sides,
+/// say what is copied.
+inline CUresult copy_now(Thread& thread, const CopySide& target, const CopySide& source, std::size_t bytes, CUstream stream) {
+  return run_copy(thread, stream, {.shape = {bytes}, .target = target, .source = source, .synchronous = true});
+}
+CUresult copy_now(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream);
+CUresult copy_now(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream);
+/// copy.cpp: a copy on a stream.
+inline CUresult copy_async(Thread& thread, const CopySide& target, const CopySide& source, std::size_t bytes, CUstream stream) {
+  return run_copy(thread, stream, {.shape = {bytes}, .target = target, .source = source});
+}
+CUresult copy_async(Thread& thread, const CUDA_MEMCPY2D* copy, CUstream stream);
+CUresult copy_async(Thread& thread, const CUDA_MEMCPY3D* copy, CUstream stream);
+
 // --- arguments ---------------------------------------------------------------------------------------------------------------------
 
 /// Where a CUdevice of the older calls stands for a place: CU_DEVICE_CPU is the host.
@@ -47,6 +65,14 @@ NodeWish node_of(const Params* params, Context... context) {
   return params ? NodeWish(node_params(*params, context...)) : std::nullopt;
 }
 inline NodeWish node_of(const CUgraphNodeParams* params) { return params ? NodeWish(*params) : std::nullopt; }
+
+/// Sides of copies: memory of the program or of a device, as its address says; device memory; one row of an array.
+inline CopySide in_memory(std::uint64_t address) { return {.kind = CopySide::Kind::unified, .place = address}; }
+inline CopySide in_memory(const void* host) { return in_memory(reinterpret_cast<std::uint64_t>(host)); }
+inline CopySide on_device(CUdeviceptr address) { return {.kind = CopySide::Kind::device, .place = address}; }
+inline CopySide in_array(CUarray array, std::size_t offset) {
+  return {.kind = CopySide::Kind::array, .place = handle_of(array).value(), .x = offset};
+}
 
 inline CUfunction function_of(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
 
