@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "client/copy/program_copy.h"
-#include "client/graph/graph_node.h"
+#include "node_params.h"
 #include "protocol/handle.h"
 
 namespace fargpu::client::hand {

@@ -1,6 +1,6 @@
 // Nodes of graphs: adding them, and their parameters. CUDA Driver API, "Graph Management".
 
-#include "client/graph/graph_node.h"
+#include "node_params.h"
 
 #include <cstring>
 

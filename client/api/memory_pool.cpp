@@ -7,7 +7,7 @@
 
 #include "client/session/arguments.h"
 #include "client/session/entry.h"
-#include "client/graph/graph_node.h"
+#include "node_params.h"
 #include "client/call/remote_call.h"
 #include "client/session/session.h"
 #include "client_hand.h"

@@ -1,8 +1,8 @@
 // Copies between the connection and the GPU, and within the GPU's memory.
 
-#include "server/worker/copy/copy_sides.h"
-#include "server/worker/copy/sources.h"
-#include "server/worker/copy/targets.h"
+#include "copy_sides.h"
+#include "copy_sources.h"
+#include "copy_targets.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"
 

@@ -3,9 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "server/worker/graph/graph_node.h"
+#include "node_params.h"
 #include "server/worker/graph/graph_plan.h"
-#include "server/worker/graph/graph_run.h"
+#include "graph_run.h"
 #include "server/worker/code/launch_attributes.h"
 #include "server/worker/session/session.h"
 #include "checks.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "protocol/limits.h"
-#include "server/worker/copy/copy_sides.h"
+#include "copy_sides.h"
 #include "server/worker/memory/scrub.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"

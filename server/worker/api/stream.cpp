@@ -1,6 +1,6 @@
 // Streams, events and host functions: waiting without blocking, and what only the client can do.
 
-#include "server/worker/graph/graph_node.h"
+#include "node_params.h"
 #include "server/worker/code/launch_attributes.h"
 #include "server/worker/session/session.h"
 #include "server_hand.h"

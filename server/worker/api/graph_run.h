@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "graph_plan.h"
+#include "server/worker/graph/graph_plan.h"
 #include "server/worker/session/session.h"
 
 namespace fargpu::server {

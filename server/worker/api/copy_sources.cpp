@@ -1,4 +1,4 @@
-#include "sources.h"
+#include "copy_sources.h"
 
 #include "copy_sides.h"
 #include "protocol/errors.h"

@@ -1,4 +1,4 @@
-#include "graph_node.h"
+#include "node_params.h"
 
 #include <cstring>
 

@@ -1,8 +1,8 @@
-#include "graph_node.h"
+#include "node_params.h"
 
 #include <cstring>
 
-#include "server/worker/copy/copy_sides.h"
+#include "copy_sides.h"
 
 namespace fargpu::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "targets.h"
+#include "copy_targets.h"
 
 #include <algorithm>
 #include <vector>
