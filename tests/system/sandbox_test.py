@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import tempfile
 import unittest
 from pathlib import Path
@@ -62,7 +63,7 @@ class Tenants(SystemTest):
             del one, other
             found = [path.relative_to(folder).parts[1] for path in Path(folder, "images").rglob("*") if path.is_file()]
             self.assertEqual(set(found), {"default", "lab"})
-            images = [path for path in Path(folder, "images").rglob("*") if path.is_file() and not path.suffix]
+            images = [path for path in Path(folder, "images").rglob("*") if path.is_file() and re.fullmatch("[0-9a-f]{64}", path.name)]
             self.assertEqual(len(images), 2)
 
 
