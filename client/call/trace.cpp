@@ -15,6 +15,7 @@
 #include "cuda_facts.h"
 #include "client/base/log.h"
 #include "protocol/text.h"
+#include "client/objects/stream.h"
 #include "client/objects/thread.h"
 #include "client/base/threads.h"
 
