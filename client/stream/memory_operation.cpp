@@ -1,5 +1,7 @@
 #include "memory_operation.h"
 
+#include <type_traits>
+
 namespace fargpu::client {
 namespace {
 
