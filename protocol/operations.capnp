@@ -515,8 +515,8 @@ struct LaunchTogether {
 }
 
 struct ClusterOccupancy {
-  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Asked once. Who asks about clusters of one shape asks about
-  # others next: the answers for those come with it. Of a grid that is one cluster they are for grids that are one cluster each.
+  # cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize. Asked once. Programs that ask about clusters of one
+  # shape ask about others next: the answers for those come with it. A grid that is one cluster gets answers for such grids.
   function @0 :UInt64;
   gridX @1 :UInt32;
   gridY @2 :UInt32;

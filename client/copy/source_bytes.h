@@ -1,5 +1,5 @@
 #pragma once
-// Who may still write the memory that a copy to the device reads.
+// Pending work and threads that may still write the memory that a copy to the device reads.
 
 #include <cstdint>
 

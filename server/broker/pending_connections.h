@@ -32,7 +32,7 @@ class PendingConnections {
   /// Whether connections from there are not heard at present, because too many came to nothing.
   bool shut_out(const std::string& source) const;
   void make_room();
-  /// The same for one more from there.
+  /// Makes room for one more connection from this source.
   void make_room_for(const std::string& source);
 
   Place add(PendingConnection& connection) { return pending_.insert(pending_.end(), &connection); }

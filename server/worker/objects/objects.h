@@ -42,7 +42,7 @@ class Objects {
     else object = raw;
     return true;
   }
-  /// The same with the proof that the handle is one of this session.
+  /// The object of a handle, with the proof that the handle is one of this session; nothing if it is not.
   template <HandleKind kind>
   std::optional<Known<kind>> find(std::uint64_t value) {
     typename HandleType<kind>::Object object{};

@@ -275,7 +275,7 @@ void Ordering::submitted(ContextState& context) {
 }
 
 // While so much waits to be read that waking a thread pays (more than gathers at a program that does something between its calls), and for
-// a stream whose launches are there already. Who may work by turns only must know what was given.
+// a stream whose launches are there already. A session that works by turns must know at once what was given.
 bool Ordering::crew_helps(const StreamState& stream, std::size_t unread_bytes) const {
   constexpr std::size_t many_bytes = 8192;
   if (crew_.size() == 0 || captures_.any() || !turns_.open()) return false;

@@ -155,7 +155,7 @@ class Ordering {
 
   /// The program takes for done what the stream was given: no later work comes before it, on whatever stream.
   void take_for_done(StreamState& stream) { taken_copies_.forbid(stream); }
-  /// The same of what the stream will be given of what is held back.
+  /// Takes for done also the held work that the stream will be given.
   void take_all_for_done(StreamState& stream);
 
   // --- ends ------------------------------------------------------------------------------------------------------------------------
