@@ -50,6 +50,8 @@ class Request {
     return number;
   }
 
+  std::uint64_t number(const std::string& key, std::uint64_t otherwise) const { return values_.contains(key) ? number(key) : otherwise; }
+
   std::string text(const std::string& key) const {
     const auto found = values_.find(key);
     if (found == values_.end()) throw std::invalid_argument(name + " needs " + key + "=");

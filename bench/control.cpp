@@ -1,7 +1,9 @@
 // The control path: what calls cost. It knows nothing of what stands behind libcuda.so.1; `run` starts it on the local driver and
 // through fargpu. See asked.h for how it is told what to do. `control start` measures a process's start instead, once.
 
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -76,6 +78,72 @@ void threads(const Program& program, const Request& request, Answer& answer) {
     if (!failure.empty()) throw std::runtime_error(failure);
 }
 
+/// A kernel, and behind it a function of the program that wakes the waiting thread, as JAX waits.
+class Signalled {
+ public:
+  void once(const Program& program, CUstream stream) {
+    done_ = false;
+    program.launch(stream);
+    OK(cuLaunchHostFunc(stream, signal, this));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+  }
+
+ private:
+  static void CUDA_CB signal(void* self) {
+    auto& signalled = *static_cast<Signalled*>(self);
+    const std::lock_guard lock(signalled.mutex_);
+    signalled.done_ = true;
+    signalled.changed_.notify_one();  // under the lock: what waits may be gone afterwards
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;  // under the mutex once the function is on its way
+};
+
+/// A small result that a program fetches: an asynchronous copy to pinned memory, an event behind it, and a wait for the event.
+class Fetched {
+ public:
+  explicit Fetched(const Program& program) : program_(program) {
+    void* memory = nullptr;
+    OK(cuMemAllocHost(&memory, bytes));
+    host_ = static_cast<volatile std::uint32_t*>(memory);
+    OK(cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING));
+  }
+  ~Fetched() {
+    cuEventDestroy(event_);
+    cuMemFreeHost(const_cast<std::uint32_t*>(host_));
+  }
+  Fetched(const Fetched&) = delete;
+
+  template <class Wait>
+  void measure(const Request& request, Answer& answer, CUstream stream, Wait&& wait) {
+    std::uint32_t expected = 0;
+    OK(cuMemcpyDtoH(&expected, program_.memory, sizeof expected));
+    single(request, answer, [&] {
+      *host_ = ~expected;
+      OK(cuMemcpyDtoHAsync(const_cast<std::uint32_t*>(host_), program_.memory, bytes, stream));
+      OK(cuEventRecord(event_, stream));
+      wait(event_);
+      if (*host_ != expected) throw std::runtime_error("the event is complete and the bytes are not there");
+    });
+  }
+
+ private:
+  static constexpr std::size_t bytes = 4096;
+  const Program& program_;
+  volatile std::uint32_t* host_ = nullptr;
+  CUevent event_{};
+};
+
+/// Memory as a framework takes it and gives it back when it empties its cache: 20 blocks of 1 to 39 MiB, and their release.
+void comes_and_goes() {
+  std::vector<CUdeviceptr> blocks;
+  for (std::size_t mib = 1; mib < 40; mib += 2) OK(cuMemAlloc(&blocks.emplace_back(), mib << 20));
+  for (const CUdeviceptr block : blocks) OK(cuMemFree(block));
+}
+
 void idle_calls(const Request& request, const std::function<void()>& call) {
   for (std::uint64_t i = 0; i < request.number("count"); ++i) call();
 }
@@ -85,6 +153,8 @@ int serve() {
   int word = 0;
   CUstream stream{};
   OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+  Signalled signalled;
+  Fetched fetched(program);
   return answer_requests({
       {"launch_cost", [&](const Request& r, Answer& a) { launch_cost(program, r, a); }},
       {"launches", [&](const Request& r, Answer& a) { launches(program, r, a); }},
@@ -105,6 +175,18 @@ int serve() {
          });
        }},
       {"item", [&](const Request& r, Answer& a) { single(r, a, [&] { OK(cuMemcpyDtoH(&word, program.memory, sizeof word)); }); }},
+      {"host_function", [&](const Request& r, Answer& a) { single(r, a, [&] { signalled.once(program, stream); }); }},
+      {"event_synchronize",
+       [&](const Request& r, Answer& a) { fetched.measure(r, a, stream, [](CUevent event) { OK(cuEventSynchronize(event)); }); }},
+      {"event_query",
+       [&](const Request& r, Answer& a) {
+         fetched.measure(r, a, stream, [](CUevent event) {
+           CUresult result = CUDA_ERROR_NOT_READY;
+           while ((result = cuEventQuery(event)) == CUDA_ERROR_NOT_READY) continue;
+           OK(result);
+         });
+       }},
+      {"memory_comes_and_goes", [&](const Request& r, Answer& a) { single(r, a, comes_and_goes); }},
       // Calls that need not leave the process. Each is made `count` times; round trips are what the client counts.
       {"idle_synchronize",
        [&](const Request& r, Answer&) {

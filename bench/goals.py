@@ -38,6 +38,7 @@ class Goal:
 
 
 UNMEASURED = "not measured yet"
+UNPUBLISHED = "no figure is published yet"  # why there is none of what the benchmark measures
 
 
 def each(value):

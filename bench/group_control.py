@@ -1,4 +1,4 @@
-"""The control path: L1 to L10."""
+"""The control path: L1 to L13."""
 
 import collections
 import itertools
@@ -7,7 +7,7 @@ import statistics
 import time
 
 from machine import cpu_of, per_unit, wakeups_of
-from rounds import field, in_sets, middle, ratios
+from rounds import field, in_sets, middle, ratios, spread
 
 ARGUMENT_BYTES = 24  # of the kernel in cuda_program.h
 PING_BYTES = 64  # about what a trivial call and its answer have
@@ -25,6 +25,11 @@ def run(bench):
                 waiting(bench, wait)
     if bench.wants("L6", "L7", "L8"):
         counting(bench)
+    for row, case in AWAITED:
+        if bench.wants(row):
+            told_by_the_stream(bench, row, case)
+    if bench.wants("L13"):
+        coming_and_going(bench)
     for transport in bench.machine.transports([], broker="idle") if bench.wants("L10") else ():
         if transport.way == "tcp":
             with bench.attempt(("L10", transport.name), ("L10", transport.name, "wake-ups")):
@@ -75,42 +80,57 @@ def launching(bench):
                     "client CPU a launch": middle(found[on], "cpu") / all_launches})
 
 
+def calls(bench, transports, case, spin, broker="default", settings=None, pause=0):
+    """Calls that are waited for, over these transports, which go the same way: for each its name; rounds of its calls, of the local ones, of the
+    ping-pong; what they show."""
+    machine = bench.machine
+    server = {t.name: [] for t in transports}
+
+    def parts(stack):
+        local = stack.enter_context(machine.asked(program(bench)))
+        remote = {t.name: stack.enter_context(machine.asked(program(bench), t.pool, settings)) for t in transports}
+        plain = stack.enter_context(machine.plain(transports[0]))
+        # What takes long is not done so often.
+        first = [one.ask(case, count=10) for one in remote.values()] + [plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)]
+        slowest = max(field(first, "seconds"))
+        count = max(10, min(bench.sizes.calls, int(0.25 / slowest)))
+
+        def remotely(t):
+            if len(transports) > 1:
+                time.sleep(pause)  # the other build's ends have stopped spinning then
+            before = machine.server_cpu(broker, t.build)
+            answer = remote[t.name].ask(case, count=count)
+            server[t.name].append((machine.server_cpu(broker, t.build) - before) / count)
+            return answer | {"cpu": answer["cpu"] / count}
+
+        return {"local": lambda: local.ask(case, count=count), **{t.name: lambda t=t: remotely(t) for t in transports},
+                "ping": lambda: plain.ask("pingpong", count=count, bytes=PING_BYTES, spin=spin)}
+
+    found = in_sets(bench, parts)
+    for on in server:
+        yield on, found[on], found["local"], found["ping"], {
+            "P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"), "T": middle(found[on], "seconds"),
+            "T p99": middle(found[on], "seconds_p99"), "N": middle(found["local"], "seconds"),
+            "client CPU a call": middle(found[on], "cpu"), "server CPU a call": statistics.median(server[on])}
+
+
+def beyond(remote, local, ping):
+    """(T - N) / P of each round."""
+    return [(t - n) / p for t, n, p in zip(*(field(of, "seconds") for of in (remote, local, ping)))]
+
+
+def too_few(spin):
+    return "fewer than four processors, for which spinning ends compete" if spin and os.cpu_count() < 4 else ""
+
+
 def waiting(bench, wait):
     """Calls that wait for an answer, against a ping-pong whose ends wait in the same way."""
     machine, add = bench.machine, bench.results.add
     client, worker, spin = WAITS[wait]
-    note = "fewer than four processors, for which spinning ends compete" if spin and os.cpu_count() < 4 else ""
+    note = too_few(spin)
 
     def turns(transports, case):
-        """For each of these, which go the same way: its name; rounds of its calls, of the local ones, of the ping-pong; what they show."""
-        server = {t.name: [] for t in transports}
-
-        def parts(stack):
-            local = stack.enter_context(machine.asked(program(bench)))
-            remote = {t.name: stack.enter_context(machine.asked(program(bench), t.pool, {"FARGPU_SPIN_US": client})) for t in transports}
-            plain = stack.enter_context(machine.plain(transports[0]))
-            # What takes long is not done so often.
-            first = [one.ask(case, count=10) for one in remote.values()] + [plain.ask("pingpong", count=10, bytes=PING_BYTES, spin=spin)]
-            slowest = max(field(first, "seconds"))
-            calls = max(10, min(bench.sizes.calls, int(0.25 / slowest)))
-
-            def remotely(t):
-                if len(transports) > 1:
-                    time.sleep(1.5e-6 * int(worker))  # the other build's ends have stopped spinning then
-                before = machine.server_cpu(wait, t.build)
-                answer = remote[t.name].ask(case, count=calls)
-                server[t.name].append((machine.server_cpu(wait, t.build) - before) / calls)
-                return answer | {"cpu": answer["cpu"] / calls}
-
-            return {"local": lambda: local.ask(case, count=calls), **{t.name: lambda t=t: remotely(t) for t in transports},
-                    "ping": lambda: plain.ask("pingpong", count=calls, bytes=PING_BYTES, spin=spin)}
-
-        found = in_sets(bench, parts)
-        for on in server:
-            yield on, found[on], found["local"], found["ping"], {
-                "P": middle(found["ping"], "seconds"), "P p99": middle(found["ping"], "seconds_p99"), "T": middle(found[on], "seconds"),
-                "T p99": middle(found[on], "seconds_p99"), "N": middle(found["local"], "seconds"),
-                "client CPU a call": middle(found[on], "cpu"), "server CPU a call": statistics.median(server[on])}
+        return calls(bench, transports, case, spin, wait, {"FARGPU_SPIN_US": client}, 1.5e-6 * int(worker))
 
     for way, those in itertools.groupby(machine.transports(bench.rtts, bench.rate, wait, ("--spin-us", worker)), lambda t: t.way):
         those, shared = list(those), way == "shm"
@@ -127,8 +147,57 @@ def waiting(bench, wait):
                 if shared:
                     add("L5", on, rounds=ratios(remote, local, "seconds"), detail=detail, note=note)
                 else:
-                    add("L5", on, case=wait, detail=detail, note=note, rounds=[
-                        (t - n) / p for t, n, p in zip(*(field(of, "seconds") for of in (remote, local, ping)))])
+                    add("L5", on, case=wait, detail=detail, note=note, rounds=beyond(remote, local, ping))
+
+
+# What programs wait for that do not wait for a call, as fargpu is set when nothing is set. The program sleeps (L11), and so do the ends of the
+# ping-pong, or it spins (L12), as the local driver does, and so do they.
+AWAITED = {("L11", ""): ("host_function", 0), ("L12", "synchronise"): ("event_synchronize", 1), ("L12", "query"): ("event_query", 1)}
+
+
+def told_by_the_stream(bench, row, case):
+    """Functions of the program and events behind work of a stream."""
+    add = bench.results.add
+    name, spin = AWAITED[row, case]
+    for way, those in itertools.groupby(bench.machine.transports(bench.rtts, bench.rate), lambda t: t.way):
+        those = list(those)
+        with bench.attempt(*((row, t.name, case) for t in those)):
+            for on, remote, local, ping, detail in calls(bench, those, name, spin, pause=0.03):
+                if way != "shm":
+                    rounds = beyond(remote, local, ping)
+                elif row == "L11":
+                    rounds = [1e6 * (t - n) for t, n in zip(field(remote, "seconds"), field(local, "seconds"))]
+                else:
+                    rounds = ratios(remote, local, "seconds")
+                add(row, on, case=case, rounds=rounds, detail=detail | {"T / N": spread(ratios(remote, local, "seconds"))}, note=too_few(spin))
+
+
+def coming_and_going(bench):
+    """Memory that a framework takes and gives back, again and again."""
+    ways = {t.name: t for t in bench.machine.transports([])}
+    server = {on: [] for on in ways}
+
+    def parts(stack):
+        programs = started(bench, stack, {"local": None, **{on: t.pool for on, t in ways.items()}})
+        for one in programs.values():
+            one.ask("memory_comes_and_goes", count=2)
+
+        def measured(name):
+            before = bench.machine.server_cpu(build=ways[name].build) if name in ways else 0
+            answer = programs[name].ask("memory_comes_and_goes", count=bench.sizes.emptied_caches)
+            if name in ways:
+                server[name].append((bench.machine.server_cpu(build=ways[name].build) - before) / bench.sizes.emptied_caches)
+            return answer
+
+        return {name: lambda name=name: measured(name) for name in programs}
+
+    with bench.attempt(*(("L13", on) for on in ways)):
+        found = in_sets(bench, parts)
+        for on in ways:
+            bench.results.add("L13", on, rounds=ratios(found[on], found["local"], "seconds"), detail={
+                "N": middle(found["local"], "seconds"), "T": middle(found[on], "seconds"), "p99 N": middle(found["local"], "seconds_p99"),
+                "p99 T": middle(found[on], "seconds_p99"), "client CPU": middle(found[on], "cpu") / bench.sizes.emptied_caches,
+                "server CPU": statistics.median(server[on]), "local CPU": middle(found["local"], "cpu") / bench.sizes.emptied_caches})
 
 
 IDLE_CALLS = {"idle synchronise": ("idle_synchronize", 2), "attributes": ("attributes", 3), "errors": ("errors", 2), "capture state": ("capture_state", 1),

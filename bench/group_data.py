@@ -1,14 +1,21 @@
-"""The data path: B1 to B7."""
+"""The data path: B1 to B12."""
 
+import itertools
 import os
 import statistics
 
+from machine import connections_of
 from rounds import field, in_sets, middle, ratios, spread
 
 STREAMS = (1, 4, 8)
 DIRECTIONS = {"htod": "HtoD", "dtoh": "DtoH"}
 ROWS = {"htod": ("B1", "B4"), "dtoh": ("B2", "B5")}  # against plain sockets, against the local driver
 SLOW, SLOW_RATE = "125 MB/s", 125  # a network of 1 Gbit/s
+# Rows of asynchronous copies: the program's memory, in how many pieces of 256 KiB or as a whole, beside what the rate is.
+ASYNC = {"B8": ("pinned", 1, "sockets"), "B9": ("pageable", 1, "local"), "B10": ("pinned", 64, "sockets")}
+PIECE_BYTES = 256 << 10
+SESSIONS = 8  # that copy at once
+STREAMS_MOST = 8
 LANES = {"htod": 4, "dtoh": 8}  # of the rows against the local driver
 
 
@@ -23,6 +30,18 @@ def run(bench):
         if bench.wants("B6"):
             with bench.attempt(("B6", on)):
                 overlapping(bench, transport)
+    if bench.wants(*ASYNC, "B11", "B12") and "tcp" in bench.machine.kinds:
+        loopback = bench.machine.transports([])[0]
+        for row, direction in itertools.product(ASYNC, DIRECTIONS):
+            if bench.wants(row):
+                with bench.attempt((row, "tcp", DIRECTIONS[direction])):
+                    copying_async(bench, loopback, row, direction)
+        if bench.wants("B11"):
+            with bench.attempt(("B11", "tcp")):
+                both_ways(bench, loopback)
+        if bench.wants("B12"):
+            with bench.attempt(("B12", "tcp", "sum"), ("B12", "tcp", "largest / smallest")):
+                several(bench, loopback)
     if bench.wants("B7") and "tcp" in bench.machine.kinds:
         compressing(bench)
 
@@ -119,6 +138,138 @@ def copying(bench, transport, direction):
     if bench.wants("B3"):
         add("B3", on, case=DIRECTIONS[direction], rounds=ratios(found["local pinned"], found["T pinned"], "copy"), detail={
             "lanes": LANES[direction], "N GB/s": rate("local pinned"), "T GB/s": rate("T pinned"), **cost("T pinned", "local pinned")})
+
+
+def lanes_of(client, transport):
+    """How many plain sockets a session is compared with: as many as it has bulk lanes, which are open once it has copied. Without any, as
+    many as it may open by itself."""
+    connections = connections_of(client.process.pid, int(transport.pool.rpartition(":")[2]))
+    return connections - 1 if connections > 1 else max(1, min(STREAMS_MOST, os.cpu_count() // 2)), connections
+
+
+def rate_of(answers, size):
+    return size / 1e9 / middle(answers, "copy")
+
+
+def costs(found, server, size):
+    """CPU seconds for a GB, by what found and server have of the program; of the local driver and of sockets too."""
+    gigabytes = size / 1e9
+    return {"client CPU s/GB": middle(found["T"], "copy_cpu") / gigabytes, "server CPU s/GB": statistics.median(server) / gigabytes,
+            **{f"{of} CPU s/GB": middle(found[name], "copy_cpu") / gigabytes for name, of in (("N", "local"), ("S", "sockets' client")) if name in found}}
+
+
+def copying_async(bench, transport, row, direction):
+    """Asynchronous copies and a wait for their stream, locally, remotely, and what plain sockets carry, in turn."""
+    machine, sizes = bench.machine, bench.sizes
+    memory, pieces, against = ASYNC[row]
+    size = sizes.bytes if pieces == 1 else min(sizes.bytes, pieces * PIECE_BYTES)
+    copies = sizes.copies if pieces == 1 else sizes.rows_of_copies
+    values = {"bytes": size, "count": copies, "direction": direction}
+    server, lanes = [], []
+
+    def parts(stack):
+        local, remote = started(bench, stack), started(bench, stack, transport.pool)
+        plain = stack.enter_context(machine.plain(transport))
+
+        def locally():
+            return local.ask("copy_async", memory=memory, pieces=pieces, **values)
+
+        def remotely():
+            before = machine.server_cpu()
+            answer = remote.ask("copy_async", memory=memory, pieces=pieces, **values)
+            server.append((machine.server_cpu() - before) / (copies + 1))  # all bytes go once more for the comparison
+            return answer
+
+        locally(), remotely()  # warms up
+        lanes.append(lanes_of(remote, transport))
+        streams = {"S": lanes[-1][0], **({"S most": STREAMS_MOST} if lanes[-1][0] < STREAMS_MOST else {})}
+        return {"N": locally, "T": remotely,
+                **{name: lambda k=k: plain.ask("stream", streams=k, memory="whole", **values) for name, k in streams.items()}}
+
+    found = in_sets(bench, parts)
+    detail = {"N GB/s": rate_of(found["N"], size), "T GB/s": rate_of(found["T"], size), "S GB/s": rate_of(found["S"], size), "k": lanes[-1][0],
+              **costs(found, server, size), "T / N": spread(ratios(found["N"], found["T"], "copy")), "T / S": spread(ratios(found["S"], found["T"], "copy")),
+              "connections": lanes[-1][1], "p99 T": middle(found["T"], "copy_p99")}
+    if "S most" in found:
+        detail |= {f"S{STREAMS_MOST} GB/s": rate_of(found["S most"], size), f"T / S{STREAMS_MOST}": spread(ratios(found["S most"], found["T"], "copy"))}
+    bench.results.add(row, "tcp", case=DIRECTIONS[direction], rounds=ratios(found["N" if against == "local" else "S"], found["T"], "copy"), detail=detail)
+
+
+def both_ways(bench, transport):
+    """A copy to the device and one from it at once while a kernel runs, beside plain sockets that carry as much both ways at once."""
+    machine, size, copies = bench.machine, bench.sizes.bytes, bench.sizes.copies
+    server, lanes = [], []
+
+    def parts(stack):
+        local, remote = started(bench, stack), started(bench, stack, transport.pool)
+        plain = stack.enter_context(machine.plain(transport))
+
+        def remotely():
+            before = machine.server_cpu()
+            answer = remote.ask("both_ways", bytes=size, count=copies)
+            server.append((machine.server_cpu() - before) / (copies + 1))
+            return answer
+
+        def locally():
+            return local.ask("both_ways", bytes=size, count=copies)
+
+        locally(), remotely()  # warms up, and learns how long the kernel is to run
+        lanes.append(lanes_of(remote, transport))
+        return {"N": locally, "T": remotely,
+                "S": lambda: plain.ask("stream", streams=lanes[-1][0], bytes=size, count=copies, direction="both", memory="whole")}
+
+    found = in_sets(bench, parts)
+    bench.results.add("B11", "tcp", rounds=ratios(found["S"], found["T"], "copy"), detail={
+        **{f"{name} GB/s": rate_of(found[name], 2 * size) for name in ("N", "T", "S")}, "k": lanes[-1][0], **costs(found, server, 2 * size),
+        "connections": lanes[-1][1], "copies that the kernel outlasted": f"{middle(found['T'], 'covered'):.0%}"})
+
+
+def several(bench, transport):
+    """Sessions that copy at the same time, beside as many processes with plain sockets: to the device, then from it. The figure of a round
+    is that of the way that is worse."""
+    machine, sizes = bench.machine, bench.sizes
+    values = {"bytes": sizes.session_bytes, "count": 1, "milliseconds": int(1000 * sizes.several_seconds)}
+    server, lanes = {direction: [] for direction in DIRECTIONS}, []
+
+    def at_once(programs, case, **more):
+        for one in programs:
+            one.tell(case, **values, **more)
+        return [one.answer() for one in programs]
+
+    def rates(answers):
+        return [sizes.session_bytes / answer["seconds"] for answer in answers]
+
+    def parts(stack):
+        sessions = [started(bench, stack, transport.pool) for _ in range(SESSIONS)]
+        plain = [stack.enter_context(machine.plain(transport)) for _ in range(SESSIONS)]
+
+        def remotely(direction):
+            before = machine.server_cpu()
+            answers = at_once(sessions, "copy_async", memory="pinned", checks="off", direction=direction)
+            gigabytes = sizes.session_bytes / 1e9 * sum(field(answers, "made"))
+            server[direction].append((machine.server_cpu() - before) / gigabytes)
+            return {"rates": rates(answers), "cpu": sum(a["copy_cpu"] * a["made"] for a in answers) / gigabytes}
+
+        for direction in DIRECTIONS:
+            at_once(sessions, "copy_async", memory="pinned", direction=direction)  # warms up, and compares what was copied
+        lanes.append(lanes_of(sessions[0], transport))
+        return {**{f"T {direction}": lambda direction=direction: remotely(direction) for direction in DIRECTIONS},
+                **{f"S {direction}": lambda direction=direction: {"rates": rates(at_once(plain, "stream", streams=lanes[-1][0], memory="whole", direction=direction))}
+                   for direction in DIRECTIONS}}
+
+    found = in_sets(bench, parts)
+    sums = {name: [sum(answer["rates"]) for answer in answers] for name, answers in found.items()}
+    uneven = {name: [max(answer["rates"]) / min(answer["rates"]) for answer in answers] for name, answers in found.items()}
+    detail = {"k": lanes[-1][0], "connections": lanes[-1][1], "MiB a copy": sizes.session_bytes >> 20}
+    for direction, way in DIRECTIONS.items():
+        detail |= {f"{way} T GB/s": statistics.median(sums[f"T {direction}"]) / 1e9, f"{way} S GB/s": statistics.median(sums[f"S {direction}"]) / 1e9,
+                   f"{way} T / S": spread([t / s for t, s in zip(sums[f"T {direction}"], sums[f"S {direction}"])]),
+                   f"{way} client CPU s/GB": middle(found[f"T {direction}"], "cpu"), f"{way} server CPU s/GB": statistics.median(server[direction])}
+    bench.results.add("B12", "tcp", case="sum", detail=detail, rounds=[
+        min(up / su, down / sd) for up, su, down, sd in zip(*(sums[name] for name in ("T htod", "S htod", "T dtoh", "S dtoh")))])
+    bench.results.add("B12", "tcp", case="largest / smallest", rounds=[max(pair) for pair in zip(uneven["T htod"], uneven["T dtoh"])], detail={
+        **{f"{way} T": spread(uneven[f"T {direction}"]) for direction, way in DIRECTIONS.items()},
+        **{f"{way} S": spread(uneven[f"S {direction}"]) for direction, way in DIRECTIONS.items()}})
 
 
 def overlapping(bench, transport):

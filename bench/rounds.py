@@ -17,9 +17,13 @@ class Sizes:
     thread_launches: int = 2000  # of each of 8 threads
     calls: int = 2000
     idle_seconds: float = 10
+    emptied_caches: int = 200  # of 20 blocks
     bytes: int = 256 << 20
     proxied_bytes: int = 64 << 20
     copies: int = 3
+    rows_of_copies: int = 20  # each of 64 small ones
+    session_bytes: int = 64 << 20  # of a copy where several sessions copy at once
+    several_seconds: float = 0.5  # for which they do
     overlaps: int = 3
     step_seconds: float = 1.0  # of a program's turn, as the local driver takes it
     steps_max: int = 200
@@ -33,7 +37,7 @@ class Sizes:
     quota_mib: int = 512  # of a session that takes all it can
 
 
-TINY = Sizes(batches=2, launches=400, thread_launches=20, calls=20, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20, copies=2, overlaps=1, step_seconds=0.02, steps_max=3,
+TINY = Sizes(batches=2, launches=400, thread_launches=20, calls=20, emptied_caches=2, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20, copies=2, rows_of_copies=2, session_bytes=256 << 10, several_seconds=0.05, overlaps=1, step_seconds=0.02, steps_max=3,
              image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2, fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32)
 
 

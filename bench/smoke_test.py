@@ -7,7 +7,7 @@ import unittest
 
 import against
 import group_programs
-from goals import HERE, Goals
+from goals import HERE, UNPUBLISHED, Goals
 from machine import Machine, Transport
 from on_softgpu import BUILD, SOFTGPU, OnSoftgpu
 from results import Results
@@ -24,6 +24,7 @@ class Smoke(OnSoftgpu):
             if Goals().rows[goal.row]["group"] in ("control", "data") or goal.row in ("S1", "S2"):
                 result = found[key]
                 if result["value"] is None:
+                    self.assertNotEqual(goal.unmeasured, UNPUBLISHED, result)
                     self.assertEqual((result["note"], result["mark"]), (goal.why_missing(), "not measured yet"), key)
         # What does not depend on time.
         for case in ("idle synchronise", "attributes", "errors", "capture state", "alloc and free"):

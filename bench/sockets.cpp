@@ -12,6 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <barrier>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -29,7 +31,7 @@ struct Hello {
   std::uint32_t spin;
   std::uint64_t bytes;  // of a ping, or of a stream
 };
-enum Kind : std::uint32_t { ping, to_server, to_client };
+enum Kind : std::uint32_t { ping, to_server, to_client, both_ways };
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 40;
 constexpr std::size_t piece = std::size_t{4} << 20;
 
@@ -92,24 +94,48 @@ void receive_stream(Socket& socket, std::vector<char>& into, std::uint64_t bytes
   }
 }
 
+/// Both ways at once, so many bytes each.
+void exchange(Socket& socket, const std::vector<char>& from, std::vector<char>& into, std::uint64_t bytes) {
+  std::string failure;
+  std::thread sender([&] {
+    try {
+      send_stream(socket, from, bytes);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+  });
+  try {
+    receive_stream(socket, into, bytes);
+  } catch (...) {
+    sender.join();
+    throw;
+  }
+  sender.join();
+  if (!failure.empty()) throw std::runtime_error(failure);
+}
+
 // Requests follow each other on a connection: a byte says that the buffer of a stream is ready, another asks for the next, so that nothing is
 // still to be prepared when time is taken.
 void serve(int descriptor) {
   try {
     Socket socket(descriptor);
     Hello hello{};
-    if (!socket.receive(&hello, sizeof hello, false) || hello.bytes == 0 || hello.bytes > most_bytes || hello.kind > to_client) return;
+    if (!socket.receive(&hello, sizeof hello, false) || hello.bytes == 0 || hello.bytes > most_bytes || hello.kind > both_ways) return;
     if (hello.kind == ping) {
       std::vector<char> message(std::min<std::uint64_t>(hello.bytes, piece));
       while (socket.receive(message.data(), message.size(), hello.spin != 0)) socket.send(message.data(), message.size());
       return;
     }
     std::vector<char> buffer = random_bytes(piece);
+    const std::vector<char> sent = hello.kind == both_ways ? buffer : std::vector<char>();
     char go = 0;
     socket.send(&go, 1);
     while (socket.receive(&go, 1, false)) {
       if (hello.kind == to_client) {
         send_stream(socket, buffer, hello.bytes);
+      } else if (hello.kind == both_ways) {
+        exchange(socket, sent, buffer, hello.bytes);
+        socket.send(&go, 1);
       } else {
         receive_stream(socket, buffer, hello.bytes);
         socket.send(&go, 1);
@@ -163,59 +189,84 @@ class Client {
     answer.add_samples("seconds", std::vector<double>(samples.begin() + 20, samples.end()));  // the first ones warm up
   }
 
-  /// `bytes` over `streams` connections at once, `count` times. The memory of this end is a piece again and again, which caches hold, or
-  /// with `memory=whole` as large as what is sent or received, as a program's is.
+  /// `bytes` over `streams` connections at once, `count` times, and until so many `milliseconds` are over; with direction=both as many each
+  /// way. The memory of this end is a piece again and again, which caches hold, or with `memory=whole` as large as what is sent or
+  /// received, as a program's is.
   void stream(const Request& request, Answer& answer) {
     const std::uint64_t streams = request.number("streams"), bytes = request.number("bytes") / streams;
     const std::string memory = request.text("memory", "piece");
     if (memory != "piece" && memory != "whole") throw std::invalid_argument("memory is piece or whole, not '" + memory + "'");
     const std::size_t buffer_bytes = memory == "piece" ? piece : std::max<std::size_t>(bytes, 1);
-    const std::string direction = request.text("direction");
-    if (direction != "htod" && direction != "dtoh") throw std::invalid_argument("direction is htod or dtoh");
-    const bool sends = direction == "htod";
+    const Kind kind = kind_of(request.text("direction"));
     std::vector<std::unique_ptr<Socket>> sockets;
-    std::vector<std::vector<char>> buffers;
+    std::vector<std::vector<char>> sent, received;
     for (std::uint64_t i = 0; i < streams; ++i) {
-      sockets.push_back(connect({sends ? to_server : to_client, 0, bytes}));
-      buffers.push_back(random_bytes(buffer_bytes));
+      sockets.push_back(connect({kind, 0, bytes}));
+      sent.push_back(kind == to_client ? std::vector<char>() : random_bytes(buffer_bytes));
+      received.push_back(kind == to_server ? std::vector<char>() : random_bytes(buffer_bytes));
     }
     for (const auto& socket : sockets) {
       char ready = 0;
       if (!socket->receive(&ready, 1, false)) throw std::runtime_error("the server has gone");
     }
-    std::vector<double> samples;
-    const double cpu = process_cpu(), start = now();
-    const std::uint64_t count = request.number("count");
-    for (std::uint64_t round = 0; round < count; ++round) {
-      std::vector<std::string> failures(streams);
-      std::vector<std::thread> threads;
-      const double begin = now();
-      for (std::uint64_t i = 0; i < streams; ++i)
-        threads.emplace_back([&, i] {
+    std::vector<std::string> failures(streams);
+    bool more = true;  // written while all threads are at the barrier
+    std::barrier all(static_cast<std::ptrdiff_t>(streams) + 1);
+    std::vector<std::thread> threads;  // for all rounds: starting them takes as long as some of what is measured
+    for (std::uint64_t i = 0; i < streams; ++i)
+      threads.emplace_back([&, i] {
+        while (true) {
+          all.arrive_and_wait();
+          if (!more) return;
           try {
-            char go = 1;
-            sockets[i]->send(&go, 1);
-            if (sends) {
-              send_stream(*sockets[i], buffers[i], bytes);
-              if (!sockets[i]->receive(&go, 1, false)) throw std::runtime_error("the server has gone");
-            } else {
-              receive_stream(*sockets[i], buffers[i], bytes);
-            }
+            if (failures[i].empty()) carry(*sockets[i], kind, sent[i], received[i], bytes);
           } catch (const std::exception& error) {
             failures[i] = error.what();
           }
-        });
-      for (std::thread& thread : threads) thread.join();
+          all.arrive_and_wait();
+        }
+      });
+    std::vector<double> samples;
+    const std::uint64_t count = request.number("count");
+    const double least = 1e-3 * static_cast<double>(request.number("milliseconds", 0)), cpu = process_cpu(), start = now();
+    const auto failed = [&] { return std::any_of(failures.begin(), failures.end(), [](const std::string& one) { return !one.empty(); }); };
+    while (!failed() && (samples.size() < count || now() - start < least)) {
+      const double begin = now();
+      all.arrive_and_wait();
+      all.arrive_and_wait();
       samples.push_back(now() - begin);
-      for (const std::string& failure : failures)
-        if (!failure.empty()) throw std::runtime_error(failure);
     }
-    if (count) answer.add("seconds", (now() - start) / static_cast<double>(count));
-    if (count) answer.add("copy_cpu", (process_cpu() - cpu) / static_cast<double>(count));
+    const double seconds = now() - start, made = static_cast<double>(samples.size());
+    const double cpu_seconds = process_cpu() - cpu;
+    more = false;
+    all.arrive_and_wait();
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& failure : failures)
+      if (!failure.empty()) throw std::runtime_error(failure);
     answer.add_samples("copy", samples);
+    answer.add("made", made);
+    answer.add("seconds", seconds / made);
+    answer.add("copy_cpu", cpu_seconds / made);
   }
 
  private:
+  static Kind kind_of(const std::string& direction) {
+    if (direction == "htod") return to_server;
+    if (direction == "dtoh") return to_client;
+    if (direction == "both") return both_ways;
+    throw std::invalid_argument("direction is htod, dtoh or both, not '" + direction + "'");
+  }
+
+  /// One turn of a stream, to the server's word that it has everything.
+  static void carry(Socket& socket, Kind kind, const std::vector<char>& sent, std::vector<char>& received, std::uint64_t bytes) {
+    char go = 1;
+    socket.send(&go, 1);
+    if (kind == to_server) send_stream(socket, sent, bytes);
+    else if (kind == to_client) receive_stream(socket, received, bytes);
+    else exchange(socket, sent, received, bytes);
+    if (kind != to_client && !socket.receive(&go, 1, false)) throw std::runtime_error("the server has gone");
+  }
+
   std::unique_ptr<Socket> connect(const Hello& hello) const {
     auto socket = std::make_unique<Socket>(connected());
     socket->send(&hello, sizeof hello);
