@@ -4,7 +4,7 @@ import itertools
 import os
 import statistics
 
-from machine import connections_of
+from machine import STREAMS_MOST, lanes_of
 from rounds import field, in_sets, middle, ratios, spread
 
 STREAMS = (1, 4, 8)
@@ -15,7 +15,6 @@ SLOW, SLOW_RATE = "125 MB/s", 125  # a network of 1 Gbit/s
 ASYNC = {"B8": ("pinned", 1, "sockets"), "B9": ("pageable", 1, "local"), "B10": ("pinned", 64, "sockets")}
 PIECE_BYTES = 256 << 10
 SESSIONS = 8  # that copy at once
-STREAMS_MOST = 8
 LANES = {"htod": 4, "dtoh": 8}  # of the rows against the local driver
 
 
@@ -140,13 +139,6 @@ def copying(bench, transport, direction):
             "lanes": LANES[direction], "N GB/s": rate("local pinned"), "T GB/s": rate("T pinned"), **cost("T pinned", "local pinned")})
 
 
-def lanes_of(client, transport):
-    """How many plain sockets a session is compared with: as many as it has bulk lanes, which are open once it has copied. Without any, as
-    many as it may open by itself."""
-    connections = connections_of(client.process.pid, int(transport.pool.rpartition(":")[2]))
-    return connections - 1 if connections > 1 else max(1, min(STREAMS_MOST, os.cpu_count() // 2)), connections
-
-
 def rate_of(answers, size):
     return size / 1e9 / middle(answers, "copy")
 
@@ -181,7 +173,7 @@ def copying_async(bench, transport, row, direction):
             return answer
 
         locally(), remotely()  # warms up
-        lanes.append(lanes_of(remote, transport))
+        lanes.append(lanes_of(remote.process.pid, transport.pool))
         streams = {"S": lanes[-1][0], **({"S most": STREAMS_MOST} if lanes[-1][0] < STREAMS_MOST else {})}
         return {"N": locally, "T": remotely,
                 **{name: lambda k=k: plain.ask("stream", streams=k, memory="whole", **values) for name, k in streams.items()}}
@@ -214,7 +206,7 @@ def both_ways(bench, transport):
             return local.ask("both_ways", bytes=size, count=copies)
 
         locally(), remotely()  # warms up, and learns how long the kernel is to run
-        lanes.append(lanes_of(remote, transport))
+        lanes.append(lanes_of(remote.process.pid, transport.pool))
         return {"N": locally, "T": remotely,
                 "S": lambda: plain.ask("stream", streams=lanes[-1][0], bytes=size, count=copies, direction="both", memory="whole")}
 
@@ -252,7 +244,7 @@ def several(bench, transport):
 
         for direction in DIRECTIONS:
             at_once(sessions, "copy_async", memory="pinned", direction=direction)  # warms up, and compares what was copied
-        lanes.append(lanes_of(sessions[0], transport))
+        lanes.append(lanes_of(sessions[0].process.pid, transport.pool))
         return {**{f"T {direction}": lambda direction=direction: remotely(direction) for direction in DIRECTIONS},
                 **{f"S {direction}": lambda direction=direction: {"rates": rates(at_once(plain, "stream", streams=lanes[-1][0], memory="whole", direction=direction))}
                    for direction in DIRECTIONS}}

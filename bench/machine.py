@@ -148,6 +148,16 @@ def connections_of(pid, port):
     return 0
 
 
+STREAMS_MOST = 8  # connections that a session divides large copies among when nothing is set
+
+
+def lanes_of(pid, pool):
+    """How many plain sockets a session is compared with: as many as it has bulk lanes, which are open once it has copied, or without any as
+    many as it may open by itself. And its connections."""
+    connections = connections_of(pid, int(pool.rpartition(":")[2]))
+    return connections - 1 if connections > 1 else max(1, min(STREAMS_MOST, os.cpu_count() // 2)), connections
+
+
 def children_of(pid):
     found = []
     for name in os.listdir("/proc"):

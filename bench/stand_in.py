@@ -1,9 +1,12 @@
 """Stands in for programs/workloads.py where there is no PyTorch: the same questions, over the driver API alone. For smoke_test.py."""
 
 import ctypes
-import json
+import itertools
+import os
 import sys
-import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs"))
+import steps  # noqa: E402
 
 cuda = ctypes.CDLL("libcuda.so.1")
 
@@ -19,27 +22,40 @@ ok(cuda.cuDeviceGet(ctypes.byref(device), 0))
 ok(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
 ok(cuda.cuCtxSetCurrent(context))
 ok(cuda.cuMemAlloc_v2(ctypes.byref(memory), 4096))
-values = []
 
 
-def step():
-    ok(cuda.cuMemsetD32_v2(memory, len(values), 1024))
-    ok(cuda.cuMemcpyDtoH_v2(ctypes.byref(word), memory, 4))
-    values.append(word.value)
+def fetch(bytes_):
+    """A step that copies so many bytes to the device and back."""
+    sent = (ctypes.c_char * bytes_)()
+    there = ctypes.c_uint64()
+    ok(cuda.cuMemAlloc_v2(ctypes.byref(there), bytes_))
+
+    def step():
+        ok(cuda.cuMemcpyHtoD_v2(there, sent, bytes_))
+        ok(cuda.cuMemcpyDtoH_v2(sent, there, bytes_))
+        return sent[0][0]
+
+    return steps.Workload(step, up=bytes_, down=bytes_)
 
 
-def steps(count):
-    step()
-    begin = time.perf_counter()
-    for _ in range(count):
-        step()
-    seconds = (time.perf_counter() - begin) / count
-    return {"made": count + 1, "seconds": seconds, "step": seconds, "step_p99": seconds, "cpu": 0.0}
+def items():
+    made = itertools.count()
+
+    def step():
+        ok(cuda.cuMemsetD32_v2(memory, next(made), 1024))
+        ok(cuda.cuMemcpyDtoH_v2(ctypes.byref(word), memory, 4))
+        return word.value
+
+    return step
 
 
-steps(2)
-print(json.dumps({"ready": 1}), flush=True)
-for line in sys.stdin:
-    case, count = line.split()
-    count = int(count.removeprefix("count="))
-    print(json.dumps(steps(count) if case == "steps" else {"values": values[:count]}), flush=True)
+class Builders(dict):
+    """Whatever workload is named, W11 and W12 copy, and the others read four bytes."""
+
+    def __missing__(self, name):
+        if name == "none":
+            raise LookupError("there is no workload")
+        return lambda: fetch(1 << 16) if name.startswith(("W11", "W12")) else items()
+
+
+steps.main(Builders(), lambda: None)  # each step has waited for its end

@@ -1,35 +1,18 @@
-"""W1 to W8, steps on demand. Usage: workloads.py NAME; then line by line on stdin:
-
-  steps count=N     a step that is not measured, since after a pause all is slower, and N that are, to their end; the answer has
-                    how many were made, and the seconds of a measured one
-  values count=N    the first N values that steps computed, to compare two runs by
-
-Answers are lines of JSON, {"error": ...} if something went wrong. The first answer comes by itself, when all is ready."""
-
-import json
-import sys
-import time
-import traceback
+"""The PyTorch workloads. Usage: workloads.py NAME...; then as steps.py says."""
 
 import torch
 
+import checkpoints
+import decoding
 import models
+import reads
+import steps
+import uploads
+from steps import Workload
+from training import training
 
-STEP_CALLS = {"copies": 100, "synchronise": 100, "generate": 32, "pinned": 32, "graph": 32}  # calls, tokens or replays a step
-
-
-def training(model, loss_of, optimizer, read, clip=False):
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = loss_of()
-        loss.backward()
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return loss.item() if read else loss.detach()
-
-    return step
+CALLS = 100  # copies or synchronisations a step
+TOKENS = 32  # or replays of a graph
 
 
 def resnet_train(read):
@@ -84,7 +67,7 @@ def gpt2_generate():
     def step():
         logits, caches = model.decode(model.embed(prompt), None)
         tokens = []
-        for i in range(STEP_CALLS["generate"]):
+        for i in range(TOKENS):
             token = logits.argmax(-1, keepdim=True)
             tokens.append(token.item())
             if tokens[-1] < 0:  # the end token of a tokenizer that has none
@@ -115,7 +98,7 @@ def graph_replays():
         forward()
 
     def step():
-        for _ in range(STEP_CALLS["graph"]):
+        for _ in range(TOKENS):
             graph.replay()
         return token.item()
 
@@ -127,7 +110,7 @@ def small_copies():
     sources = [torch.arange(size // 4, dtype=torch.int32).cuda() for size in sizes]
 
     def step():
-        return sum(int(sources[i % len(sources)].cpu()[-1]) for i in range(STEP_CALLS["copies"]))
+        return sum(int(sources[i % len(sources)].cpu()[-1]) for i in range(CALLS))
 
     return step
 
@@ -137,7 +120,7 @@ def synchronisations():
     stream = torch.cuda.current_stream()
 
     def step():
-        for _ in range(STEP_CALLS["synchronise"]):
+        for _ in range(CALLS):
             x.add_(1)
             stream.synchronize()
         return x[0].item()
@@ -156,7 +139,7 @@ def pinned_decode():
     @torch.inference_mode()
     def step():
         caches, tokens = None, [1]
-        for i in range(STEP_CALLS["pinned"]):
+        for i in range(TOKENS):
             token[0], position[0] = tokens[-1], i
             pinned_kernel.embed(token, position, model.tokens.weight, model.positions.weight, embedded)
             logits, caches = model.decode(embedded, caches)
@@ -166,46 +149,16 @@ def pinned_decode():
     return step
 
 
-WORKLOADS = {"W1": lambda: resnet_train(read=False), "W2": lambda: resnet_train(read=True), "W2.fixed kernels": fixed_kernels,
-             "W3": resnet_infer, "W4": gpt2_train, "W5": gpt2_generate, "W6.compile": lambda: gpt2_train(compiled=True), "W6.graph": graph_replays,
-             "W7.copies": small_copies, "W7.synchronise": synchronisations, "W8": pinned_decode}
+def counted(calls, build):
+    """A workload whose steps have so many calls, tokens or replays."""
+    return lambda: Workload(build(), calls=calls)
 
 
-def answer(found):
-    print(json.dumps(found), flush=True)
+WORKLOADS = {
+    "W1": lambda: resnet_train(read=False), "W2": lambda: resnet_train(read=True), "W2.fixed kernels": fixed_kernels, "W3": resnet_infer,
+    "W4": gpt2_train, "W5": counted(TOKENS, gpt2_generate), "W6.compile": lambda: gpt2_train(compiled=True),
+    "W6.graph": counted(TOKENS, graph_replays), "W7.copies": counted(CALLS, small_copies), "W7.synchronise": counted(CALLS, synchronisations),
+    "W8": counted(TOKENS, pinned_decode), **uploads.WORKLOADS, **checkpoints.WORKLOADS, **decoding.WORKLOADS, **reads.WORKLOADS}
 
-
-def main():
-    step, values = WORKLOADS[sys.argv[1]](), []
-
-    def steps(count):
-        values.append(step())
-        torch.cuda.synchronize()
-        cpu, begin, single = time.process_time(), time.perf_counter(), []
-        for _ in range(count):
-            start = time.perf_counter()
-            values.append(step())
-            single.append(time.perf_counter() - start)
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - begin
-        single.sort()
-        return {"made": count + 1, "seconds": seconds / count, "step": single[count // 2], "step_p99": single[count * 99 // 100], "cpu": (time.process_time() - cpu) / count}
-
-    steps(2)  # warms up
-    answer({"ready": 1})
-    for line in sys.stdin:
-        case, count = line.split()
-        count = int(count.removeprefix("count="))
-        if case == "steps":
-            answer(steps(count))
-        elif case == "values":
-            answer({"values": [float(value) for value in values[:count]]})
-        else:
-            answer({"error": f"there is no case '{case}'"})
-
-
-try:
-    main()
-except Exception as error:  # noqa: BLE001 - whatever goes wrong is the answer
-    traceback.print_exc()
-    answer({"error": f"{type(error).__name__}: {error}"[:300].replace("\n", " ")})
+if __name__ == "__main__":
+    steps.main(WORKLOADS, torch.cuda.synchronize)
