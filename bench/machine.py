@@ -46,6 +46,9 @@ class Transport:
         return self.name.removeprefix(f"{self.build} ")
 
 
+FAST_LINE = 2000  # MB/s, from which on a proxy's one thread is too slow
+
+
 class Asked:
     """A program that does what it is told, line by line (asked.h)."""
 
@@ -252,6 +255,8 @@ class Machine:
             command = [os.path.join(self.bench, "proxy"), "--to", to, "--delay-us", str(round(rtt / 2 * 1e6))]
             if rate:
                 command += ["--megabytes-per-second", str(rate)]
+                if rate > FAST_LINE:
+                    command += ["--threads", "4"]
             self.proxies[key] = "127.0.0.1:" + self.says_port("proxy", command)
             if to in self.old_pools:
                 self.old_pools.add(self.proxies[key])

@@ -1,10 +1,12 @@
 // A proxy that stands for a network: what comes in on one side leaves on the other after a fixed time, and not faster than a fixed rate.
 //
-//   proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE]
+//   proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--threads COUNT]
 //
 // Says its port on stdout and serves until stdin ends. Delay and rate are apart: a byte leaves when the line has been free for all
 // before it, of whatever connection, plus the delay. A line of a rate holds what is under way and a short queue, as networks do, so that
-// senders come to feel it. What the proxy itself adds is measured by a ping-pong through one without delay, as `run` does.
+// senders come to feel it. What the proxy itself adds is measured by a ping-pong through one without delay, as `run` does, and what it
+// loses of a rate by plain sockets through it. A thread carries so many bytes in a second as it can copy twice; several share the
+// connections of a faster line.
 
 #include <sys/prctl.h>
 
@@ -15,6 +17,7 @@
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,15 +28,26 @@ using asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t piece_bytes = 256 << 10;
-constexpr auto awake = std::chrono::milliseconds(200);  // after the last byte
 
-Clock::time_point last_byte;
+thread_local Clock::time_point last_byte;
 
-/// One way of the line, which all connections share.
+/// One way of the line, which all connections share. Threads: any.
 struct Line {
   Clock::duration delay{};
   double bytes_per_second = 0;  // 0: unlimited
-  Clock::time_point free_at{};
+  std::mutex mutex{};
+  Clock::time_point free_at{};  // under the mutex
+
+  Line(Clock::duration delay, double bytes_per_second) : delay(delay), bytes_per_second(bytes_per_second) {}
+
+  /// When bytes that came now leave.
+  Clock::time_point takes(std::size_t bytes, Clock::time_point now) {
+    const std::lock_guard lock(mutex);
+    free_at = std::max(free_at, now);
+    if (bytes_per_second > 0)
+      free_at += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / bytes_per_second));
+    return free_at + delay;
+  }
 
   /// Of one connection; then nothing more is read from it.
   std::size_t held_bytes_max() const {
@@ -71,11 +85,7 @@ class Direction : public std::enable_shared_from_this<Direction> {
   void arrived(std::size_t bytes) {
     const auto now = Clock::now();
     last_byte = now;
-    line_.free_at = std::max(line_.free_at, now);
-    if (line_.bytes_per_second > 0)
-      line_.free_at +=
-          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(bytes) / line_.bytes_per_second));
-    pieces_.push_back({std::move(reading_), bytes, line_.free_at + line_.delay});
+    pieces_.push_back({std::move(reading_), bytes, line_.takes(bytes, now)});
     held_ += bytes;
     if (!writing_) forward();
     if (bytes) read();
@@ -129,9 +139,11 @@ class Direction : public std::enable_shared_from_this<Direction> {
 };
 
 // A line does not sleep. A processor that did for milliseconds comes back tenths of one late, which would be the proxy's and not the
-// network's: where there are processors for it, it looks all the time while something is under way.
-void serve(asio::io_context& context) {
+// network's: where there are processors for it, it looks all the time while something is under way. Of several threads each does so for
+// a shorter time, for the programs that are measured need processors too.
+void serve(asio::io_context& context, bool alone) {
   const bool spins = std::thread::hardware_concurrency() >= 8;
+  const auto awake = std::chrono::milliseconds(alone ? 200 : 5);  // after the last byte
   while (!context.stopped()) {
     if (spins && Clock::now() - last_byte < awake) context.poll();
     else context.run_one();
@@ -140,14 +152,22 @@ void serve(asio::io_context& context) {
 
 class Proxy {
  public:
-  Proxy(asio::io_context& context, tcp::endpoint to, const Line& line)
-      : acceptor_(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0)), to_(std::move(to)), there_(line), back_(line) {}
+  /// Each connection is one context's, in turn.
+  Proxy(std::deque<asio::io_context>& contexts, tcp::endpoint to, Clock::duration delay, double bytes_per_second)
+      : contexts_(contexts),
+        acceptor_(contexts.front(), tcp::endpoint(asio::ip::address_v4::loopback(), 0)),
+        to_(std::move(to)),
+        there_(delay, bytes_per_second),
+        back_(delay, bytes_per_second) {}
 
   unsigned port() const { return acceptor_.local_endpoint().port(); }
 
   void accept() {
-    acceptor_.async_accept([this](asio::error_code error, tcp::socket client) {
-      if (!error) connect(std::make_shared<tcp::socket>(std::move(client)));
+    acceptor_.async_accept(contexts_[next_++ % contexts_.size()], [this](asio::error_code error, tcp::socket accepted) {
+      if (!error) {
+        const auto client = std::make_shared<tcp::socket>(std::move(accepted));
+        asio::post(client->get_executor(), [this, client] { connect(client); });
+      }
       accept();
     });
   }
@@ -171,6 +191,8 @@ class Proxy {
     });
   }
 
+  std::deque<asio::io_context>& contexts_;
+  std::size_t next_ = 0;
   tcp::acceptor acceptor_;
   const tcp::endpoint to_;
   Line there_, back_;
@@ -180,31 +202,41 @@ class Proxy {
 
 int main(int count, char** words) {
   try {
-    Line line;
+    Clock::duration delay{};
+    double bytes_per_second = 0;
+    std::size_t threads = 1;
     std::string to;
     for (int i = 1; i + 1 < count; i += 2) {
       const std::string option = words[i];
       if (option == "--to") to = words[i + 1];
-      else if (option == "--delay-us") line.delay = std::chrono::microseconds(std::stoul(words[i + 1]));
-      else if (option == "--megabytes-per-second") line.bytes_per_second = 1e6 * std::stod(words[i + 1]);
+      else if (option == "--delay-us") delay = std::chrono::microseconds(std::stoul(words[i + 1]));
+      else if (option == "--megabytes-per-second") bytes_per_second = 1e6 * std::stod(words[i + 1]);
+      else if (option == "--threads") threads = std::stoul(words[i + 1]);
       else to = "", i = count;
     }
     const std::size_t colon = to.rfind(':');
-    if (colon == std::string::npos || count % 2 == 0) {
-      std::fprintf(stderr, "usage: proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE]\n");
+    if (colon == std::string::npos || count % 2 == 0 || threads == 0 || threads > 64) {
+      std::fprintf(stderr, "usage: proxy --to HOST:PORT [--delay-us ONE_WAY] [--megabytes-per-second RATE] [--threads 1-64]\n");
       return 2;
     }
-    ::prctl(PR_SET_TIMERSLACK, 1);
-    asio::io_context context(1);
+    ::prctl(PR_SET_TIMERSLACK, 1);  // of threads that start later too
+    std::deque<asio::io_context> contexts;
+    std::vector<asio::executor_work_guard<asio::io_context::executor_type>> guards;
+    for (std::size_t i = 0; i < threads; ++i) guards.push_back(asio::make_work_guard(contexts.emplace_back(1)));
     const auto port = static_cast<unsigned short>(std::stoul(to.substr(colon + 1)));
-    Proxy proxy(context, {asio::ip::make_address(to.substr(0, colon)), port}, line);
+    Proxy proxy(contexts, {asio::ip::make_address(to.substr(0, colon)), port}, delay, bytes_per_second);
     proxy.accept();
-    asio::posix::stream_descriptor input(context, ::dup(STDIN_FILENO));
+    asio::posix::stream_descriptor input(contexts.front(), ::dup(STDIN_FILENO));
     std::array<char, 64> ignored;
-    input.async_read_some(asio::buffer(ignored), [&](asio::error_code, std::size_t) { context.stop(); });
+    input.async_read_some(asio::buffer(ignored), [&](asio::error_code, std::size_t) {
+      for (asio::io_context& context : contexts) context.stop();
+    });
     std::printf("port %u\n", proxy.port());
     std::fflush(stdout);
-    serve(context);
+    std::vector<std::thread> others;
+    for (std::size_t i = 1; i < threads; ++i) others.emplace_back([&contexts, i] { serve(contexts[i], false); });
+    serve(contexts.front(), threads == 1);
+    for (std::thread& other : others) other.join();
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "proxy: %s\n", error.what());

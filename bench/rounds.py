@@ -28,6 +28,7 @@ class Sizes:
     step_seconds: float = 1.0  # of a program's turn, as the local driver takes it
     steps_max: int = 200
     checkpoint_bytes: int = 10**9  # weights that are saved, restored and loaded
+    paced_checkpoint_bytes: int = 256 << 20  # of those over a line of a fixed rate
     image_bytes: int = 4 << 20
     share_seconds: float = 10  # of tenants beside each other
     device_copy_mib: int = 1024  # of a tenant that copies on the device
@@ -38,8 +39,11 @@ class Sizes:
     quota_mib: int = 512  # of a session that takes all it can
 
 
-TINY = Sizes(batches=2, launches=400, thread_launches=20, calls=20, emptied_caches=2, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20, copies=2, rows_of_copies=2, session_bytes=256 << 10, several_seconds=0.05, overlaps=1, step_seconds=0.02, steps_max=3,
-             checkpoint_bytes=1 << 20, image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2, fill_rounds=20, sessions_most=3, session_mib=1, quota_mib=32)
+TINY = Sizes(
+    batches=2, launches=400, thread_launches=20, calls=20, emptied_caches=2, idle_seconds=0.3, bytes=1 << 20, proxied_bytes=1 << 20,
+    copies=2, rows_of_copies=2, session_bytes=256 << 10, several_seconds=0.05, overlaps=1, step_seconds=0.02, steps_max=3,
+    checkpoint_bytes=1 << 20, paced_checkpoint_bytes=1 << 20, image_bytes=64 << 10, share_seconds=0.3, device_copy_mib=1, fill_blocks=2, fill_rounds=20,
+    sessions_most=3, session_mib=1, quota_mib=32)
 
 
 @dataclasses.dataclass

@@ -5,13 +5,9 @@ import os
 import sys
 import unittest
 
-import against
-import group_programs
 from goals import HERE, UNPUBLISHED, Goals
 from machine import Machine, Transport
-from on_softgpu import BUILD, SOFTGPU, OnSoftgpu
-from results import Results
-from rounds import TINY, Bench
+from on_softgpu import BUILD, OnSoftgpu
 
 
 class Smoke(OnSoftgpu):
@@ -70,65 +66,6 @@ class Smoke(OnSoftgpu):
             self.assertEqual(len(pairs[key]["ratios"]), 2, key)
         self.assertEqual((pairs["L8", "tcp", ""]["old"], pairs["L8", "tcp", ""]["worse"]), (pairs["L8", "tcp", ""]["new"], False))
         self.assertIn("--against compares rows of control and programs alone", self.bench("--against", old, "B1").stdout)
-
-    def test_programs_take_turns(self):
-        os.environ.update(SOFTGPU)
-        machine = Machine(BUILD, self.folder.name, against=BUILD)
-        self.addCleanup(machine.close)
-        results = Results(Goals())
-        bench = Bench(machine, results, TINY, 2, [0.1, 1, 5, 30], None, set(), processes=2)
-        program = next(one for one in group_programs.PROGRAMS if one.names == ("W2",))
-        group_programs.workload(bench, program, [sys.executable, os.path.join(HERE, "stand_in.py"), "W2"])
-        pairs = {pair.on: pair for pair in against.taken_from(results)}
-        found = {r.on: r for r in results.found.values()}
-        self.assertEqual(set(pairs), set(found))
-        for on in ("tcp", "shm"):
-            self.assertEqual(len(pairs[on].ratios), 4, pairs[on])
-        delayed = ("tcp+0.1", "tcp+1", "tcp+5", "tcp+30")
-        self.assertEqual(set(found), {"tcp", "shm", *delayed})
-        for result in found.values():
-            self.assertEqual(result.detail["a step's round trips"], 1.0)
-            self.assertEqual(result.detail["first 8 values"], "equal")
-            self.assertEqual(len(result.rounds), 4 if result.unit in ("ratio", "RTTs") else 1)
-        self.assertEqual([found[on].unit for on in delayed], ["RTTs"] * 4)
-        for rtt in (0.1, 1, 5, 30):  # the one round trip of a step, whatever else the machine has to do
-            self.assertGreaterEqual(found[f"tcp+{rtt}"].detail["T"], rtt / 1000)
-        # A busy machine's steps differ by milliseconds, which shorter ones would take for round trips.
-        self.assertTrue(0.5 < found["tcp+30"].value < 5, found["tcp+30"])
-        self.assertEqual([found[on].mark for on in ("tcp+5", "tcp+30")], ["reported"] * 2)  # which have no goals
-
-    def test_workloads_of_one_process_take_turns(self):
-        os.environ.update(SOFTGPU)
-        machine = Machine(BUILD, self.folder.name)
-        self.addCleanup(machine.close)
-        results = Results(Goals())
-        bench = Bench(machine, results, TINY, 2, [1, 5], None, set())
-        program = next(one for one in group_programs.PROGRAMS if "W11" in one.names)
-        group_programs.workload(bench, program, [sys.executable, os.path.join(HERE, "stand_in.py"), *program.names[:-1], "none"])
-        for name in program.names[:-1]:
-            row, case = group_programs.row_of(name)
-            for on in ("tcp", "tcp+1", "shm"):
-                result = results.found[f"{row} {case} {on}"]
-                self.assertEqual((len(result.rounds), result.detail["first 8 values"]), (2, "equal"), result)
-                self.assertEqual("bytes / Sk" in result.detail, row in ("W11", "W12") and on != "shm", result)
-        local, remote, sockets = (results.found["W11  tcp"].detail[name] for name in ("N", "T", "bytes / Sk"))
-        self.assertLess(results.found["W11  tcp"].value, remote / max(local, sockets) * 3)
-        self.assertNotIn("W12 state_dict tcp+5", results.found)
-        self.assertIn("W15 nonzero tcp+5", results.found)
-        self.assertEqual(results.found["W15 nonzero tcp"].unit, "RTTs")
-        for on in ("tcp", "tcp+1", "tcp+5", "shm"):  # a workload that does not begin says why, and leaves the others
-            self.assertIn("failed: local: LookupError: there is no workload", results.found[f"W15 any {on}"].note)
-
-    def test_every_program_has_a_goal_and_every_goal_a_program(self):
-        named = {group_programs.row_of(name) for program in group_programs.PROGRAMS for name in program.names}
-        goals = {(goal.row, goal.case) for goal in Goals().goals.values() if goal.row.startswith("W") and goal.row != "W16"}
-        self.assertEqual(named, goals)
-
-    def test_first_values_are_compared_with_the_local_ones_and_those_among_themselves(self):
-        same, other = {"local": [1.0], "tcp": [1.0]}, {"local": [1.0], "tcp": [2.0]}
-        for sets, expected in (([same, same], "equal"), ([other], "different"), ([same, other], "different, local ones equal"),
-                               ([other, {"local": [3.0], "tcp": [3.0]}], "different, local ones too")):
-            self.assertEqual(group_programs.compared(sets, "tcp"), expected)
 
     def test_the_proxy_delays_and_paces(self):
         machine = Machine(BUILD, self.folder.name)

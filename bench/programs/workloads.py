@@ -3,6 +3,7 @@
 import torch
 
 import checkpoints
+import crowd
 import decoding
 import models
 import reads
@@ -158,7 +159,7 @@ WORKLOADS = {
     "W1": lambda: resnet_train(read=False), "W2": lambda: resnet_train(read=True), "W2.fixed kernels": fixed_kernels, "W3": resnet_infer,
     "W4": gpt2_train, "W5": counted(TOKENS, gpt2_generate), "W6.compile": lambda: gpt2_train(compiled=True),
     "W6.graph": counted(TOKENS, graph_replays), "W7.copies": counted(CALLS, small_copies), "W7.synchronise": counted(CALLS, synchronisations),
-    "W8": counted(TOKENS, pinned_decode), **uploads.WORKLOADS, **checkpoints.WORKLOADS, **decoding.WORKLOADS, **reads.WORKLOADS}
+    "W8": counted(TOKENS, pinned_decode), **uploads.WORKLOADS, **checkpoints.WORKLOADS, **decoding.WORKLOADS, **reads.WORKLOADS, **crowd.WORKLOADS}
 
 if __name__ == "__main__":
     steps.main(WORKLOADS, torch.cuda.synchronize)
