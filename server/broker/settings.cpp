@@ -88,7 +88,8 @@ const std::vector<Entry>& entries() {
       {"driver_bytes_max", &Settings::driver_bytes_max, "4294967296",
        "Bytes of a device that the driver may take by itself for a session (its context, code, variables). A session that is beyond its "
        "limit because the driver took more for it ends. 0 for no limit"},
-      {"spin_us", &Settings::spin_us, "500", "Microseconds that a worker polls before it sleeps, while its client is active"},
+      {"spin_us", &Settings::spin_us, "500",
+       "Microseconds that a worker polls before it sleeps, while its client is active and processors are idle"},
       {"launch_threads", &Settings::launch_threads, "6",
        "Threads of a worker that give kernels to the driver while many come, at most three eighths of the processors; 0 leaves that to the "
        "one that reads them"},

@@ -17,6 +17,8 @@ constexpr auto completion_poll = std::chrono::microseconds(30);
 /// How long to sleep at least and at most while the GPU works; for as long as a step of a program takes, what its client waits for is looked for often.
 constexpr auto look_least = std::chrono::microseconds(20), look_most = std::chrono::microseconds(500);
 constexpr auto hurried_wait = std::chrono::milliseconds(50);
+/// How long at most between those looks where other threads need the processor: a look takes some microseconds of it.
+constexpr auto look_most_busy = std::chrono::microseconds(200);
 constexpr auto completion_interval = std::chrono::microseconds(50);
 constexpr std::size_t waits_max = 1u << 20;       // work held back, who waits for it, and completions; no program comes near
 constexpr std::size_t streams_hurried = 4;        // to look at while calls come in
@@ -49,7 +51,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       told_at_(Clock::now()),
       told_usage_{.memory_bytes = std::vector<std::uint64_t>(options_.memory_limits.size()),
                   .busy_ns = std::vector<std::uint64_t>(options_.devices.size())},
-      busy_until_(Clock::now()),
+      idle_since_(Clock::now()),
       blocking_calls_(waker_, [&driver] { relax_captures(driver); }) {
   relax_captures(driver);
 }
@@ -113,7 +115,10 @@ bool Session::round() {
   if (sent) sent_at_ = now;
   // A client whose bytes find no room here is not silent, and one that takes its answers lives.
   if (heard || sent || reader_.blocked()) heard_at_ = now;
-  if (progress) busy_until_ = now + options_.spin;
+  if (progress) {
+    idle_since_ = now;
+    spell_.stop();
+  }
   if (ordering_.waits() + completions_.size() > waits_max) throw ProtocolError("more things wait than a session may have waiting");
   return progress;
 }
@@ -155,11 +160,21 @@ bool Session::send_rest() {
   return true;
 }
 
+// Whether to poll on. After a moment, other threads that need this processor go first; where all processors are busy, the moment is short.
+// Most of what the GPU is waited for comes within a few microseconds, and sleeping takes longer than that.
+bool Session::looks_on(Clock::time_point now) {
+  const auto idle = now - idle_since_;
+  const bool waits = !completions_.empty() || !retries_.empty() || reader_.blocked();
+  const auto spin = options_.spin + (waits ? completion_poll : Clock::duration::zero());
+  return idle < spin && (idle < spare_.first_look(now) || spell_.go_on(now));
+}
+
 // Nothing to do now: poll on for a moment, then sleep. While the GPU is being waited for, sleep briefly, and longer the longer it takes, but
 // not while a step of a program may end at any moment.
 void Session::rest() {
   const auto now = Clock::now();
-  if (now < busy_until_) return;
+  if (looks_on(now)) return;
+  spell_.stop();
   const bool told = tell_usage(false);
   if (!ordering_.hung().empty()) return end(ordering_.hung());
   // It may only have been stopped: then it finds this when it goes on.
@@ -170,11 +185,11 @@ void Session::rest() {
   if (reader_.blocked() && now - sent_at_ >= heartbeat) output_.confirm();
   Channel::Timeout timeout = told ? Channel::Timeout(heartbeat) : usage_interval;
   if (!completions_.empty() || !retries_.empty() || reader_.blocked()) {
-    const auto waited = now - busy_until_;
-    // Most of what is waited for comes within a few microseconds, and sleeping takes longer than that.
-    if (waited < completion_poll) return;
+    const auto waited = now - idle_since_;
     const bool hurried = completions_.wanted() && waited < hurried_wait;
-    timeout = hurried ? look_least : std::clamp<Channel::Timeout>(waited / 16, look_least, look_most);
+    if (!hurried) timeout = std::clamp<Channel::Timeout>(waited / 16, look_least, look_most);
+    else if (spare_.any(now)) timeout = look_least;
+    else timeout = std::clamp<Channel::Timeout>(waited / 2, look_least, look_most_busy);
   }
   timeout = std::min(timeout, std::chrono::duration_cast<Channel::Timeout>(std::min<std::chrono::nanoseconds>(ordering_.due(), heartbeat)));
   // A blocked reader is woken by completions, not by more bytes.

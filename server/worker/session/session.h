@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "protocol/frame_reader.h"
+#include "protocol/spare_processors.h"
 #include "protocol/window.h"
 #include "server/worker/call/blocking_calls.h"
 #include "server/worker/call/executor.h"
@@ -159,6 +160,7 @@ class Session final : FrameHandler, Executor {
   bool wait_for_reader();
   bool look_for_completions(bool hurried);
   void rest();
+  bool looks_on(std::chrono::steady_clock::time_point now);
   bool send_rest();
   /// A client that does not take its answers gets no more of them.
   bool reading() const { return output_.waiting_bytes() < options_.output_bytes_max; }
@@ -209,7 +211,9 @@ class Session final : FrameHandler, Executor {
   std::chrono::steady_clock::time_point sent_at_;
   std::chrono::steady_clock::time_point told_at_;
   SessionUsage told_usage_;
-  std::chrono::steady_clock::time_point busy_until_;
+  std::chrono::steady_clock::time_point idle_since_;
+  SpareProcessors spare_;
+  Spell spell_{spare_};  // of looking on since then
   // Last: its threads end before what they use goes.
   BlockingCalls blocking_calls_;
 };
