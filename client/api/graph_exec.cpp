@@ -137,8 +137,10 @@ CUresult launch_attended(Thread& thread, CUgraphExec exec, const StreamUse& use)
   if (result != CUDA_SUCCESS) {
     session.callbacks.remove(done);
     session.graphs.ended();
+    return result;
   }
-  return result;
+  session.calls.commands.flush();  // the program may wait for a function in it
+  return CUDA_SUCCESS;
 }
 
 CUresult launch(Thread& thread, CUgraphExec exec, const StreamUse& use) {

@@ -25,6 +25,7 @@ CUresult enqueue(Thread& thread, CUstream stream, bool always, Callbacks::Functi
   call.host_visible();
   const CUresult result = call.post(use);
   if (result != CUDA_SUCCESS) callbacks.remove(number);
+  else session_of(thread).calls.commands.flush();  // the program may wait for the function, of which no call tells
   return result;
 }
 

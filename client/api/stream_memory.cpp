@@ -59,7 +59,10 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
   in.setWatched(operation.waits());
   call.host_visible();
   const CUresult result = call.post(stream);
-  if (result == CUDA_SUCCESS) return result;
+  if (result == CUDA_SUCCESS) {
+    session.calls.commands.flush();  // the program may look at what is written, or wait for what comes behind
+    return result;
+  }
   if (operation.waits()) session.stream_waits.remove(number);
   else callbacks.remove(number);
   return result;

@@ -8,7 +8,23 @@
 namespace fargpu::client {
 namespace {
 
-constexpr std::chrono::nanoseconds moment = std::chrono::microseconds(50);  // sleeping takes longer than most answers
+constexpr std::chrono::nanoseconds moment = SpareProcessors::moment;  // sleeping takes longer than most answers
+/// For how long one that attends looks before it sleeps: to be woken takes little of the steps of a program that take longer.
+constexpr std::chrono::nanoseconds attend_spin = std::chrono::milliseconds(1);
+constexpr auto attend_sleep = std::chrono::milliseconds(100);  // then it asks whether it is to go on
+constexpr auto pass_time = std::chrono::microseconds(20);
+
+/// Counts a thread while it waits.
+class Caller {
+ public:
+  explicit Caller(std::atomic<unsigned>& callers) : callers_(callers) { callers_.fetch_add(1, std::memory_order_relaxed); }
+  ~Caller() { callers_.fetch_sub(1, std::memory_order_relaxed); }
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+ private:
+  std::atomic<unsigned>& callers_;
+};
 
 }  // namespace
 
@@ -43,8 +59,13 @@ void Receiver::wait_until(const std::function<bool()>& ready) { wait_for(ready, 
 template <class Ready>
 void Receiver::wait_for(Ready&& ready, Manner manner) {
   const auto spin = manner == Manner::spin ? spin_ : std::min(spin_, moment);
+  const Caller caller(callers_);
   std::unique_lock lock(mutex_);
   while (!ready()) {
+    if (passing_.load(std::memory_order_relaxed)) {
+      let_pass(lock);
+      if (ready()) return;
+    }
     if (reading_) {  // also after a loss: the thread that reads may be writing where this one wants its data
       changed_.wait(lock);
       continue;
@@ -53,6 +74,14 @@ void Receiver::wait_for(Ready&& ready, Manner manner) {
     if (!stopped_why_.empty()) throw ChannelClosed(stopped_why_);
     read(lock, [&] { read_until(ready, spin); });  // the next one that waits reads on
   }
+}
+
+// Whoever takes what is there is done with it sooner than this thread would sleep.
+void Receiver::let_pass(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  const auto end = std::chrono::steady_clock::now() + pass_time;
+  while (passing_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < end) {}
+  lock.lock();
 }
 
 // Reads without the lock. A reader that has thrown is in the middle of something, and is never used again.
@@ -70,6 +99,7 @@ void Receiver::read(std::unique_lock<std::mutex>& lock, Read&& read) {
   } catch (...) {
     thrown = std::current_exception();
   }
+  passing_.store(false, std::memory_order_release);
   lock.lock();
   reading_ = false;
   if (thrown) stop_reading(failure.empty() ? "the worker broke the protocol" : failure);
@@ -82,27 +112,59 @@ void Receiver::stop_reading(const std::string& why) {
 }
 
 // A processor that slept for milliseconds takes tenths of one to be back at full speed, which a program pays that waits in each of its
-// steps. So this looks on for about as long as steps take. Most answers come within a moment; after that other threads go first.
+// steps. So this looks on for about as long as steps take. Most answers come within a moment; after that other threads go first. Where all
+// processors are busy it sleeps soon.
 template <class Ready>
 void Receiver::read_until(Ready&& ready, std::chrono::nanoseconds spin) {
   const auto begin = std::chrono::steady_clock::now();
   auto heard = begin;
+  Spell spell(spare_);
   while (!ready()) {
     const bool progress = reader_.pump();
     const auto now = std::chrono::steady_clock::now();
     if (progress) heard = now;
-    if (now - heard < std::min(spin, moment)) continue;
-    if (now - begin < spin) std::this_thread::yield();
-    else if (!progress) channel_.wait({.readable = true}, Channel::forever);  // lose() closes the channel, which ends this wait
+    if (now - heard < std::min(spin, spare_.first_look(now))) continue;
+    if (now - begin < spin && spell.go_on(now)) continue;
+    if (progress) continue;
+    spell.stop();
+    channel_.wait({.readable = true}, Channel::forever);  // lose() closes the channel, which ends this wait
   }
 }
 
 bool Receiver::serve() {
+  if (callers_.load(std::memory_order_relaxed) > 0) return false;
   std::unique_lock lock(mutex_);
   if (reading_ || lost_ || !stopped_why_.empty()) return false;
   bool progress = false;
+  passing_.store(true, std::memory_order_relaxed);
   read(lock, [&] { progress = reader_.pump(); });
   return progress;
+}
+
+Receiver::Attended Receiver::attend(const std::function<bool()>& ready, Waker& waker) {
+  auto heard = std::chrono::steady_clock::now();
+  Spell spell(spare_);
+  while (!ready()) {
+    if (callers_.load(std::memory_order_relaxed) > 0) return Attended::others;
+    const bool progress = serve();
+    const auto now = std::chrono::steady_clock::now();
+    if (progress) {
+      heard = now;
+      continue;
+    }
+    const auto spin = std::min(spin_, attend_spin);
+    if (now - heard < std::min(spin, spare_.first_look(now))) continue;
+    if (now - heard < spin && spell.go_on(now)) continue;
+    spell.stop();
+    if (over()) return Attended::over;
+    channel_.wait({.readable = true}, attend_sleep, &waker);
+  }
+  return Attended::ready;
+}
+
+bool Receiver::over() {
+  const std::lock_guard lock(mutex_);
+  return lost_ || !stopped_why_.empty();
 }
 
 std::string Receiver::lose(const std::string& why) {

@@ -16,6 +16,7 @@
 #include "protocol/channel.h"
 #include "protocol/frame_reader.h"
 #include "protocol/message.h"
+#include "protocol/spare_processors.h"
 
 namespace fargpu::client {
 
@@ -38,8 +39,8 @@ class PushHandler {
   virtual std::span<std::byte> place_delivery(wire::Deliver::Reader deliver, std::size_t bytes) = 0;
 };
 
-/// One thread at a time reads the connection: the first of those that wait for a reply, or else the service thread. It hands
-/// replies to the others.
+/// One thread at a time reads the connection: the first of those that wait for a reply, or else one that attends to what the worker says by
+/// itself, or the service thread. It hands replies to the others.
 class Receiver final : FrameHandler {
  public:
   /// `spin`: for how long a thread that waits looks for what it waits for before it sleeps, at most.
@@ -61,8 +62,18 @@ class Receiver final : FrameHandler {
   /// its data would go, after this.
   void forget(std::uint64_t number) noexcept;
 
-  /// Reads what is there, if nobody else is reading. Returns true if something came.
+  /// Reads what is there, if nobody else is reading, or waits for a reply and so will. Returns true if something came.
   bool serve();
+
+  /// How attending ends.
+  enum class Attended {
+    ready,
+    others,  ///< threads wait for replies, and read
+    over,    ///< the session is lost
+  };
+  /// Reads while nobody waits for a reply, until `ready` holds, by what comes, by what another thread does and signals to `waker`, or by
+  /// time. Looks for a while, and then sleeps until something comes. One thread at a time. Throws ChannelClosed, as waiting does.
+  Attended attend(const std::function<bool()>& ready, Waker& waker);
 
   /// Waits until `ready` holds, which must become true by a push; reads meanwhile. Throws ChannelClosed.
   void wait_until(const std::function<bool()>& ready);
@@ -83,13 +94,18 @@ class Receiver final : FrameHandler {
   void read_until(Ready&& ready, std::chrono::nanoseconds spin);
   template <class Read>
   void read(std::unique_lock<std::mutex>& lock, Read&& read);
+  void let_pass(std::unique_lock<std::mutex>& lock);
+  bool over();
   void stop_reading(const std::string& why);
 
   Channel& channel_;
   PushHandler& pushes_;
   const std::chrono::nanoseconds spin_;
   FrameReader reader_;
+  SpareProcessors spare_;
 
+  std::atomic<unsigned> callers_{0};  // threads that wait, and read
+  std::atomic<bool> passing_{false};  // the one that reads only takes what is there
   std::mutex mutex_;
   std::condition_variable changed_;  // a reply is done, or nobody reads any more
   bool reading_ = false;

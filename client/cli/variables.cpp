@@ -35,7 +35,7 @@ constexpr Variable all[] = {
      "Connections that large synchronous copies over TCP are divided among, at most 16; below 2 there are none but the session's own"},
     {"FARGPU_SPIN_US", "20000; 0 with fewer than four processors",
      "Microseconds for which a waiting thread busy-waits before it sleeps. It sleeps at once where the program asked for blocking waits "
-     "(cudaDeviceScheduleBlockingSync)"},
+     "(cudaDeviceScheduleBlockingSync), and soon where other threads need all processors"},
     {"FARGPU_DRIVER_VERSION", "13000", "The CUDA level that programs see, for hosts with an older driver, for example 12080"},
     {"FARGPU_LOG", "warn",
      "Comma-separated: a level (error, warn, info, debug), stats for a table of calls at exit, trace for a line per call"},

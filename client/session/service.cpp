@@ -29,6 +29,7 @@ void Service::start() {
 void Service::end() {
   ended_ = true;
   waker_.signal();
+  attending_waker_.signal();
   liveness_.end();
 }
 
@@ -36,7 +37,7 @@ void Service::wake() {
   if (asleep_.load(std::memory_order_seq_cst)) waker_.signal();
 }
 
-// Sends what has gathered, and reads when nobody else does. While the program is busy it looks every 50 us; after a millisecond of
+// Sends what has gathered, and reads when nobody else does or attends to it. While the program is busy it looks every 50 us; after a millisecond of
 // quiet it sleeps until something happens.
 void Service::serve() {
   using Clock = std::chrono::steady_clock;
@@ -48,7 +49,7 @@ void Service::serve() {
   try {
     while (!ended_.load(std::memory_order_relaxed)) {
       const CommandStream::Left left = calls_.commands.flush_some(CommandStream::Which::overdue);
-      const bool received = calls_.receiver.serve();
+      const bool received = !attended_.load(std::memory_order_relaxed) && calls_.receiver.serve();
       const auto now = Clock::now();
       if (left == CommandStream::Left::young || received) busy_until = now + quiet;
       if (now < busy_until) {
@@ -57,7 +58,8 @@ void Service::serve() {
       }
       asleep_.store(true, std::memory_order_seq_cst);
       if (const auto still = calls_.commands.flush_some(CommandStream::Which::overdue); still != CommandStream::Left::young)
-        channel_.wait({.readable = true, .writable = still == CommandStream::Left::stuck}, sleep_max, &waker_);
+        channel_.wait({.readable = !attended_.load(std::memory_order_seq_cst), .writable = still == CommandStream::Left::stuck}, sleep_max,
+                      &waker_);
       asleep_.store(false, std::memory_order_relaxed);
       busy_until = Clock::now() + quiet;
     }
@@ -66,6 +68,41 @@ void Service::serve() {
   } catch (const std::exception& error) {
     lose_for(calls_.events, error.what());
   }
+}
+
+// A thread that stops attending wakes the service thread, if that sleeps: from then on it reads again.
+bool Service::attend(const std::function<bool()>& ready, const std::function<bool()>& expected) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto patience = std::chrono::milliseconds(100);  // programs ask for the next function soon
+  constexpr auto others_pause = std::chrono::milliseconds(1);
+  auto expected_at = Clock::now();
+  bool worth = true;
+  const auto over = [&] {
+    if (ready()) return true;
+    const auto now = Clock::now();
+    if (expected()) expected_at = now;
+    worth = now - expected_at < patience && !ended_.load(std::memory_order_relaxed);
+    return !worth;
+  };
+  try {
+    while (!over()) {
+      attended_.store(true, std::memory_order_seq_cst);
+      const Receiver::Attended end = calls_.receiver.attend(over, attending_waker_);
+      attended_.store(false, std::memory_order_seq_cst);
+      wake();
+      if (end == Receiver::Attended::over) return ready();
+      // Those who read for themselves hand over what comes. Looking for when they are done would wake this thread for each answer.
+      if (end == Receiver::Attended::others) channel_.wait({}, others_pause, &attending_waker_);
+    }
+    return worth;
+  } catch (const kj::Exception& error) {
+    attended_ = false;
+    lose_for(calls_.events, "malformed message: ", error.getDescription().cStr());
+  } catch (const std::exception& error) {
+    attended_ = false;
+    lose_for(calls_.events, error.what());
+  }
+  return ready();
 }
 
 bool Service::beat() {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include "client/call/calls.h"
@@ -22,6 +23,12 @@ class Service {
   void end();
   /// There is something to send.
   void wake();
+
+  /// For one other thread, which waits for what the worker says by itself: reads in place of the service thread until `ready` holds. False if
+  /// there is nothing to wait for any more: `expected` has not held for a while, or the session is lost.
+  bool attend(const std::function<bool()>& ready, const std::function<bool()>& expected);
+  /// What another thread has done may make `ready` hold.
+  void wake_attending() { attending_waker_.signal(); }
   /// What this process itself may have done to lose the session, as the end of a sentence; mostly nothing.
   std::string excuse() const;
 
@@ -36,6 +43,8 @@ class Service {
   const std::chrono::milliseconds silence_;
   Waker waker_;
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> attended_{false};  // another thread reads
+  Waker attending_waker_;
   std::atomic<bool> ended_{false};
   Liveness liveness_;
 };

@@ -14,13 +14,15 @@
 namespace fargpu::client {
 
 /// Runs them one after the other on a thread of its own, started when the first one is registered: a function may take its
-/// time, or wait for other threads, without holding up anything but the work behind it. CUDA calls are not allowed in them.
+/// time, or wait for other threads, without holding up anything but the work behind it. While it has none to run, and some are registered,
+/// this thread reads the connection, so that it meets the next one itself. CUDA calls are not allowed in functions.
 class Callbacks {
  public:
   using Function = std::function<void(CUresult)>;
 
-  /// `done` tells the worker that a function has run.
-  explicit Callbacks(std::function<void(std::uint64_t)> done) : done_(std::move(done)) {}
+  /// `done` tells the worker that a function has run; `lookout` is where the thread waits for the next one.
+  explicit Callbacks(std::function<void(std::uint64_t)> done, JobThread::Lookout lookout = {})
+      : done_(std::move(done)), thread_("fargpu-callback", std::move(lookout)) {}
 
   /// Remembers a function; returns its number. It runs once.
   std::uint64_t add(Function function);
@@ -42,7 +44,7 @@ class Callbacks {
 
  private:
   const std::function<void(std::uint64_t)> done_;
-  JobThread thread_{"fargpu-callback"};
+  JobThread thread_;
   std::mutex mutex_;
   std::map<std::uint64_t, Function> functions_;
   std::uint64_t next_ = 1;

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <future>
+#include <thread>
 
 #include "frames.h"
 #include "protocol/errors.h"
@@ -223,4 +224,91 @@ TEST_CASE("nobody leaves with an error while another thread may still be writing
   reading.get();
   CHECK_THROWS_AS(f.receiver.wait(1, pending), ChannelClosed);
   CHECK(target == pattern(8));
+}
+
+// --- attending ----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+const auto passed = [](wire::Control::Builder control) { control.initPassed(); };
+
+}  // namespace
+
+TEST_CASE("a thread that attends reads what the worker says by itself") {
+  Fixture f;
+  Waker waker;
+  unsigned heard = 0;
+  f.pushes.heard = [&](wire::Control::Reader, std::span<std::byte>) { ++heard; };
+  send(f.worker(), f.control(passed));
+  CHECK(f.receiver.attend([&] { return heard == 1; }, waker) == Receiver::Attended::ready);
+  auto later = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it is asleep by now
+    send(f.worker(), f.control(passed));
+  });
+  CHECK(f.receiver.attend([&] { return heard == 2; }, waker) == Receiver::Attended::ready);
+  later.get();
+}
+
+TEST_CASE("a thread that attends is woken by what another one does") {
+  Fixture f;
+  Waker waker;
+  std::atomic<bool> done{false};
+  auto later = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    done = true;
+    waker.signal();
+  });
+  CHECK(f.receiver.attend([&] { return done.load(); }, waker) == Receiver::Attended::ready);
+  later.get();
+}
+
+TEST_CASE("a thread that attends leaves the reading to those that wait for replies") {
+  Fixture f;
+  Waker waker;
+  std::atomic<bool> over{false};
+  std::atomic<unsigned> given_way{0};
+  auto attending = std::async(std::launch::async, [&] {
+    while (f.receiver.attend([&] { return over.load(); }, waker) == Receiver::Attended::others) ++given_way;
+  });
+  for (std::uint32_t i = 0; i < 1000; ++i) {
+    PendingReply pending;
+    f.receiver.expect(i, pending);
+    auto answer = [&] { send(f.worker(), f.reply(i, CUDA_SUCCESS, pattern(8, i))); };
+    if (i % 2 == 0) {
+      answer();
+      f.receiver.wait(i, pending);
+    } else {
+      auto waiting = std::async(std::launch::async, [&] { f.receiver.wait(i, pending); });
+      answer();
+      waiting.get();
+    }
+    CHECK(pending.message == pattern(8, i));
+  }
+  // One that waits before there is an answer is met sooner or later.
+  PendingReply last;
+  f.receiver.expect(1000, last);
+  auto waiting = std::async(std::launch::async, [&] { f.receiver.wait(1000, last); });
+  while (given_way == 0) waker.signal();
+  send(f.worker(), f.reply(1000));
+  waiting.get();
+  over = true;
+  waker.signal();
+  attending.get();
+}
+
+TEST_CASE("a lost session ends attending") {
+  Fixture f;
+  Waker waker;
+  auto attending = std::async(std::launch::async, [&] { return f.receiver.attend([] { return false; }, waker); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  f.receiver.lose("the test says so");
+  try {
+    CHECK(attending.get() == Receiver::Attended::over);
+  } catch (const ChannelClosed&) {  // it was reading
+  }
+  try {
+    CHECK(f.receiver.attend([] { return false; }, waker) == Receiver::Attended::over);
+  } catch (const ChannelClosed&) {
+    FAIL("it reads although nothing more is to be read");
+  }
 }

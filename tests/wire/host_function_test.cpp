@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <thread>
 #include <vector>
 
 #include "fixture.h"
@@ -118,4 +119,54 @@ TEST_CASE("host functions may not call CUDA; stream callbacks hear of errors, ho
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(status == CUDA_SUCCESS);
   CHECK(told == stream);
+}
+
+TEST_CASE("a function that waits for the program's calls holds up none of them") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  Gate gate;
+  REQUIRE(cuLaunchHostFunc(stream, Gate::pass, &gate) == CUDA_SUCCESS);
+  gate.wait_entered();
+  for (unsigned i = 0; i < 100; ++i) {
+    unsigned value = 0;
+    REQUIRE(cuMemcpyHtoD_v2(memory, &i, 4) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoH_v2(&value, memory, 4) == CUDA_SUCCESS);
+    CHECK(value == i);
+  }
+  gate.open();
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("functions run while no thread makes a call, and while all do") {
+  RemoteContext remote;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxGetCurrent(&context) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(cuMemAlloc_v2(&memory, 4) == CUDA_SUCCESS);
+  std::atomic<unsigned> ran{0};
+  std::atomic<bool> over{false};
+  const auto launch = [&] {
+    const unsigned before = ran;
+    REQUIRE(cuLaunchHostFunc(
+                stream, [](void* count) { ++*static_cast<std::atomic<unsigned>*>(count); }, &ran) == CUDA_SUCCESS);
+    while (ran == before) std::this_thread::yield();
+  };
+  for (int i = 0; i < 100; ++i) launch();
+  std::vector<std::thread> others;
+  std::atomic<unsigned> wrong{0};
+  for (int i = 0; i < 2; ++i)
+    others.emplace_back([&] {
+      wrong += cuCtxSetCurrent(context) != CUDA_SUCCESS;
+      for (unsigned value; !over;) wrong += cuMemcpyDtoH_v2(&value, memory, 4) != CUDA_SUCCESS;
+    });
+  for (int i = 0; i < 100; ++i) launch();
+  over = true;
+  for (std::thread& other : others) other.join();
+  CHECK(wrong == 0);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
 }
