@@ -6,7 +6,7 @@ import math
 import statistics
 
 from goals import OLD, UNMEASURED
-from results import in_columns, rounded
+from results import NOT_RUN, in_columns, rounded
 from rounds import spread
 
 GROUPS = {"control", "programs"}  # whose rows are measured of both
@@ -64,7 +64,7 @@ def taken_from(results):
     """Takes the old build's figures out of these, and compares the others with them."""
     old = {key: results.found.pop(key) for key, result in list(results.found.items()) if result.on.startswith(f"{OLD} ")}
     of = {dataclasses.replace(result, on=result.on.removeprefix(f"{OLD} ")).key: result for result in old.values()}
-    measured = [result.key for result in results.ordered() if result.mark not in ("not run", UNMEASURED) or result.key in of]
+    measured = [result.key for result in results.ordered() if result.mark not in (NOT_RUN, UNMEASURED) or result.key in of]
     return [compared(of.get(key), results.found.get(key)) for key in [*measured, *(key for key in of if key not in results.found)]]
 
 

@@ -132,9 +132,9 @@ class Data {
     buffers->compare(host);
   }
 
-  /// Asynchronous copies of `bytes`, in so many `pieces` in a row, and a wait for their stream, as frameworks copy: `count` times, and until
-  /// so many `milliseconds` are over. A copy to the device has other contents each time. With checks=off nothing is prepared or compared,
-  /// so that several programs that are told at the same time copy at the same time.
+  /// Asynchronous copies of `bytes`, in so many `pieces` in a row, and a wait for their stream, as frameworks copy: `count` times, and
+  /// until so many `milliseconds` are over. A copy to the device has other contents each time. With checks=off nothing is prepared or
+  /// compared, so that several programs that are told at the same time copy at the same time.
   void copy_async(const Request& request, Answer& answer) {
     const auto buffers = of(request.number("bytes"), "random");
     const std::string memory = request.text("memory");

@@ -1,5 +1,6 @@
 """The goals are told alike in goals.toml and goals.md, and marks follow from them; what is published follows from the figures."""
 
+import dataclasses
 import importlib.machinery
 import importlib.util
 import os
@@ -9,7 +10,7 @@ import tempfile
 import unittest
 
 import against
-from goals import HERE, Goal, Goals
+from goals import HERE, UNPUBLISHED, Goal, Goals
 from results import Results
 
 
@@ -52,6 +53,18 @@ class Published(unittest.TestCase):
             again = Results(Goals())
             again.merge(path)
             self.assertEqual(again.found, {})  # a reason is said by the goals, not by earlier runs
+
+    def test_what_a_run_left_out_keeps_its_reason(self):
+        results = Results(Goals())
+        results.fill({"programs"}, {"W1", "W16"})
+        self.assertEqual([results.found[key].mark for key in ("W1  tcp", "W16 time tcp")], ["not run", "not measured yet"])
+        self.assertIn("W16", results.with_unmeasured().markdown())
+        goals = Goals()
+        goals.goals["W1", "tcp", ""] = dataclasses.replace(goals.goals["W1", "tcp", ""], unmeasured=UNPUBLISHED)
+        results = Results(goals)
+        results.fill({"programs"}, {"W1"})
+        self.assertEqual(results.found["W1  tcp"].note, "not run: this run did not include it")
+        self.assertEqual(results.with_unmeasured().found["W1  tcp"].note, f"not measured yet: {UNPUBLISHED}")
 
     def test_earlier_figures_are_marked_by_the_goals_of_today(self):
         results = Results(Goals())

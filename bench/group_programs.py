@@ -39,13 +39,13 @@ def run(bench):
 def workload(bench, program, command=None):
     """Measures a program, or one that is started by another command and answers alike."""
     machine = bench.machine
-    extra = settings_of(bench, program)
+    extra, command = settings_of(bench, program), command or command_of(program)
     transports = machine.transports(bench.rtts, bench.rate)
     sets, failed = [], {}
     for _ in range(bench.processes):
         try:
             with contextlib.ExitStack() as stack:
-                sets.append(in_processes(bench, stack, program, command or command_of(program), extra, [t for t in transports if t.name not in failed], failed))
+                sets.append(in_processes(bench, stack, program, command, extra, [t for t in transports if t.name not in failed], failed))
         except Failed:
             if not sets:
                 raise
@@ -63,7 +63,7 @@ def workload(bench, program, command=None):
     counters = {}
     if program.counted:
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            asked = {(build, name): [pool.submit(count, machine, command or command_of(program, [name]), t.pool, extra, name, steps) for steps in (FEW, MANY)]
+            asked = {(build, name): [pool.submit(count, machine, [*command, name], t.pool, extra, name, steps) for steps in (FEW, MANY)]
                      for build, t in by_build.items() for name in program.names}
         counters = {key: per_unit(*(run.result() for run in runs), MANY - FEW) for key, runs in asked.items()}
     for name in program.names:
@@ -89,8 +89,8 @@ def tell(bench, name, on, those, counted):
         rounds = [t["seconds"] / beside(name)(n["seconds"], s) for t, n, s in zip(remote, local, sockets)]
     of_bytes = {}
     if sockets:
-        of_bytes = {"bytes / Sk": statistics.median(sockets), "k": those[0].streams[on], "T / that": f"{statistics.median(t['seconds'] / s for t, s in zip(remote, sockets)):.3f}",
-                    "bytes": about["up"] + about["down"]}
+        of_bytes = {"bytes / Sk": statistics.median(sockets), "k": those[0].streams[on],
+                    "T / that": f"{statistics.median(t['seconds'] / s for t, s in zip(remote, sockets)):.3f}", "bytes": about["up"] + about["down"]}
     trips = {"a step's round trips": float(counted[0]), "sent bytes": float(counted[1]), "received bytes": float(counted[2])} if counted else {}
     bench.results.add(row, on, case=case, rounds=rounds, detail={
         "N": middle(local, "seconds"), "T": middle(remote, "seconds"), "T / N": f"{statistics.median(times):.3f}", **of_bytes,

@@ -8,6 +8,7 @@ from machine import HERE, Failed, lanes_of
 from rounds import in_turn
 
 LONGEST = {"W12": 1e-3}  # round trip times, for what takes seconds a step
+NOTHING = "-"  # in the place of a workload that is not wanted (programs/steps.py)
 COMPARED = 8  # values of both sides
 SOCKET_BYTES = 128 << 20  # by which what sockets carry is measured
 
@@ -56,8 +57,9 @@ class Set:
     values: dict = dataclasses.field(default_factory=dict)  # the first that steps computed, of `local` too
 
 
-def command_of(program, names=None):
-    return ["python3", os.path.join(HERE, "programs", program.script), *(names or program.names)]
+def command_of(program):
+    """What names of workloads are given to."""
+    return ["python3", os.path.join(HERE, "programs", program.script)]
 
 
 def settings_of(bench, program):
@@ -103,13 +105,17 @@ def in_processes(bench, stack, program, command, extra, transports, failed, besi
     round trip time."""
     machine = bench.machine
 
-    def started(where=None):
-        return stack.enter_context(machine.asked(command, where, extra, program.label))
+    def wanted(name, t):
+        return t is None or t.rtt <= longest.get(row_of(name)[0], t.rtt)
+
+    def started(t=None):
+        names = [name if wanted(name, t) else NOTHING for name in program.names]
+        return stack.enter_context(machine.asked([*command, *names], t and t.pool, extra, program.label))
 
     local = started()
     if program.local_first:
         said = {"local": local.answer(300)["cases"]}
-    remote = {t.name: started(t.pool) for t in transports}
+    remote = {t.name: started(t) for t in transports}
     if not program.local_first:
         said = {"local": local.answer(300)["cases"]}
     ready = {}
@@ -125,9 +131,10 @@ def in_processes(bench, stack, program, command, extra, transports, failed, besi
     # Workloads of one process have half the time, for there are many of them.
     budget = bench.sizes.step_seconds / (2 if len(program.names) > 1 else 1)
     for i, name in enumerate(program.names):
-        wrong = {on: f"{on}: {cases[i]['error']}" for on, cases in said.items() if "error" in cases[i]}
-        one.failed |= {(name, on): wrong.get("local") or wrong[on] for on in ready if on in wrong or "local" in wrong}
-        those = {on: t for on, t in ready.items() if (name, on) not in one.failed and t.rtt <= longest.get(row_of(name)[0], t.rtt)}
+        those = {on: t for on, t in ready.items() if wanted(name, t)}
+        wrong = {on: f"{on}: {said[on][i]['error']}" for on in ("local", *those) if "error" in said[on][i]}
+        one.failed |= {(name, on): wrong.get("local") or wrong[on] for on in those if on in wrong or "local" in wrong}
+        those = {on: t for on, t in those.items() if (name, on) not in one.failed}
         if not those:
             continue
         asked, one.about[name] = {"local": local, **{on: remote[on] for on in those}}, said["local"][i]

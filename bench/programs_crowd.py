@@ -26,7 +26,7 @@ def run(bench, command=None):
                 "made": sum(field(answers, "made"))}
 
     def parts(stack):
-        started = {where: [stack.enter_context(machine.asked(command or command_of(CROWD), pool, label="L14")) for _ in range(size)]
+        started = {where: [stack.enter_context(machine.asked([*(command or command_of(CROWD)), *CROWD.names], pool, label="L14")) for _ in range(size)]
                    for where, pool in (("local", None), *((on, t.pool) for on, t in ways.items()))}
         for programs in started.values():
             for one in programs:

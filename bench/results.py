@@ -6,8 +6,9 @@ import html
 import json
 import statistics
 
-from goals import UNMEASURED
+from goals import UNMEASURED, UNPUBLISHED
 
+NOT_RUN = "not run"
 TABLE = ("<!-- table -->", "<!-- end of table -->")  # lines around the table in a Markdown file
 
 
@@ -53,7 +54,8 @@ class Results:
         for goal in self.goals.goals.values():
             about = self.goals.rows[goal.row]
             if about["group"] in groups and (not rows or goal.row in rows) and f"{goal.row} {goal.case} {goal.on}" not in self.found:
-                self.add(goal.row, goal.on, None, goal.case, note=goal.why_missing() or "not run: this run did not include it")
+                why = "" if goal.unmeasured == UNPUBLISHED else goal.why_missing()
+                self.add(goal.row, goal.on, None, goal.case, note=why or f"{NOT_RUN}: this run did not include it")
 
     def merge(self, path):
         """Figures of an earlier run, marked by the goals of today. A figure of this one, or of a later file, stands; `not run` and failures
@@ -68,7 +70,7 @@ class Results:
             before = self.found.get(result.key)
             if result.mark == UNMEASURED:
                 continue
-            if before is None or result.value is not None or before.value is None and before.mark == "not run":
+            if before is None or result.value is not None or before.value is None and before.mark == NOT_RUN:
                 self.found[result.key] = judged(result, goal)
         return kept["facts"]
 
@@ -78,8 +80,8 @@ class Results:
         every.found = dict(self.found)
         for goal in self.goals.goals.values():
             result = Result(goal.row, goal.on, goal.case, goal.unit, note=goal.why_missing())
-            if result.note:
-                every.found.setdefault(result.key, judged(result, goal))
+            if result.note and (result.key not in every.found or every.found[result.key].mark == NOT_RUN):
+                every.found[result.key] = judged(result, goal)
         return every
 
     def ordered(self):
@@ -115,7 +117,7 @@ class Results:
         heads = ["row", "transport", "case", "figure", "unit", "floor", "goal", "mark"]
         rows = [[*heads, "of"], ["---"] * (len(heads) + 1)]
         for r in self.ordered():
-            if r.value is not None or r.mark != "not run":
+            if r.value is not None or r.mark != NOT_RUN:
                 cells = dict(zip(self.HEADS, self.cells(r)))
                 of = ", ".join(details(r)[:3]) if r.value is not None else r.note.removeprefix(f"{r.mark}: ")
                 rows.append([" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;") for cell in [*(cells[head] for head in heads), of]])

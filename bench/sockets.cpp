@@ -68,13 +68,15 @@ class Socket {
   int descriptor_;
 };
 
+/// A random piece, again and again.
 std::vector<char> random_bytes(std::size_t size) {
   std::vector<char> bytes(size);
   std::mt19937_64 random(size);
-  for (std::size_t i = 0; i + 8 <= size; i += 8) {
+  for (std::size_t i = 0; i + 8 <= std::min(size, piece); i += 8) {
     const std::uint64_t value = random();
     std::memcpy(bytes.data() + i, &value, 8);
   }
+  for (std::size_t i = piece; i < size; i += piece) std::memcpy(bytes.data() + i, bytes.data(), std::min(piece, size - i));
   return bytes;
 }
 

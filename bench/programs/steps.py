@@ -1,4 +1,4 @@
-"""Steps on demand. A program names its workloads and answers line by line:
+"""Steps on demand. A program's words are names of workloads, `-` for none, and it answers line by line:
 
   steps count=N of=I     of the I-th workload a step that is not measured, since after a pause all is slower, and N that are, to their
                          end; the answer has how many were made, and the seconds of a measured one
@@ -63,7 +63,7 @@ def serve(builders, names, finish):
     workloads, about = [], []
     for name in names:
         try:
-            workload, said = ready(builders[name], finish)
+            workload, said = ready(builders[name], finish) if name != "-" else (None, {})
         except Exception as error:  # noqa: BLE001
             if len(names) == 1:
                 raise
