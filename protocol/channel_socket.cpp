@@ -68,7 +68,7 @@ class SocketChannel final : public Channel {
   std::size_t receive_some(std::span<std::byte> buffer) override {
     if (buffer.empty()) return 0;  // recv would answer as if the connection had ended
     while (true) {
-      const ssize_t received = unix_ ? receive_with_descriptors(buffer) : ::recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+      const ssize_t received = unix_ ? receive_with_descriptors(buffer) : receive_bytes(buffer);
       if (received > 0) return static_cast<std::size_t>(received);
       if (received == 0) throw ChannelClosed(peer_ + " closed the connection");
       if (errno == EINTR) continue;
@@ -118,6 +118,15 @@ class SocketChannel final : public Channel {
   }
 
  private:
+  // By recvmsg, which clients do not have stopped where the bytes go to memory that they watch (client/memory/system_calls.h), as recv is.
+  ssize_t receive_bytes(std::span<std::byte> buffer) {
+    iovec part{buffer.data(), buffer.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    return ::recvmsg(socket_, &message, MSG_DONTWAIT);
+  }
+
   ssize_t receive_with_descriptors(std::span<std::byte> buffer) {
     int descriptor = -1;
     const ssize_t received = receive_with_descriptor(socket_, buffer, descriptor, MSG_DONTWAIT);
