@@ -9,6 +9,7 @@
 
 #include "channel.h"
 #include "errors.h"
+#include "program_memory.h"
 
 namespace fargpu {
 namespace {
@@ -26,14 +27,19 @@ struct Pipe {
   Waker filled;
   Waker emptied;
 
-  std::size_t write(Channel::Bytes bytes) {
+  /// `readable` becomes false if some of the bytes cannot be read; those before have been written.
+  std::size_t write(Channel::Bytes bytes, bool& readable) {
     const std::lock_guard lock(mutex);
     if (closed) throw ChannelClosed("the other end of the channel is closed");
     std::size_t written = 0;
     while (written < bytes.size() && used < ring.size()) {
       const std::size_t at = (head + used) % ring.size();
       const std::size_t part = std::min({bytes.size() - written, ring.size() - used, ring.size() - at});
-      std::memcpy(ring.data() + at, bytes.data() + written, part);
+      // Callers rely on it that memory is found unreadable as by a socket.
+      if (!read_program_memory(bytes.data() + written, ring.data() + at, part)) {
+        readable = false;
+        break;
+      }
       used += part;
       written += part;
     }
@@ -84,11 +90,13 @@ class MemoryChannel final : public Channel {
 
   std::size_t send_some(std::span<const Bytes> pieces) override {
     std::size_t sent = 0;
+    bool readable = true;
     for (const Bytes& piece : pieces) {
-      const std::size_t part = out_->write(piece);
+      const std::size_t part = out_->write(piece, readable);
       sent += part;
       if (part < piece.size()) break;
     }
+    if (sent == 0 && !readable) throw SystemError("memory to be sent cannot be read");
     return sent;
   }
 

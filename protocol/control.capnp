@@ -76,6 +76,10 @@ struct Control {
     # --- bulk lane ------------------------------------------------------------------------------------------------
     lane @21 :Lane;                   # client -> worker, first
     laneAnswer @22 :Failure;          # worker -> client
+
+    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    wanted @23 :Wanted;
+    arriving @24 :Arriving;
   }
 }
 
@@ -300,6 +304,20 @@ struct Deliver {
   # sent before the reply or `passed` that tells of the completion of the work that produced it.
   address @0 :UInt64;
   part @1 :UInt64;                # not 0: `address` is an offset within the packed rows of this memory of a graph
+}
+
+struct Wanted {
+  # Chunks of a transfer that the client offered with a `copyIn` from lanes. The first one says that the call is being executed, and gives
+  # the chunks that were sent unasked back to what the client may so send (limits::lane_early_chunks, over all transfers).
+  transfer @0 :UInt32;
+  chunks @1 :UInt32;              # those with a lower number may be sent now; never fewer than were said before
+  over @2 :Bool;                  # the call has failed, or, of a `copyOut` to lanes, it has: no more chunks are wanted, or come
+}
+
+struct Arriving {
+  # What follows on this connection may tell of the completion of work whose bytes went by the lanes: nothing more is read of it until the
+  # client has so many chunks.
+  chunks @0 :UInt32;              # all that the worker has sent on the lanes, low 32 bits
 }
 
 struct Released {

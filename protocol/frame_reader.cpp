@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "errors.h"
+
 namespace fargpu {
 namespace {
 
@@ -25,7 +27,7 @@ bool FrameReader::pump(unsigned frames_max) {
     std::size_t received = 0, asked = 0;
     if (!missing_.empty()) {
       asked = missing_.size();
-      received = channel_.receive_some(missing_);
+      received = receive_missing();
       missing_ = missing_.subspan(received);
     } else if (padding_missing_ > 0) {
       asked = padding_missing_;
@@ -44,6 +46,19 @@ bool FrameReader::pump(unsigned frames_max) {
     if (received == 0) return progress;
     progress = true;
     drained = received < asked;
+  }
+}
+
+// What cannot come to its place goes nowhere, so that the frames behind it are found.
+std::size_t FrameReader::receive_missing() {
+  try {
+    return channel_.receive_some(missing_);
+  } catch (const SystemError&) {
+    if (spoiled_) throw;
+    spoiled_ = true;
+    nowhere_.resize(missing_.size());
+    missing_ = nowhere_;
+    return channel_.receive_some(missing_);
   }
 }
 
@@ -114,6 +129,7 @@ bool FrameReader::step() {
   direct_ = false;
   begin_ += frame_bytes;
   handler_.take(header, message, bulk);
+  spoiled_ = false;
   return true;
 }
 

@@ -44,11 +44,14 @@ class FrameReader {
   std::size_t waiting_bytes() const { return end_ - begin_; }
   /// Of the frame that the handler is given: its bytes on the wire.
   std::size_t wire_bytes() const { return wire_bytes_; }
+  /// Of the same: its place could not be written (EFAULT), and does not hold its bytes.
+  bool spoiled() const { return spoiled_; }
   /// True if the last pump stopped because place() had no room.
   bool blocked() const { return blocked_; }
 
  private:
   bool step();
+  std::size_t receive_missing();
   std::span<const std::byte> buffered() const { return std::span(buffer_).subspan(begin_, end_ - begin_); }
 
   Channel& channel_;
@@ -62,6 +65,8 @@ class FrameReader {
   // `padding_`, so that what follows in the buffer stays aligned.
   std::optional<std::span<std::byte>> bulk_;
   std::span<std::byte> missing_;
+  std::vector<std::byte> nowhere_;  // for those whose place cannot be written
+  bool spoiled_ = false;
   std::array<std::byte, 8> padding_{};
   std::size_t padding_missing_ = 0;
   bool direct_ = false;  // the frame's bulk bytes did not (all) come through the buffer

@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 
 #include "errors.h"
@@ -10,11 +12,13 @@
 namespace fargpu {
 namespace {
 
-// Of a program that may be a stranger's: its signals are for its own threads.
+// Of a program that may be a stranger's: its signals are for its own threads, but for what a thread does to itself, which ends the process at
+// once where it is blocked.
 template <class Body>
 std::thread quiet_thread(const char* name, Body body) {
   sigset_t all, before;
   ::sigfillset(&all);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) ::sigdelset(&all, own);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread thread(std::move(body));
   ::pthread_setname_np(thread.native_handle(), name);
@@ -23,6 +27,15 @@ std::thread quiet_thread(const char* name, Body body) {
 }
 
 constexpr std::array<std::byte, 4096> zeros{};
+
+// The kernel sends what is not there page by page, and slowly. A kernel that cannot bring pages says so, and nothing is lost.
+void bring(std::span<const std::byte> bytes) {
+  constexpr std::uintptr_t page = 4096;
+  constexpr int populate_read = 22;  // MADV_POPULATE_READ, of Linux 5.14
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size() + page - 1) / page * page;
+  (void)::madvise(reinterpret_cast<void*>(begin), end - begin, populate_read);
+}
 
 // Sends a whole frame. False if the bytes cannot be read; then zeros take the place of those that had not left. `waited`: the connection did
 // not take it at once.
@@ -77,7 +90,8 @@ class Lanes::Arriving final : FrameHandler {
   void take(const FrameHeader& header, std::span<const std::byte>, std::span<std::byte> bulk) override {
     if (header.kind != FrameKind::data || bulk.empty()) throw ProtocolError("a frame that does not belong on a lane");
     lanes_.bytes_received_.fetch_add(reader_.wire_bytes(), std::memory_order_relaxed);
-    if (wanted_) lanes_.handler_.landed({header.subject, header.thread}, bulk);
+    if (wanted_) lanes_.handler_.landed({header.subject, header.thread}, bulk, !reader_.spoiled());
+    lanes_.note_taken(header.detail);
   }
 
   Lanes& lanes_;
@@ -105,17 +119,53 @@ bool Lanes::closed() const {
   return closed_;
 }
 
-void Lanes::send(Chunk chunk, std::span<const std::byte> bytes, std::function<void(bool)> sent) {
+void Lanes::send(Chunk chunk, Bytes bytes, std::function<void(bool)> sent, bool absent) {
+  add_job({.chunk = chunk, .bytes = bytes, .sent = std::move(sent), .absent = absent});
+}
+
+void Lanes::send(Chunk chunk, std::size_t bytes, Gather gather, std::function<void(bool)> sent) {
+  add_job({.chunk = chunk, .gathered_bytes = bytes, .gather = std::move(gather), .sent = std::move(sent)});
+}
+
+void Lanes::add_job(Job job) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back({chunk, bytes, std::move(sent)});
+    job.ordinal = static_cast<std::uint32_t>(given_.fetch_add(1, std::memory_order_release) + 1);
+    jobs_.push_back(std::move(job));
   }
   changed_.notify_one();
+}
+
+void Lanes::note_taken(std::uint32_t ordinal) {
+  {
+    const std::lock_guard lock(taken_mutex_);
+    taken_.add(ordinal);
+  }
+  taken_changed_.notify_all();
+}
+
+bool Lanes::wait_taken(std::uint32_t chunks, std::chrono::nanoseconds silence) {
+  std::unique_lock lock(taken_mutex_);
+  while (!taken_.reached(chunks)) {
+    const std::uint64_t before = taken_.count();
+    if (!taken_changed_.wait_for(lock, silence, [&] { return taken_.count() != before || given_up_; }) || given_up_)
+      return taken_.reached(chunks);
+  }
+  return true;
+}
+
+void Lanes::give_up() {
+  {
+    const std::lock_guard lock(taken_mutex_);
+    given_up_ = true;
+  }
+  taken_changed_.notify_all();
 }
 
 void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
   try {
     Compressor compressor(compression_);
+    std::vector<std::byte> gathered;
     while (true) {
       Job job;
       {
@@ -125,8 +175,17 @@ void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
         job = std::move(jobs_.front());
         jobs_.pop_front();
       }
+      bool whole = true;
+      if (job.gather) {
+        gathered.resize(job.gathered_bytes);
+        whole = job.gather(gathered);
+        if (!whole) std::fill(gathered.begin(), gathered.end(), std::byte{0});
+        job.bytes = gathered;
+      }
+      if (job.absent) bring(job.bytes);
       FrameHeader header;
       header.kind = FrameKind::data;
+      header.detail = job.ordinal;
       header.bulk_bytes = static_cast<std::uint32_t>(job.bytes.size());
       header.sequence = ++sequence;
       header.subject = job.chunk.transfer;
@@ -138,10 +197,11 @@ void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
       const bool readable = send_frame(channel, header, packed.empty() ? job.bytes : packed, waited);
       compressor.sent(header.bulk_bytes, !packed.empty(), std::chrono::steady_clock::now() - begin, waited);
       bytes_sent_.fetch_add(sizeof(header) + padded(header.bulk_bytes), std::memory_order_relaxed);
-      job.sent(readable);
+      job.sent(readable && whole);
     }
   } catch (const std::exception& error) {
     channel.close();
+    give_up();
     if (!closed()) handler_.lost(error.what());
   }
 }
@@ -153,6 +213,7 @@ void Lanes::receive_all(Channel& channel, std::uint32_t taken_before) {
       if (!arriving.pump()) channel.wait({.readable = true}, Channel::forever);
   } catch (const std::exception& error) {
     channel.close();
+    give_up();
     if (!closed()) handler_.lost(error.what());
   }
 }
@@ -167,6 +228,7 @@ void Lanes::close() {
     jobs_.clear();
   }
   changed_.notify_all();
+  give_up();
   for (const auto& lane : lanes) lane->channel->close();
   for (const auto& lane : lanes) {
     lane->sender.join();

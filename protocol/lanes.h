@@ -3,6 +3,7 @@
 // is said on the session's own connection: a transfer by its number, a chunk by its place in it.
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -18,18 +19,16 @@
 #include "channel.h"
 #include "compression.h"
 #include "frame_reader.h"
+#include "chunk_count.h"
 #include "limits.h"
 
 namespace fargpu {
 
-/// Which bytes of which transfer. Chunk n begins at n * limits::lane_chunk_bytes; all but the last are of that size.
+/// Which bytes of which transfer: row_chunks.h.
 struct Chunk {
   std::uint32_t transfer = 0;
   std::uint32_t number = 0;
 };
-
-/// Number of chunks that so many bytes make.
-constexpr std::uint64_t chunks_of(std::uint64_t bytes) { return (bytes + limits::lane_chunk_bytes - 1) / limits::lane_chunk_bytes; }
 
 /// What becomes of chunks that arrive. Called on the lanes' threads, several at once.
 class ChunkHandler {
@@ -37,8 +36,8 @@ class ChunkHandler {
   virtual ~ChunkHandler() = default;
   /// Where the chunk shall lie: exactly `bytes`, or nothing if nobody wants it. May wait for room, until Lanes::close().
   virtual std::span<std::byte> place(Chunk chunk, std::size_t bytes) = 0;
-  /// It lies there. Not called for chunks that nobody wanted.
-  virtual void landed(Chunk chunk, std::span<std::byte> bytes) = 0;
+  /// It lies there. Not called for chunks that nobody wanted. `whole`: false if the place could not be written.
+  virtual void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) = 0;
   /// A lane is of no use any more, and so is the session.
   virtual void lost(const std::string& why) = 0;
 };
@@ -55,9 +54,22 @@ class Lanes {
   void add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before);
   std::size_t count() const;
 
+  using Bytes = std::span<const std::byte>;
   /// Sends a chunk, by whichever lane is free, from where it lies; `sent` is called on its thread when the bytes have left. It hears
-  /// false if they could not be read; zeros went in their place. After close() it is not called.
-  void send(Chunk chunk, std::span<const std::byte> bytes, std::function<void(bool)> sent);
+  /// false if they could not be read; zeros went in their place. After close() it is not called. `absent`: the bytes may be in a file whose
+  /// pages the process does not have yet, as of a model that is mapped, so that they are brought first, many at once.
+  void send(Chunk chunk, Bytes bytes, std::function<void(bool)> sent, bool absent = false);
+  /// The same of so many bytes that `gather` brings together on the lane's thread, in memory of the lane. False: they cannot be read.
+  using Gather = std::function<bool(std::span<std::byte> into)>;
+  void send(Chunk chunk, std::size_t bytes, Gather gather, std::function<void(bool)> sent);
+
+  /// How many chunks were given to send().
+  std::uint64_t given() const { return given_.load(std::memory_order_acquire); }
+  /// Waits until the other side's first so many chunks have been taken care of here (low 32 bits of given() there). False if that takes
+  /// longer than `silence` without a chunk, once a lane is lost, or after give_up().
+  bool wait_taken(std::uint32_t chunks, std::chrono::nanoseconds silence);
+  /// Ends that waiting, now and later.
+  void give_up();
 
   /// Ends all lanes; returns when their threads have ended.
   void close();
@@ -68,8 +80,12 @@ class Lanes {
  private:
   struct Job {
     Chunk chunk;
-    std::span<const std::byte> bytes;
+    std::uint32_t ordinal = 0;  // among all chunks of this side, from 1
+    Bytes bytes;
+    std::size_t gathered_bytes = 0;
+    Gather gather;
     std::function<void(bool)> sent;
+    bool absent = false;
   };
   struct Lane {
     std::unique_ptr<Channel> channel;
@@ -79,6 +95,8 @@ class Lanes {
 
   void send_all_jobs(Channel& channel, std::uint32_t sequence);
   void receive_all(Channel& channel, std::uint32_t taken_before);
+  void add_job(Job job);
+  void note_taken(std::uint32_t ordinal);
   bool closed() const;
 
   ChunkHandler& handler_;
@@ -89,7 +107,13 @@ class Lanes {
   std::deque<Job> jobs_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool closed_ = false;
+  std::atomic<std::uint64_t> given_{0};
   std::atomic<std::uint64_t> bytes_sent_{0}, bytes_received_{0};
+  // Of the other side's chunks.
+  std::mutex taken_mutex_;
+  std::condition_variable taken_changed_;
+  ChunkCount taken_{limits::lane_gaps_max};
+  bool given_up_ = false;
 };
 
 }  // namespace fargpu

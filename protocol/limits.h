@@ -17,8 +17,14 @@ inline constexpr std::size_t compressed_prefix_bytes = 8;       ///< ahead of wh
 
 inline constexpr unsigned lanes_max = 16;                       ///< bulk lanes of a session
 inline constexpr std::size_t lane_name_bytes = 16;              ///< of their key, shown in the clear where TLS is spoken
-inline constexpr std::size_t lane_chunk_bytes = 1u << 20;       ///< what one lane carries at a time
-inline constexpr std::uint64_t lane_copy_bytes_min = 4u << 20;  ///< smaller copies are not worth being divided
+inline constexpr std::size_t lane_chunk_bytes = 1u << 20;          ///< what one lane carries at a time, of a large transfer
+inline constexpr std::size_t lane_small_chunk_bytes = 256u << 10;  ///< of a small one
+inline constexpr std::uint64_t lane_large_bytes = 4u << 20;        ///< transfers from here on are large
+inline constexpr std::uint64_t lane_copy_bytes_min = 1u << 20;     ///< smaller copies that are waited for are not worth being divided
+inline constexpr std::uint64_t lane_row_bytes_min = 128u << 10;    ///< smaller ones of which several may be on their way take no lane
+inline constexpr std::uint32_t lane_early_chunks = 24;             ///< of large transfers, sent before the worker has asked for them
+inline constexpr std::uint32_t lane_early_small_chunks = 64;       ///< of small ones
+inline constexpr std::size_t lane_gaps_max = 4096;                 ///< chunks that have overtaken one another, over all lanes
 
 inline constexpr std::size_t image_bytes_max = 1u << 30;  ///< one cubin, fatbin or PTX text
 /// Of libraries that are loaded before the program asks: the request that is answered, the answer, how many come with one, and wait in all.

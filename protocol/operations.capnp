@@ -207,7 +207,7 @@ struct CopySide {
     block @3 :UInt64;             # an address within a host block of which the worker has the contents
     part @4 :UInt64;              # memory of the client that has no other name: the number of a graph part
     pull @5 :UInt64;              # an address in pinned memory of the client, which the worker asks for when the stream gets there
-    lanes @6 :UInt32;             # one row, however long, which travels as this transfer on the bulk lanes
+    lanes @6 :UInt32;             # they travel in chunks on the bulk lanes, as the transfer of this number (protocol/row_chunks.h)
   }
   level @7 :UInt64;               # of an array
   x @8 :UInt64;                   # bytes
@@ -223,11 +223,13 @@ struct CopyIn {
   stream @0 :UInt64;
   copy @1 :Copy;
   complete @2 :Bool;              # the program's call was synchronous: nothing submitted later, on any stream, may overtake it
+  early @3 :UInt32;               # lanes: so many chunks are sent unasked; the worker asks for the others (Control.wanted)
+  inOrder @4 :Bool;               # lanes: the worker asks when what the stream was given before is complete, which may write the source
 }
 
 struct CopyOut {
-  # From the device or an array to the host. To a frame or lanes: barrier. To a block: deferred, the bytes are delivered when they are there
-  # (Control.deliver), but for a block that is shared.
+  # From the device or an array to the host. To a frame: barrier. To a block: deferred, the bytes are delivered when they are there
+  # (Control.deliver), but for a block that is shared. To lanes: either.
   stream @0 :UInt64;
   copy @1 :Copy;
 }

@@ -59,7 +59,7 @@ Config read() {
   else if (transport == "shm") c.transport = Transport::shm;
   else if (!transport.empty() && transport != "auto") c.number_error = "FARGPU_TRANSPORT is '" + transport + "'; use tcp, shm or auto";
   // Each takes a processor here and one at the host.
-  c.lanes = std::min(8u, std::thread::hardware_concurrency() / 2);
+  c.lanes = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
   if (const std::string wanted = variable("FARGPU_LANES"); !wanted.empty()) {
     if (!parse_number(wanted, c.lanes) || c.lanes > limits::lanes_max)
       c.number_error = "FARGPU_LANES is '" + wanted + "'; give a number of connections from 0 to " + std::to_string(limits::lanes_max);

@@ -46,7 +46,8 @@ struct Config {
   bool visible_set = false;
   /// For how long a thread that waits for an answer looks for it before it sleeps (FARGPU_SPIN_US, microseconds).
   std::chrono::nanoseconds spin{0};
-  /// Connections that large copies are divided among (FARGPU_LANES); 0 or 1 for the session's own alone.
+  /// Connections that large copies are divided among (FARGPU_LANES); 0 for the session's own alone. With one, only copies go by it that no
+  /// thread waits for.
   unsigned lanes = 0;
   /// FARGPU_COMPRESS.
   Compression compression = Compression::never;

@@ -1,14 +1,16 @@
 #include "client_lanes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "client/base/log.h"
 #include "protocol/errors.h"
 
 namespace fargpu::client {
 
-bool ClientLanes::takes(std::uint64_t bytes) {
-  if (wanted_ < 2 || bytes < limits::lane_copy_bytes_min) return false;  // one lane would be no better than the session's connection
+bool ClientLanes::takes(std::uint64_t bytes, bool awaited) {
+  // For a thread that waits, one lane would be no better than the session's connection.
+  if (wanted_ < (awaited ? 2u : 1u) || bytes < (awaited ? limits::lane_copy_bytes_min : limits::lane_row_bytes_min)) return false;
   std::call_once(opened_, [this] {
     try {
       for (unsigned i = 0; i < wanted_; ++i) lanes_.add(open_(), 1, 1);
@@ -20,78 +22,287 @@ bool ClientLanes::takes(std::uint64_t bytes) {
   return ready_.load(std::memory_order_acquire);
 }
 
-bool ClientLanes::send(std::uint32_t transfer, std::span<const std::byte> bytes, const std::function<bool()>& call) {
-  struct Progress {
-    std::uint64_t missing;
-    bool readable = true;
-  };
-  // Shared with the lanes, which may still hold it when the session is lost.
-  const auto progress = std::make_shared<Progress>(Progress{chunks_of(bytes.size())});
-  std::unique_lock order(order_);
-  if (!call()) return true;
-  for (std::uint32_t number = 0; !bytes.empty(); ++number) {
-    const auto part = bytes.first(std::min(bytes.size(), limits::lane_chunk_bytes));
-    bytes = bytes.subspan(part.size());
-    lanes_.send({transfer, number}, part, [this, progress](bool readable) {
-      const std::lock_guard lock(mutex_);
-      progress->readable = progress->readable && readable;
-      if (--progress->missing == 0) changed_.notify_all();
-    });
+// --- to the worker ------------------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<const ClientLanes::Outgoing> ClientLanes::offer(const LaneRows& rows, bool in_order, std::function<void()> unreadable,
+                                                                const Call& call, CUresult& result) {
+  auto outgoing = std::make_shared<Outgoing>(Outgoing{rows, std::move(unreadable)});
+  std::uint32_t transfer;
+  {
+    const std::lock_guard lock(mutex_);
+    transfer = next(rows.lane_class());
+    // Half of what is free, so that the next copy has some too.
+    std::uint32_t& free = early_free(rows.lane_class());
+    if (!in_order) outgoing->early = static_cast<std::uint32_t>(std::min<std::uint64_t>((free + 1) / 2, rows.chunks()));
+    free -= outgoing->early;
+    outgoing_[transfer] = outgoing;
   }
-  order.unlock();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended_ || progress->missing == 0; });
-  if (progress->missing > 0) {
+  const auto take_back = [&] {
+    const std::lock_guard lock(mutex_);
+    early_free(rows.lane_class()) += std::exchange(outgoing->early, 0);
+    outgoing_.erase(transfer);
+  };
+  const std::uint32_t early = outgoing->early;
+  try {
+    result = call(transfer, early);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  if (result != CUDA_SUCCESS) {
+    take_back();
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  outgoing->asked = std::max<std::uint64_t>(outgoing->asked, early);
+  queue(transfer, outgoing);
+  return outgoing;
+}
+
+// Under the mutex: gives the lanes what has been asked for.
+void ClientLanes::queue(std::uint32_t transfer, const std::shared_ptr<Outgoing>& outgoing) {
+  for (; outgoing->queued < outgoing->asked; ++outgoing->queued) {
+    const std::uint64_t number = outgoing->queued;
+    const Chunk chunk{transfer, static_cast<std::uint32_t>(number)};
+    const auto sent = [this, transfer, outgoing](bool readable) { read(transfer, *outgoing, readable); };
+    if (!outgoing->forgotten && outgoing->rows.packed()) {
+      lanes_.send(chunk, outgoing->rows.place_of(number), sent, !outgoing->unreadable);
+    } else {
+      const auto gather = [outgoing, number, gone = outgoing->forgotten](std::span<std::byte> into) {
+        return !gone && outgoing->rows.gather(number, into);
+      };
+      lanes_.send(chunk, outgoing->rows.bytes_of(number), gather, sent);
+    }
+  }
+}
+
+// On a lane's thread, when a chunk has left.
+void ClientLanes::read(std::uint32_t transfer, Outgoing& outgoing, bool readable) {
+  bool failed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    outgoing.readable = outgoing.readable && readable;
+    ++outgoing.read;
+    if (outgoing.complete()) {
+      outgoing_.erase(transfer);
+      failed = !outgoing.readable && outgoing.unreadable;
+    }
+    if (outgoing.read == outgoing.queued) changed_.notify_all();
+  }
+  if (failed) outgoing.unreadable();
+}
+
+bool ClientLanes::wait_read(const Outgoing& outgoing) {
+  Lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_ || outgoing.complete(); });
+  if (!outgoing.complete()) {
     const std::string why = why_;
-    lock.unlock();
-    lanes_.close();  // a lane may be reading these bytes now
+    end_stragglers(lock);
     throw ChannelClosed(why);
   }
-  return progress->readable;
+  return outgoing.readable;
 }
 
-ClientLanes::Arrival::Arrival(ClientLanes& bulk, std::span<std::byte> target) : bulk_(bulk), transfer_(bulk.next()), target_(target) {
-  const std::lock_guard lock(bulk_.mutex_);
-  bulk_.arrivals_[transfer_] = this;
-}
-
-ClientLanes::Arrival::~Arrival() {
-  std::unique_lock lock(bulk_.mutex_);
-  wanted_ = false;
-  bulk_.changed_.wait(lock, [&] { return writing_ == 0 || bulk_.ended_; });
-  if (writing_ > 0) {
-    lock.unlock();
-    bulk_.lanes_.close();
-    lock.lock();
+void ClientLanes::wanted(std::uint32_t transfer, std::uint32_t chunks, bool over) {
+  std::shared_ptr<Incoming> failed;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = outgoing_.find(transfer); found != outgoing_.end()) {
+      const std::shared_ptr<Outgoing> outgoing = found->second;
+      if (chunks > outgoing->rows.chunks()) throw ProtocolError("the worker wants more of a copy than there is");
+      early_free(outgoing->rows.lane_class()) += std::exchange(outgoing->early, 0);
+      outgoing->asked = std::max<std::uint64_t>(outgoing->asked, chunks);
+      outgoing->over = outgoing->over || over;
+      queue(transfer, outgoing);
+      if (!outgoing->complete()) return;
+      outgoing_.erase(transfer);
+      changed_.notify_all();
+    } else if (const auto coming = incoming_.find(transfer); over && coming != incoming_.end()) {
+      failed = coming->second;
+      failed->missing = 0;
+      failed->forgotten = true;
+      forget_complete();
+      changed_.notify_all();
+    }
   }
-  bulk_.arrivals_.erase(transfer_);
+  if (failed && failed->done) failed->done(true);
 }
 
-void ClientLanes::Arrival::wait() {
-  std::unique_lock lock(bulk_.mutex_);
-  bulk_.changed_.wait(lock, [&] { return bulk_.ended_ || arrived_bytes_ == target_.size(); });
-  if (arrived_bytes_ < target_.size()) throw ChannelClosed(bulk_.why_);
+// --- from the worker ------------------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<ClientLanes::Incoming> ClientLanes::expect(const LaneRows& rows, std::function<void(bool)> done, std::uint32_t& transfer) {
+  auto incoming = std::make_shared<Incoming>(rows, std::move(done));
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, other] : incoming_) {
+    if (!other->rows.overlaps(rows.begin(), rows.end())) continue;
+    if (!other->rows.packed() || !rows.packed()) return nullptr;
+    other->contested = incoming->contested = true;
+  }
+  transfer = next(rows.lane_class());
+  incoming_[transfer] = incoming;
+  return incoming;
 }
 
+bool ClientLanes::wait_arrived(const Incoming& incoming) {
+  Lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_ || incoming.missing == 0; });
+  if (incoming.missing > 0) throw ChannelClosed(why_);
+  return incoming.written;
+}
+
+void ClientLanes::cancel(std::uint32_t transfer) {
+  Lock lock(mutex_);
+  const auto found = incoming_.find(transfer);
+  if (found == incoming_.end()) return;
+  const std::shared_ptr<Incoming> incoming = found->second;
+  if (incoming->missing == 0) return;
+  incoming->forgotten = true;
+  changed_.wait(lock, [&] { return incoming->writing == 0 || ended_; });
+  if (incoming->writing > 0) end_stragglers(lock);
+  incoming_.erase(transfer);
+}
+
+void ClientLanes::wait_for_chunks(std::uint32_t chunks) {
+  if (lanes_.wait_taken(chunks, silence_)) return;
+  const std::lock_guard lock(mutex_);
+  throw ChannelClosed(ended_ ? why_ : "the bulk lanes bring nothing of a copy that the worker has sent");
+}
+
+// Where the chunk lies, or memory of ours if it cannot come there at once.
 std::span<std::byte> ClientLanes::place(Chunk chunk, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const auto found = arrivals_.find(chunk.transfer);
-  if (found == arrivals_.end() || !found->second->wanted_) return {};
-  Arrival& arrival = *found->second;
-  const std::uint64_t begin = std::uint64_t{chunk.number} * limits::lane_chunk_bytes;
-  if (begin > arrival.target_.size() || bytes > arrival.target_.size() - begin)
-    throw ProtocolError("a chunk beyond the end of its transfer");
-  ++arrival.writing_;
-  return arrival.target_.subspan(begin, bytes);
+  const auto found = incoming_.find(chunk.transfer);
+  if (found == incoming_.end() || found->second->missing == 0) return {};
+  Incoming& incoming = *found->second;
+  if (chunk.number >= incoming.begun.size() || incoming.begun[chunk.number] || bytes != incoming.rows.bytes_of(chunk.number))
+    throw ProtocolError("a chunk of the lanes that is none of its transfer, or came twice");
+  incoming.begun[chunk.number] = true;
+  ++incoming.writing;
+  if (!incoming.forgotten && incoming.rows.packed() && !incoming.rows.unsure() && !incoming.contested) {
+    ++incoming.in_place;
+    return incoming.rows.place_of(chunk.number);
+  }
+  std::vector<std::byte> memory;
+  if (!spare_.empty()) {
+    memory = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  memory.resize(limits::lane_chunk_bytes);
+  std::byte* const begin = memory.data();
+  lent_.emplace(begin, std::move(memory));
+  return {begin, bytes};
 }
 
-void ClientLanes::landed(Chunk chunk, std::span<std::byte> bytes) {
-  const std::lock_guard lock(mutex_);
-  const auto found = arrivals_.find(chunk.transfer);
-  if (found == arrivals_.end()) return;
-  --found->second->writing_;
-  found->second->arrived_bytes_ += bytes.size();
+void ClientLanes::landed(Chunk chunk, std::span<std::byte> bytes, bool whole) {
+  Lock lock(mutex_);
+  const auto found = incoming_.find(chunk.transfer);
+  if (found == incoming_.end()) return;  // cancelled while the lanes were closed
+  const std::shared_ptr<Incoming> incoming = found->second;
+  const bool elsewhere = lent_.contains(bytes.data());
+  bool written = whole;
+  if (elsewhere && !incoming->forgotten) {
+    lock.unlock();
+    written = write(*incoming, chunk.transfer, chunk.number, bytes);
+    lock.lock();
+  }
+  if (elsewhere) spare_.push_back(std::move(lent_.extract(bytes.data()).mapped()));
+  else --incoming->in_place;
+  --incoming->writing;
+  incoming->written = incoming->written && written;
+  if (incoming->missing > 0 && --incoming->missing == 0 && incoming->done) {
+    lock.unlock();
+    incoming->done(incoming->written);
+    lock.lock();
+  }
+  if (incoming->missing == 0) forget_complete();
   changed_.notify_all();
+}
+
+bool ClientLanes::write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes) {
+  bool contested;
+  {
+    const std::lock_guard lock(mutex_);
+    contested = incoming.contested;
+  }
+  if (!contested) return incoming.rows.scatter(chunk, bytes);
+  const std::lock_guard contest(contest_);
+  return write_uncontested(incoming, transfer, chunk, bytes);
+}
+
+// Of memory that several copies write, the one that was called last counts: whatever of it has come stays. An older one may be writing its
+// chunk in place, because nothing contested that when it came; its lane waits for nobody.
+bool ClientLanes::write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes) {
+  const auto place = incoming.rows.place_of(chunk);
+  const auto begin = reinterpret_cast<std::uint64_t>(place.data()), end = begin + place.size();
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> newer;
+  {
+    Lock lock(mutex_);
+    const auto in_place = [&](const auto& other) {
+      return other.first != transfer && other.second->in_place > 0 && other.second->rows.overlaps(begin, end);
+    };
+    changed_.wait(lock, [&] { return ended_ || std::none_of(incoming_.begin(), incoming_.end(), in_place); });
+    for (auto it = incoming_.upper_bound(transfer); it != incoming_.end(); ++it) {
+      const Incoming& other = *it->second;
+      if (!other.rows.overlaps(begin, end)) continue;
+      for (std::uint64_t n = 0; n < other.begun.size(); ++n) {
+        const auto theirs = other.rows.place_of(n);
+        const auto at = reinterpret_cast<std::uint64_t>(theirs.data());
+        if (other.begun[n] && at < end && begin < at + theirs.size()) newer.emplace_back(at, at + theirs.size());
+      }
+    }
+  }
+  std::sort(newer.begin(), newer.end());
+  newer.emplace_back(end, end);
+  bool written = true;
+  for (std::uint64_t at = begin; const auto& [from, to] : newer) {
+    if (from > at) written = incoming.rows.write(at, bytes.subspan(at - begin, from - at)) && written;
+    at = std::max(at, to);
+    if (at >= end) break;
+  }
+  return written;
+}
+
+// Under the mutex. A complete one is known for as long as an older one that it contests is not.
+void ClientLanes::forget_complete() {
+  bool older_missing = false;
+  std::erase_if(incoming_, [&](const auto& entry) {
+    const Incoming& incoming = *entry.second;
+    const bool over = incoming.missing == 0 && incoming.writing == 0;
+    older_missing = older_missing || (!over && incoming.contested);
+    return over && !(incoming.contested && older_missing);
+  });
+}
+
+// --- ends ------------------------------------------------------------------------------------------------------------------------------------
+
+bool ClientLanes::uses(std::uint64_t begin, std::uint64_t end) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [&](const auto& entry) { return entry.second->rows.overlaps(begin, end); });
+}
+
+void ClientLanes::forget(std::uint64_t begin, std::uint64_t end) {
+  Lock lock(mutex_);
+  const auto each = [&](auto& transfers, auto&& action) {
+    for (const auto& [number, transfer] : transfers)
+      if (transfer->rows.overlaps(begin, end)) action(*transfer);
+  };
+  each(outgoing_, [](Outgoing& outgoing) { outgoing.forgotten = true; });
+  each(incoming_, [](Incoming& incoming) { incoming.forgotten = true; });
+  const auto at_rest = [&] {
+    bool busy = false;
+    each(outgoing_, [&](const Outgoing& outgoing) { busy = busy || outgoing.read < outgoing.queued; });
+    each(incoming_, [&](const Incoming& incoming) { busy = busy || incoming.writing > 0; });
+    return !busy;
+  };
+  changed_.wait(lock, [&] { return ended_ || at_rest(); });
+  if (!at_rest()) end_stragglers(lock);
+}
+
+// The session has ended, and a lane may be reading or writing now what is the program's again.
+void ClientLanes::end_stragglers(Lock& lock) {
+  lock.unlock();
+  lanes_.close();
+  lock.lock();
 }
 
 // The session may have ended in good order, of which its own connection tells; whoever misses bytes is told this.
@@ -104,6 +315,7 @@ void ClientLanes::close(const std::string& why) {
     ended_ = true;
   }
   changed_.notify_all();
+  lanes_.give_up();
 }
 
 }  // namespace fargpu::client

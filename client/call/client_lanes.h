@@ -1,7 +1,9 @@
 #pragma once
 // Large copies on the session's bulk lanes.
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -10,7 +12,11 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
+#include <cuda.h>
+
+#include "lane_rows.h"
 #include "protocol/channel.h"
 #include "protocol/lanes.h"
 
@@ -19,43 +25,72 @@ namespace fargpu::client {
 /// Opens the lanes when they are first of use. Threads: any.
 class ClientLanes final : ChunkHandler {
  public:
-  /// `open` connects a lane, on which each side has sent one frame, or throws.
-  ClientLanes(unsigned lanes, std::function<std::unique_ptr<Channel>()> open, Compression compression)
-      : wanted_(open ? lanes : 0), open_(std::move(open)), lanes_(*this, compression) {}
+  /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring nothing are lost.
+  ClientLanes(unsigned lanes, std::function<std::unique_ptr<Channel>()> open, Compression compression, std::chrono::nanoseconds silence)
+      : wanted_(open ? lanes : 0), open_(std::move(open)), silence_(silence), lanes_(*this, compression) {}
 
-  /// Whether a copy of so many bytes goes by the lanes. Opens them.
-  bool takes(std::uint64_t bytes);
+  /// Whether a copy of so many bytes goes by the lanes. `awaited`: nothing else of its thread travels meanwhile. Opens them.
+  bool takes(std::uint64_t bytes, bool awaited);
 
-  /// Number of a new transfer, for the call that it belongs to.
-  std::uint32_t next() { return next_.fetch_add(1, std::memory_order_relaxed); }
+  // --- to the worker ------------------------------------------------------------------------------------------------------------
 
-  /// Sends all bytes; they have been read when this returns. False if they could not be, after which what arrived is not what was meant.
-  /// Before, `call` sends the call that they belong to, or returns that it did not, and nothing is sent. Transfers go by the lanes in the
-  /// order of their calls: the worker has room for so much of what it does not expect yet. Throws ChannelClosed.
-  bool send(std::uint32_t transfer, std::span<const std::byte> bytes, const std::function<bool()>& call);
-
-  /// Bytes that the worker sends. Lives on the stack of the thread that waits for them.
-  class Arrival {
-   public:
-    /// From before the call that asks for them leaves.
-    Arrival(ClientLanes& bulk, std::span<std::byte> target);
-    ~Arrival();  ///< nothing is written there any more afterwards
-    Arrival(const Arrival&) = delete;
-    Arrival& operator=(const Arrival&) = delete;
-    std::uint32_t transfer() const { return transfer_; }
-    /// Until all are there. Throws ChannelClosed.
-    void wait();
-
-   private:
-    friend class ClientLanes;
-    ClientLanes& bulk_;
-    const std::uint32_t transfer_;
-    const std::span<std::byte> target_;
+  /// What a copy sends. The worker asks for the chunks when it has room for them; a few go unasked (limits::lane_early_chunks).
+  struct Outgoing {
+    const LaneRows rows;
+    const std::function<void()> unreadable;  ///< told once when some bytes could not be read; null: somebody waits, and asks
     // Under the mutex.
-    std::uint64_t arrived_bytes_ = 0;
-    unsigned writing_ = 0;  // lanes that write there now
-    bool wanted_ = true;
+    std::uint32_t early = 0;  // chunks that go unasked, of the credit for these
+    std::uint64_t asked = 0;
+    std::uint64_t queued = 0;
+    std::uint64_t read = 0;
+    bool over = false;       // the worker wants no more
+    bool readable = true;
+    bool forgotten = false;  // the memory is not the copy's any more
+
+    bool complete() const { return read == queued && (over || read == rows.chunks()); }
   };
+  /// Sends the call that a transfer belongs to, with its number and the number of chunks that come unasked.
+  using Call = std::function<CUresult(std::uint32_t transfer, std::uint32_t early)>;
+  /// Offers a transfer to the worker. `in_order`: none of it goes unasked. Null if the call fails, whose outcome `result` has. `unreadable`
+  /// is called on a thread of the lanes.
+  std::shared_ptr<const Outgoing> offer(const LaneRows& rows, bool in_order, std::function<void()> unreadable, const Call& call,
+                                        CUresult& result);
+  /// Until all bytes have been read. False if they could not be, after which what arrived is not what was meant. Throws ChannelClosed.
+  bool wait_read(const Outgoing& outgoing);
+  /// The worker has room for the chunks with lower numbers. Of transfers to this process: no more come.
+  void wanted(std::uint32_t transfer, std::uint32_t chunks, bool over);
+
+  // --- from the worker ------------------------------------------------------------------------------------------------------------
+
+  /// Bytes that the worker sends.
+  struct Incoming {
+    const LaneRows rows;
+    const std::function<void(bool written)> done;  ///< once, when all have come; on a thread of the lanes
+    // Under the mutex.
+    std::vector<bool> begun;
+    std::uint64_t missing;
+    unsigned writing = 0;    // chunks that are on their way from a lane
+    unsigned in_place = 0;   // of these, those that the lane writes where they belong
+    bool forgotten = false;  // nothing is written there any more
+    bool written = true;     // what came could be
+    bool contested = false;  // another transfer writes some of the same memory
+
+    Incoming(const LaneRows& memory, std::function<void(bool)> when_done)
+        : rows(memory), done(std::move(when_done)), begun(rows.chunks()), missing(rows.chunks()) {}
+  };
+  /// From before the call that asks for them leaves. Null where they cannot come by the lanes, because other bytes do, to the same memory.
+  std::shared_ptr<Incoming> expect(const LaneRows& rows, std::function<void(bool written)> done, std::uint32_t& transfer);
+  /// Until all are there. False if some of the memory could not be written. Throws ChannelClosed.
+  bool wait_arrived(const Incoming& incoming);
+  /// Nothing is written there any more afterwards.
+  void cancel(std::uint32_t transfer);
+  /// What follows on the session's connection rests on these chunks: waits for them. Throws ChannelClosed.
+  void wait_for_chunks(std::uint32_t chunks);
+
+  /// Whether a copy to the worker still reads some of this memory.
+  bool uses(std::uint64_t begin, std::uint64_t end);
+  /// The memory is about to become something else: nothing is read or written there any more afterwards.
+  void forget(std::uint64_t begin, std::uint64_t end);
 
   /// Ends all waiting, now and later: who waits loses the session with these words.
   void close(const std::string& why);
@@ -63,19 +98,34 @@ class ClientLanes final : ChunkHandler {
   std::uint64_t bytes_received() const { return lanes_.bytes_received(); }
 
  private:
+  using Lock = std::unique_lock<std::mutex>;
   std::span<std::byte> place(Chunk chunk, std::size_t bytes) override;
-  void landed(Chunk chunk, std::span<std::byte> bytes) override;
+  void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) override;
   void lost(const std::string& why) override;
+
+  std::uint32_t next(LaneClass of) { return 2 * next_++ + static_cast<std::uint32_t>(of); }
+  std::uint32_t& early_free(LaneClass of) { return early_free_[static_cast<std::size_t>(of)]; }
+  void queue(std::uint32_t transfer, const std::shared_ptr<Outgoing>& outgoing);
+  void read(std::uint32_t transfer, Outgoing& outgoing, bool readable);
+  bool write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);
+  bool write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);
+  void forget_complete();
+  void end_stragglers(Lock& lock);
 
   const unsigned wanted_;
   const std::function<std::unique_ptr<Channel>()> open_;
+  const std::chrono::nanoseconds silence_;
   std::once_flag opened_;
   std::atomic<bool> ready_{false};
-  std::atomic<std::uint32_t> next_{1};
-  std::mutex order_;  // from a call until its bytes are on the lanes; taken before mutex_
+  std::mutex contest_;  // held by whoever writes memory that several transfers write; before mutex_
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::uint32_t, Arrival*> arrivals_;
+  std::uint32_t next_ = 1;
+  std::array<std::uint32_t, lane_classes> early_free_{early_chunks_of(LaneClass::large), early_chunks_of(LaneClass::small)};
+  std::map<std::uint32_t, std::shared_ptr<Outgoing>> outgoing_;
+  std::map<std::uint32_t, std::shared_ptr<Incoming>> incoming_;  // in the order of their calls
+  std::vector<std::vector<std::byte>> spare_;                    // for chunks that do not arrive in their place
+  std::map<const std::byte*, std::vector<std::byte>> lent_;      // of these, those that chunks arrive in
   bool ended_ = false;
   std::string why_;
   Lanes lanes_;  // last: its threads use the rest

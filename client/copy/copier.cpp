@@ -156,12 +156,23 @@ CUresult Copier::within_host() {
 
 // --- between the two: which way ---------------------------------------------------------------------------------------------------------
 
-// Whether the whole copy is one run of bytes on both sides, large enough for the bulk lanes, of which the program waits for the end. What
-// the worker would hold back until this process has done something must not fill them.
-bool Copier::goes_by_lanes(const CopySide& device, const CopySide& host) {
+// Whether each slice is large enough for the bulk lanes. `awaited`: the call returns when the bytes have been read, or are there.
+bool Copier::goes_by_lanes(bool awaited) const {
   const CopyShape& shape = job_.copy.shape;
-  const bool one_run = shape.depth == 1 && !device.in_array() && device.packed(shape) && host.packed(shape);
-  return one_run && job_.copy.done_on_return() && !parts_.writers.functions() && parts_.lanes.takes(shape.bytes());
+  return !gathers_ && parts_.lanes.takes(CopyShape{shape.width, shape.height}.bytes(), awaited);
+}
+
+// Whether memory that the program has registered, which is its own to unmap, is read or written when the call has returned.
+bool Copier::unsure(const Known& host) const { return host.region && host.region->kind == Region::Kind::registered; }
+
+template <class Step>
+CUresult Copier::for_slices(Step&& step) const {
+  const Copy& copy = job_.copy;
+  for (std::uint64_t z = 0; z < copy.shape.depth; ++z) {
+    const CopyPart slice{{copy.shape.width, copy.shape.height}, copy.target.from(0, 0, z), copy.source.from(0, 0, z)};
+    if (const CUresult result = step(slice); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
 }
 
 // Whether rows of the program's memory, packed, are so many that copying them into memory that the worker shares pays.
@@ -178,6 +189,11 @@ CUresult Copier::to_device(Memory memory) {
     if (const CUresult result = parts_.waits.settle(job_.thread, job_.stream); result != CUDA_SUCCESS) return result;
   }
   const SourceBytes source(parts_.host_memory, parts_.writers, copy, memory == Memory::pinned);
+  // And so may an earlier copy, of which nobody has the bytes yet.
+  if (source.pinned() && !copy.reads_pinned_in_order() && source.all(copy.source, copy.shape) != Newest::here &&
+      parts_.host_memory.newest(copy.source.begin(), copy.source.extent(copy.shape)).newest == HostMemory::Newest::coming) {
+    if (const CUresult result = parts_.waits.settle(job_.thread, *job_.stream.context); result != CUDA_SUCCESS) return result;
+  }
   const CUresult result = send(source);
   if (result != CUDA_SUCCESS || !copy.done_on_return()) return result;
   // A synchronous copy is also a wait for what the stream still has to do, where the host would notice.
@@ -186,13 +202,30 @@ CUresult Copier::to_device(Memory memory) {
   return noticed ? parts_.waits.settle(job_.thread, job_.stream) : result;
 }
 
+// False if the copy goes by another way.
+bool Copier::send_by_lanes(const SourceBytes& source, CUresult& result) {
+  const Copy& copy = job_.copy;
+  const auto newest = source.all(copy.source, copy.shape);
+  // Pageable memory that this thread may have to write before its stream gets there must not be waited for.
+  if (!source.pinned() && (newest != Newest::here || parts_.writers.functions())) return false;
+  if (!newest || newest == Newest::at_worker) return false;
+  const bool awaited = !source.pinned() || copy.done_on_return();
+  if ((awaited && newest == Newest::later) || !goes_by_lanes(awaited)) return false;
+  LaneBytes way{job_, parts_.lanes, parts_.calls.commands, awaited, newest == Newest::later, unsure(source_)};
+  bool readable = true;
+  result = for_slices([&](const CopyPart& slice) {
+    CUresult sent = CUDA_SUCCESS;
+    readable = way.send(slice, sent) && readable;
+    return sent;
+  });
+  // That it cannot be read is met by the next way, as the driver's own copy would, and if that passes, the bytes go so.
+  return readable;
+}
+
 CUresult Copier::send(const SourceBytes& source) {
   const Copy& copy = job_.copy;
-  if (goes_by_lanes(copy.target, copy.source) && source.all_here(copy.source, copy.shape)) {
-    CUresult result = CUDA_SUCCESS;
-    if (LaneBytes{job_, parts_.lanes, parts_.calls.commands}.send(job_.whole(), result)) return result;
-    // That it cannot be read is met here, as the driver's own copy would, and if it passes, the bytes go by another way.
-  }
+  CUresult result = CUDA_SUCCESS;
+  if (send_by_lanes(source, result)) return result;
   const bool staged = goes_through_staging(copy.source);
   const std::uint64_t bytes_max = staged ? SharedStaging::part_bytes(copy.shape.bytes()) : limits::bulk_bytes_max;
   return job_.for_parts(bytes_max, [&](const CopyPart& part) {
@@ -233,11 +266,28 @@ CUresult Copier::send_run(Newest newest, const CopyPart& run) {
   return CUDA_ERROR_UNKNOWN;
 }
 
+// False if the copy goes by another way.
+bool Copier::fetch_by_lanes(Memory target, CUresult& result) {
+  const Copy& copy = job_.copy;
+  const bool awaited = target != Memory::pinned || copy.done_on_return();
+  if (!goes_by_lanes(awaited)) return false;
+  // Kernels see what the worker has of such memory.
+  if (!awaited && parts_.host_memory.mapped(copy.target.begin())) return false;
+  bool taken = true;
+  result = for_slices([&](const CopyPart& slice) {
+    CUresult asked = CUDA_SUCCESS;
+    taken = awaited ? LaneReply{job_, parts_.lanes}.fetch(slice, asked)
+                    : LaneDelivery{job_, parts_.lanes, parts_.host_memory, unsure(target_)}.ask_for(slice, asked);
+    return taken ? asked : CUDA_ERROR_NOT_READY;
+  });
+  return taken;
+}
+
 CUresult Copier::to_host(Memory target) {
   Copy& copy = job_.copy;
   if (!copy.source.in_array()) copy.source.kind = CopySide::Kind::device;
+  if (CUresult result = CUDA_SUCCESS; fetch_by_lanes(target, result)) return result;
   const bool packed = copy.target.packed(copy.shape);
-  if (goes_by_lanes(copy.source, copy.target)) return LaneReply{job_, parts_.lanes}.fetch(job_.whole());
   if (target == Memory::pinned && !copy.done_on_return() && packed && copy.shape.depth == 1)
     return Delivery{job_, parts_.host_memory}.ask_for(job_.whole());
   if (goes_through_staging(copy.target)) {

@@ -76,7 +76,12 @@ class Copier {
   CUresult send_by_runs(const SourceBytes& source, const CopyPart& part);
   CUresult send_run(Newest newest, const CopyPart& run);
   CUresult to_host(Memory target);
-  bool goes_by_lanes(const CopySide& device, const CopySide& host);
+  bool goes_by_lanes(bool awaited) const;
+  bool unsure(const Known& host) const;
+  template <class Step>
+  CUresult for_slices(Step&& step) const;
+  bool send_by_lanes(const SourceBytes& source, CUresult& result);
+  bool fetch_by_lanes(Memory target, CUresult& result);
   bool goes_through_staging(const CopySide& host) const;
 
   const CopyParts& parts_;

@@ -2,20 +2,23 @@
 
 namespace fargpu::client {
 
-bool SourceBytes::all_here(const CopySide& rows, const CopyShape& shape) const {
-  if (!pinned_) return !copy_.reads_pageable_in_order() || !writers_.any();
-  if (copy_.reads_pinned_in_order() && writers_.functions()) return false;
+std::optional<Newest> SourceBytes::all(const CopySide& rows, const CopyShape& shape) const {
+  if (!pinned_) return copy_.reads_pageable_in_order() && writers_.any() ? Newest::later : Newest::here;
   const std::uint64_t extent = rows.extent(shape);
-  const HostMemory::Part part = memory_.newest(rows.place, extent);
-  return !memory_.mapped(rows.place) && !part.worker_newer && part.bytes == extent;
+  const Run run = first_run(rows.begin(), extent);
+  return run.bytes == extent ? std::optional(run.newest) : std::nullopt;
 }
 
 SourceBytes::Run SourceBytes::first_run(std::uint64_t address, std::uint64_t bytes) const {
   if (memory_.mapped(address)) return {bytes, Newest::at_worker};
-  if (copy_.reads_pinned_in_order() && writers_.graphs()) return {bytes, Newest::later};  // they may write there yet
+  if (copy_.reads_pinned_in_order() && writers_.any()) return {bytes, Newest::later};  // behind copies that have written there, too
   const HostMemory::Part part = memory_.newest(address, bytes);
-  if (part.worker_newer) return {part.bytes, Newest::at_worker};
-  return {part.bytes, copy_.reads_pinned_in_order() && writers_.functions() ? Newest::later : Newest::here};
+  switch (part.newest) {
+    case HostMemory::Newest::at_worker: return {part.bytes, Newest::at_worker};
+    case HostMemory::Newest::coming: return {part.bytes, Newest::later};
+    case HostMemory::Newest::here: break;
+  }
+  return {part.bytes, Newest::here};
 }
 
 }  // namespace fargpu::client

@@ -2,6 +2,7 @@
 // Pending work and threads that may still write the memory that a copy to the device reads.
 
 #include <cstdint>
+#include <optional>
 
 #include "client/memory/host_memory.h"
 #include "client/objects/graphs.h"
@@ -30,7 +31,7 @@ class PendingWriters {
 enum class Newest {
   here,       ///< in this process, now: nothing has newer ones, and nothing that work waits for may write some
   at_worker,  ///< in what the worker has of the host block
-  later,      ///< in this process when the stream gets there: host functions or graphs may write them until then
+  later,      ///< in this process when the stream gets there: host functions, graphs or copies may write them until then
 };
 
 /// Pinned memory may differ from row to row, and within a row.
@@ -40,8 +41,9 @@ class SourceBytes {
       : memory_(memory), writers_(writers), copy_(copy), pinned_(pinned) {}
 
   bool pinned() const { return pinned_; }
-  /// Whether this holds for all rows.
-  bool all_here(const CopySide& rows, const CopyShape& shape) const;
+  /// Where all of them are, if one answer holds.
+  std::optional<Newest> all(const CopySide& rows, const CopyShape& shape) const;
+  bool all_here(const CopySide& rows, const CopyShape& shape) const { return all(rows, shape) == Newest::here; }
   /// The first bytes of a row for which one answer holds.
   struct Run {
     std::uint64_t bytes;

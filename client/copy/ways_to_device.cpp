@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "client/base/log.h"
 #include "client/call/trace.h"
 #include "program_bytes.h"
 
@@ -31,15 +32,31 @@ CUresult StagedBytes::send(const CopyPart& part) {
 }
 
 bool LaneBytes::send(const CopyPart& part, CUresult& result) {
-  const std::uint64_t bytes = part.shape.bytes();
-  const std::uint32_t transfer = lanes.next();
-  const auto call = [&] {
-    result = copy_in(job, {bytes}, part.target, {.kind = CopySide::Kind::lanes, .place = transfer}, Sending::apart);
-    if (result == CUDA_SUCCESS) commands.flush();
-    return result == CUDA_SUCCESS;
+  const auto call = [&](std::uint32_t transfer, std::uint32_t early) {
+    RemoteCall<wire::CopyIn> copy(job.thread, job.stream.context);
+    auto in = copy.in();
+    in.setStream(job.stream.wire());
+    encode(part.shape, {.kind = CopySide::Kind::lanes, .place = transfer}, part.target, in.initCopy());
+    in.setComplete(job.copy.done_on_return());
+    in.setEarly(early);
+    in.setInOrder(in_order);
+    if (job.host_sees_target) copy.host_visible();
+    if (awaited) copy.taken();
+    const CUresult posted = copy.post(job.stream);
+    if (posted == CUDA_SUCCESS) commands.flush();
+    return posted;
   };
-  const trace::Transfer traced(job.thread, trace::Direction::out, bytes);
-  return lanes.send(transfer, {bytes_at(part.source.place), bytes}, call);
+  std::function<void()> unreadable;
+  if (!awaited) {
+    unreadable = [thread = job.thread.id()] {
+      log::warn("an asynchronous copy has read memory that was unmapped before it was done");
+      Thread::deliver_error(thread, CUDA_ERROR_INVALID_VALUE);
+    };
+  }
+  const auto outgoing = lanes.offer({part.source, part.shape, unsure}, in_order, std::move(unreadable), call, result);
+  if (!outgoing || !awaited) return true;
+  const trace::Transfer traced(job.thread, trace::Direction::out, part.shape.bytes());
+  return lanes.wait_read(*outgoing);
 }
 
 CUresult BlockBytes::send(const CopyPart& part) {

@@ -30,13 +30,17 @@ struct StagedBytes {
   CUresult send(const CopyPart& part);
 };
 
-/// On the bulk lanes; they have been read when this returns. One row.
+/// On the bulk lanes. Memory of which the program may do what it likes after its call has been read when this returns; pinned memory is
+/// read while it travels.
 struct LaneBytes {
   const CopyJob& job;
   ClientLanes& lanes;
   CommandStream& commands;
+  bool awaited;   ///< they have been read when this returns
+  bool in_order;  ///< they are read when the stream gets there
+  bool unsure;    ///< as LaneRows
 
-  /// False for memory that cannot be read, or not yet; nothing has been copied then.
+  /// False for memory that cannot be read; nothing that counts has been copied then.
   bool send(const CopyPart& part, CUresult& result);
 };
 

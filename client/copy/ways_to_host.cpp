@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "client/base/log.h"
 #include "client/call/trace.h"
 #include "program_bytes.h"
 #include "protocol/errors.h"
@@ -58,20 +59,82 @@ void StagedReply::empty_oldest() {
   staging_.copy(bytes_at(oldest.target), oldest.slot->data(), oldest.bytes);
 }
 
-CUresult LaneReply::fetch(const CopyPart& part) {
-  const std::uint64_t bytes = part.shape.bytes();
-  touch_for_writing(part.target.place, bytes);
-  ClientLanes::Arrival arrival(lanes, {bytes_at(part.target.place), bytes});
-  CopyOutCall call(job, {bytes}, part.source, {.kind = CopySide::Kind::lanes, .place = arrival.transfer()});
+namespace {
+
+// Nothing is written to the memory any more when the call is over, however it ends.
+class Arrival {
+ public:
+  Arrival(ClientLanes& lanes, const LaneRows& rows) : lanes_(lanes), incoming_(lanes.expect(rows, nullptr, transfer_)) {}
+  ~Arrival() {
+    if (incoming_) lanes_.cancel(transfer_);
+  }
+  Arrival(const Arrival&) = delete;
+  Arrival& operator=(const Arrival&) = delete;
+  explicit operator bool() const { return incoming_ != nullptr; }
+  std::uint32_t transfer() const { return transfer_; }
+  bool wait() { return lanes_.wait_arrived(*incoming_); }
+
+ private:
+  ClientLanes& lanes_;
+  std::uint32_t transfer_ = 0;
+  const std::shared_ptr<ClientLanes::Incoming> incoming_;
+};
+
+}  // namespace
+
+bool LaneReply::fetch(const CopyPart& part, CUresult& result) {
+  // Pages that are not there yet come as the bytes do, on several threads.
+  for (std::uint64_t y = 0; y < part.shape.height; ++y) {
+    touch_for_writing(part.target.row(y, 0), 1);
+    touch_for_writing(part.target.row(y, 0) + part.shape.width - 1, 1);
+  }
+  Arrival arrival(lanes, {part.target, part.shape, /*unsure=*/false});
+  if (!arrival) return false;
+  CopyOutCall call(job, part.shape, part.source, {.kind = CopySide::Kind::lanes, .place = arrival.transfer()});
   const std::uint64_t items = job.stream.items.load();
-  const CUresult result = call.wait(job.stream);
-  if (result != CUDA_SUCCESS) return result;
+  result = call.wait(job.stream);
+  if (result != CUDA_SUCCESS) return true;
   {
-    const trace::Transfer traced(job.thread, trace::Direction::in, bytes);
-    arrival.wait();
+    const trace::Transfer traced(job.thread, trace::Direction::in, part.shape.bytes());
+    if (!arrival.wait()) {
+      // The fault is met here, as in the driver's own copy.
+      for (std::uint64_t y = 0; y < part.shape.height; ++y) touch_for_writing(part.target.row(y, 0), part.shape.width);
+      result = CUDA_ERROR_INVALID_VALUE;
+    }
   }
   job.stream.complete(call.number(), items + 1);
-  return result;
+  return true;
+}
+
+bool LaneDelivery::ask_for(const CopyPart& part, CUresult& result) {
+  const LaneRows rows(part.target, part.shape, unsure);
+  const std::uint64_t begin = rows.begin(), end = rows.end();
+  if (!memory.expect_by_lanes(begin, end)) return false;
+  const auto done = [&memory = memory, begin, end, thread = job.thread.id()](bool written) {
+    memory.arrived_by_lanes(begin, end);
+    if (written) return;
+    log::warn("an asynchronous copy was to write memory that cannot be written any more");
+    Thread::deliver_error(thread, CUDA_ERROR_INVALID_VALUE);
+  };
+  std::uint32_t transfer = 0;
+  const auto take_back = [&] {
+    if (transfer != 0) lanes.cancel(transfer);
+    memory.arrived_by_lanes(begin, end);
+  };
+  try {
+    if (!lanes.expect(rows, done, transfer)) {
+      take_back();
+      return false;
+    }
+    CopyOutCall call(job, part.shape, part.source, {.kind = CopySide::Kind::lanes, .place = transfer});
+    call.host_visible();
+    result = call.post(job.stream);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  if (result != CUDA_SUCCESS) take_back();
+  return true;
 }
 
 CUresult Delivery::ask_for(const CopyPart& part) {

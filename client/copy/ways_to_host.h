@@ -49,12 +49,24 @@ class StagedReply {
   bool filled_ = true;
 };
 
-/// On the bulk lanes, all there when this returns. One row.
+/// On the bulk lanes, all there when this returns.
 struct LaneReply {
   const CopyJob& job;
   ClientLanes& lanes;
 
-  CUresult fetch(const CopyPart& part);
+  /// False if other bytes are on their way to the same memory: nothing was asked for.
+  bool fetch(const CopyPart& part, CUresult& result);
+};
+
+/// On the bulk lanes, to pinned memory.
+struct LaneDelivery {
+  const CopyJob& job;
+  ClientLanes& lanes;
+  HostMemory& memory;
+  bool unsure;  ///< as LaneRows
+
+  /// As LaneReply's.
+  bool ask_for(const CopyPart& part, CUresult& result);
 };
 
 /// To pinned memory, when the stream has got there and this process reads. The rows must be packed.

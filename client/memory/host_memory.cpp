@@ -12,6 +12,7 @@
 #include "protocol/changed_runs.h"
 #include "protocol/errors.h"
 #include "protocol/sealed_memory.h"
+#include "client/call/client_lanes.h"
 #include "client/call/remote_call.h"
 #include "client/call/refusal.h"
 #include "client/objects/contexts.h"
@@ -275,15 +276,17 @@ void HostMemory::graph_has(Thread& thread, const NewParts& parts) {
   for (const Block* const block : blocks) name_parts(thread, *block);
 }
 
-// What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see.
+// What copies have written to the worker's copy of a block comes here before that is replaced by what kernels see; and no lane may be reading
+// pages that are taken away then.
 CUresult HostMemory::settle_deliveries(Thread& thread, const Region& region) {
   {
     const std::lock_guard lock(mutex_);
     const bool expected = std::any_of(expected_.begin(), expected_.end(), [&](const auto& range) {
-      return range.first < region.base + region.bytes && region.base < range.second;
+      return range.begin < region.base + region.bytes && region.base < range.end;
     });
+    const bool read = parts_.lanes.uses(region.base, region.base + region.bytes);
     const bool copied = parts_.graphs.any_launched() && !parts_.graph_parts.within(region.base, region.bytes).empty();
-    if (!expected && !copied) return CUDA_SUCCESS;
+    if (!expected && !read && !copied) return CUDA_SUCCESS;
   }
   return parts_.waits.settle(thread, *region.context);
 }
@@ -365,23 +368,43 @@ void HostMemory::expect_delivery(Thread& thread, std::uint64_t address, std::uin
       block->opened = true;
       opened = block;
     }
-    expected_.emplace_back(address, address + bytes);
+    expected_.push_back({address, address + bytes, /*by_lanes=*/false});
   }
   if (opened) open(thread, *opened);
 }
 
 void HostMemory::cancel_delivery(std::uint64_t address, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  std::erase(expected_, std::pair{address, address + bytes});
+  std::erase(expected_, Expected{address, address + bytes, /*by_lanes=*/false});
+}
+
+bool HostMemory::expect_by_lanes(std::uint64_t begin, std::uint64_t end) {
+  const std::lock_guard lock(mutex_);
+  // Bytes on the lanes could overtake those that come otherwise.
+  const auto otherwise = [&](const Expected& range) { return !range.by_lanes && range.begin < end && begin < range.end; };
+  if (std::any_of(expected_.begin(), expected_.end(), otherwise)) return false;
+  expected_.push_back({begin, end, /*by_lanes=*/true});
+  return true;
+}
+
+void HostMemory::arrived_by_lanes(std::uint64_t begin, std::uint64_t end) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find(expected_.begin(), expected_.end(), Expected{begin, end, /*by_lanes=*/true});
+  if (found != expected_.end()) expected_.erase(found);
 }
 
 HostMemory::Part HostMemory::newest(std::uint64_t address, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  Part part{bytes, false};
+  Part part{bytes, Newest::here};
   const std::uint64_t end = address + bytes;
-  for (const auto& [begin, stop] : expected_) {
-    if (begin <= address && address < stop) return {std::min(stop, end) - address, true};
-    if (begin > address && begin < end) part.bytes = std::min(part.bytes, begin - address);
+  for (const auto& [begin, stop, by_lanes] : expected_) {
+    if (begin <= address && address < stop) {
+      part.bytes = std::min(part.bytes, std::min(stop, end) - address);
+      // Where some come by the lanes, the worker's copy does not have all.
+      part.newest = by_lanes || part.newest == Newest::coming ? Newest::coming : Newest::at_worker;
+    } else if (begin > address && begin < end) {
+      part.bytes = std::min(part.bytes, begin - address);
+    }
   }
   return part;
 }
@@ -401,13 +424,13 @@ void HostMemory::delivered(std::uint64_t address, std::span<const std::byte> byt
   }
   // Deliveries of one copy come in order, so each takes the beginning off an expected range.
   const std::uint64_t end = address + bytes.size();
-  for (auto& [begin, stop] : expected_) {
-    if (begin == address && stop >= end) {
-      begin = end;
+  for (Expected& range : expected_) {
+    if (!range.by_lanes && range.begin == address && range.end >= end) {
+      range.begin = end;
       break;
     }
   }
-  std::erase_if(expected_, [](const auto& range) { return range.first >= range.second; });
+  std::erase_if(expected_, [](const Expected& range) { return range.begin >= range.end; });
 }
 
 void HostMemory::context_closed(Thread& thread, Context& context) {
@@ -448,10 +471,11 @@ void HostMemory::drop(Thread& thread, std::uint64_t base, bool gone_at_worker) {
     if (found == blocks_.end()) return;
     block = std::move(found->second);
     blocks_.erase(found);
-    std::erase_if(expected_, [&](const auto& range) { return range.first >= block->base && range.first < block->base + block->bytes; });
+    std::erase_if(expected_, [&](const Expected& range) { return range.begin >= block->base && range.begin < block->base + block->bytes; });
     if (block->device_address != 0) mapped_.fetch_sub(1);
     if (block->compared()) compared_.fetch_sub(1);
   }
+  parts_.lanes.forget(block->base, block->base + block->bytes);
   parts_.stream_waits.forget(block->base, block->bytes);
   if (block->paged) pages_.forsake(block->base);
   if (const std::uint64_t seen_at = std::exchange(block->device_address, 0); seen_at != 0) {

@@ -29,6 +29,7 @@ namespace fargpu::client {
 
 class RemoteCallBase;
 class Calls;
+class ClientLanes;
 class Contexts;
 class Graphs;
 class ManagedMemory;
@@ -50,6 +51,7 @@ class HostMemory {
     ManagedMemory& managed;
     const GraphParts& graph_parts;
     const Graphs& graphs;
+    ClientLanes& lanes;
     bool one_process;  ///< the worker's and this (tests)
   };
   HostMemory(const Parts& parts, std::uint64_t window_base, std::uint64_t window_bytes);
@@ -102,11 +104,19 @@ class HostMemory {
   void expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes);
   /// Takes the expectation back: the copy could not be asked for.
   void cancel_delivery(std::uint64_t address, std::uint64_t bytes);
-  /// The first part of [address, address + bytes) for which one answer holds: how long it is, and whether the worker's copy is
-  /// newer there.
+  /// The same of one whose bytes come by the lanes, and not by way of a copy that the worker keeps. False if others come otherwise.
+  bool expect_by_lanes(std::uint64_t begin, std::uint64_t end);
+  void arrived_by_lanes(std::uint64_t begin, std::uint64_t end);
+
+  /// The first part of [address, address + bytes) for which one answer holds: how long it is, and where its newest bytes are.
+  enum class Newest {
+    here,
+    at_worker,  ///< in the worker's copy of the block
+    coming,     ///< here, when all is delivered
+  };
   struct Part {
     std::uint64_t bytes;
-    bool worker_newer;
+    Newest newest;
   };
   Part newest(std::uint64_t address, std::uint64_t bytes) const;
 
@@ -160,7 +170,12 @@ class HostMemory {
   const Window bounds_;  // of window_
   AddressRanges window_;
   std::map<std::uint64_t, std::unique_ptr<Block>> blocks_;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> expected_;  // [begin, end) still to be delivered
+  struct Expected {
+    std::uint64_t begin, end;  // still to be delivered
+    bool by_lanes;
+    bool operator==(const Expected&) const = default;
+  };
+  std::vector<Expected> expected_;
   std::atomic<unsigned> mapped_{0};
   std::atomic<unsigned> compared_{0};  // of these, those that are compared
   HostPages pages_;

@@ -32,6 +32,12 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
       if (push.getDeliver().getPart() != 0) deliver_part(push.getDeliver().getPart(), push.getDeliver().getAddress(), bulk);
       else if (!bulk.empty()) parts_.host_memory.delivered(push.getDeliver().getAddress(), bulk);
       return;
+    case wire::Control::WANTED: {
+      const auto wanted = push.getWanted();
+      parts_.lanes.wanted(wanted.getTransfer(), wanted.getChunks(), wanted.getOver());
+      return;
+    }
+    case wire::Control::ARRIVING: parts_.lanes.wait_for_chunks(push.getArriving().getChunks()); return;
     case wire::Control::RELEASED: release_part(push.getReleased().getPart()); return;
     case wire::Control::PRINTED: {
       const auto text = push.getPrinted();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/base/job_thread.h"
+#include "client/call/client_lanes.h"
 #include "client/call/calls.h"
 #include "client/connect/windows.h"
 #include "client/memory/graph_memory.h"
@@ -38,6 +39,7 @@ class Pushes final : public PushHandler {
     Waits& waits;
     const MemoryMap& map;
     HostMemory& host_memory;
+    ClientLanes& lanes;
     GraphParts& graph_parts;
     const Graphs& graphs;
     GraphMemory& graph_memory;

@@ -17,6 +17,8 @@ using namespace fargpu::test;
 
 namespace {
 
+std::uint32_t chunks_of(std::size_t bytes) { return static_cast<std::uint32_t>((bytes - 1) / limits::lane_chunk_bytes + 1); }
+
 /// Keeps what arrives for transfer 1; wants nothing else.
 class Kept final : public ChunkHandler {
  public:
@@ -25,7 +27,7 @@ class Kept final : public ChunkHandler {
     if (chunk.transfer != 1) return {};
     return std::span(bytes).subspan(chunk.number * limits::lane_chunk_bytes, size);
   }
-  void landed(Chunk, std::span<std::byte> part) override {
+  void landed(Chunk, std::span<std::byte> part, bool) override {
     const std::lock_guard lock(mutex_);
     landed_ += part.size();
     changed_.notify_all();

@@ -63,7 +63,7 @@ TEST_CASE("pinned memory goes by the lanes too") {
   CHECK(cuMemFreeHost(to) == CUDA_SUCCESS);
 }
 
-TEST_CASE("without lanes, with one, and for small or asynchronous copies the session's own connection serves") {
+TEST_CASE("without lanes, with one, and for small copies the session's own connection serves") {
   const unsigned lanes = GENERATE(0u, 1u, 4u);
   test::RemoteContext remote(with_lanes(lanes));
   const std::size_t bytes = lanes < 2 ? size : limits::lane_copy_bytes_min - 1;
@@ -72,7 +72,7 @@ TEST_CASE("without lanes, with one, and for small or asynchronous copies the ses
   const auto out = random_bytes(size, 3);
   std::vector<unsigned char> back(size);
   REQUIRE(cuMemcpyHtoD_v2(memory, out.data(), bytes) == CUDA_SUCCESS);
-  REQUIRE(cuMemcpyHtoDAsync_v2(memory, out.data(), size, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemcpyHtoDAsync_v2(memory, out.data(), bytes, nullptr) == CUDA_SUCCESS);
   REQUIRE(cuMemcpyDtoH_v2(back.data(), memory, bytes) == CUDA_SUCCESS);
   CHECK(std::memcmp(back.data(), out.data(), bytes) == 0);
   CHECK(remote.session().lanes.bytes_sent() == 0);

@@ -34,7 +34,8 @@ Outcome start_copy_in(Session& session, Call& call, wire::CopyIn::Reader in) {
   switch (source.kind) {
     case CopySide::Kind::frame: return FrameSource{copy}.start(*stream, frame, staged);
     case CopySide::Kind::block: return BlockSource{copy}.start(*stream, source.place);
-    case CopySide::Kind::lanes: return std::make_shared<LaneSource>(copy)->start(*stream, static_cast<std::uint32_t>(source.place));
+    case CopySide::Kind::lanes:
+      return std::make_shared<LaneSource>(copy)->start(*stream, static_cast<std::uint32_t>(source.place), in.getEarly(), in.getInOrder());
     case CopySide::Kind::part:
     case CopySide::Kind::pull: return std::make_shared<PulledSource>(copy, source)->start(*stream);
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -50,29 +51,41 @@ Outcome copyIn(Session& session, Call& call, wire::CopyIn::Reader in) {
 }
 
 void drop_copyIn(Session& session, Call& call) {
-  const auto copy = call.in<wire::CopyIn>().getCopy();
-  const auto source = copy.getSource().getPlace();
+  const auto in = call.in<wire::CopyIn>();
+  const auto source = in.getCopy().getSource().getPlace();
   if (source.isPart()) session.client().release_part(source.getPart());
-  if (source.isLanes()) session.lanes().refuse(source.getLanes(), copy.getWidth());
+  if (source.isLanes()) session.lanes().refuse(source.getLanes(), in.getEarly());
 }
 
-Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
+namespace {
+
+Outcome start_copy_out(Session& session, Call& call, wire::CopyOut::Reader in) {
   StreamState* const stream = session.contexts().stream(in.getStream(), call.id().context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   const CopyToHost copy{session, call.id(), in.getStream(), shape_of(in.getCopy()), decode(in.getCopy().getSource())};
   if (copy.shape.depth != 1) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult bad = admit_side(session, copy.shape, copy.source); bad != CUDA_SUCCESS) return bad;
   const CopySide target = decode(in.getCopy().getTarget());
-  const bool waited_for = target.kind == CopySide::Kind::frame || target.kind == CopySide::Kind::lanes;
-  if (waited_for && !call.id().wants_reply) throw ProtocolError("a copy whose bytes nobody waits for");
+  if (target.kind == CopySide::Kind::frame && !call.id().wants_reply) throw ProtocolError("a copy whose bytes nobody waits for");
   switch (target.kind) {
     case CopySide::Kind::frame: return std::make_shared<FrameTarget>(copy)->start();
     case CopySide::Kind::block: return BlockTarget{copy}.start(*stream, target.place);
-    case CopySide::Kind::lanes:
-      if (copy.shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
-      return std::make_shared<LaneTarget>(copy, static_cast<std::uint32_t>(target.place))->start();
+    case CopySide::Kind::lanes: return std::make_shared<LaneTarget>(copy, static_cast<std::uint32_t>(target.place))->start();
     default: return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+}  // namespace
+
+Outcome copyOut(Session& session, Call& call, wire::CopyOut::Reader in) {
+  const Outcome outcome = start_copy_out(session, call, in);
+  if (!outcome.is_later() && outcome.result() != CUDA_SUCCESS) session.drop_call(call);
+  return outcome;
+}
+
+void drop_copyOut(Session& session, Call& call) {
+  const auto target = call.in<wire::CopyOut>().getCopy().getTarget().getPlace();
+  if (target.isLanes()) session.client().end_transfer(target.getLanes());
 }
 
 Outcome copyDevice(Session& session, Call& call, wire::CopyDevice::Reader in) {

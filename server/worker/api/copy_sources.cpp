@@ -36,32 +36,48 @@ Outcome BlockSource::start(StreamState& stream, std::uint64_t address) {
 
 // --- lanes ----------------------------------------------------------------------------------------------------------------------------
 
-Outcome LaneSource::start(StreamState& stream, std::uint32_t transfer) {
-  if (copy_.shape.height != 1) return CUDA_ERROR_INVALID_VALUE;
+Outcome LaneSource::start(StreamState& stream, std::uint32_t transfer, std::uint32_t early, bool in_order) {
   Session& session = copy_.session;
+  if (lane_class(transfer) != lane_class(copy_.shape)) throw ProtocolError("a transfer on the lanes with a number of the other class");
   session.lanes().pin(session.driver(), *stream.context);
   held_ = session.ordering().hold_for_copy(stream, copy_.complete);
-  missing_ = chunks_of(copy_.shape.width);
-  session.lanes().receive(transfer, copy_.shape.width,
-                          [self = shared_from_this()](Chunk chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
+  transfer_ = transfer;
+  if (!in_order) {
+    receive(early, in_order);
+    return Outcome::later();
+  }
+  if (early > 0) throw ProtocolError("chunks of the lanes come before their stream gets there");
+  // What the stream was given before may write the memory that they are read from.
+  session.completions().after(stream, Completions::Kind::signal, [self = shared_from_this()](CUresult result) {
+    self->failure_ = result;
+    self->receive(0, true);
+  });
   return Outcome::later();
 }
 
-void LaneSource::take(Chunk chunk, std::span<std::byte> slot) {
+void LaneSource::receive(std::uint32_t early, bool in_order) {
+  missing_ = chunks_.count();
+  copy_.session.lanes().receive(
+      transfer_, chunks_, early, in_order,
+      [self = shared_from_this()](std::uint64_t chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
+}
+
+void LaneSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
   Session& session = copy_.session;
   StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
   CUresult result = failure_;
   if (result == CUDA_SUCCESS && (!stream || !session.contexts().make_current(*stream->context))) result = CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS) {
-    const CopySide part = copy_.target.from(std::uint64_t{chunk.number} * limits::lane_chunk_bytes, 0, 0);
-    result = copy_rows_in(session, *stream, {slot.size()}, part, slot.data());
+    const RowChunks::Part part = chunks_.part(chunk);
+    result = copy_rows_in(session, *stream, part.shape, copy_.target.from(part.column, part.row, 0), slot.data());
   }
+  const auto give = [&session, transfer = transfer_, slot] { session.lanes().give(transfer, slot); };
   if (result == CUDA_SUCCESS) {
     session.ordering().submitted(*stream);
-    session.completions().after(*stream, Completions::Kind::release, [&session, slot](CUresult) { session.lanes().give(slot); });
+    session.completions().after(*stream, Completions::Kind::release, [give](CUresult) { give(); });
   } else {
     failure_ = result;
-    session.lanes().give(slot);
+    give();
   }
   if (--missing_ > 0) return;
   if (failure_ == CUDA_SUCCESS && copy_.complete) session.ordering().take_for_done(*stream);

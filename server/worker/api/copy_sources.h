@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "protocol/copy.h"
-#include "protocol/lanes.h"
+#include "protocol/row_chunks.h"
 #include "server/worker/call/call.h"
 #include "server/worker/call/client_requests.h"
 
@@ -46,13 +46,17 @@ struct BlockSource {
 /// comes later in the context.
 class LaneSource : public std::enable_shared_from_this<LaneSource> {
  public:
-  explicit LaneSource(const CopyToDevice& copy) : copy_(copy) {}
-  Outcome start(StreamState& stream, std::uint32_t transfer);
+  explicit LaneSource(const CopyToDevice& copy) : copy_(copy), chunks_(lane_chunks(copy.shape)) {}
+  /// `early` chunks come unasked. `in_order`: the others are asked for when what the stream was given before is complete.
+  Outcome start(StreamState& stream, std::uint32_t transfer, std::uint32_t early, bool in_order);
 
  private:
-  void take(Chunk chunk, std::span<std::byte> slot);
+  void receive(std::uint32_t early, bool in_order);
+  void take(std::uint64_t chunk, std::span<std::byte> slot);
 
   const CopyToDevice copy_;
+  const RowChunks chunks_;
+  std::uint32_t transfer_ = 0;
   std::uint64_t missing_ = 0;  // chunks
   std::uint64_t held_ = 0;
   CUresult failure_ = CUDA_SUCCESS;

@@ -1,6 +1,7 @@
 #include "copy_targets.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "copy_sides.h"
@@ -9,9 +10,9 @@
 
 namespace fargpu::server {
 
-// --- a client that waits --------------------------------------------------------------------------------------------------------------
+// --- bytes that are sent ------------------------------------------------------------------------------------------------------------------
 
-Outcome WaitingTarget::start() {
+Outcome SentTarget::start() {
   Session& session = copy_.session;
   if (issue()) return Outcome::later();
   held_ = session.ordering().hold(*session.contexts().stream(copy_.stream, copy_.call.context));
@@ -24,51 +25,46 @@ Outcome WaitingTarget::start() {
 }
 
 // Gives as much to the driver as there is room for. True when there is nothing left to give.
-bool WaitingTarget::issue() {
-  Session& session = copy_.session;
-  const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, chunk_bytes_ / copy_.shape.width);
-  while (row_ < copy_.shape.height && failure_ == CUDA_SUCCESS) {
-    // Whole rows, or a part of one that is too long.
-    const CopyShape chunk{std::min(copy_.shape.width - column_, chunk_bytes_),
-                          column_ > 0 ? 1 : std::min(rows_at_once, copy_.shape.height - row_)};
-    StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
-    if (!stream) {
-      failure_ = CUDA_ERROR_INVALID_HANDLE;
-      break;
-    }
-    session.contexts().make_current(*stream->context);  // a driver that refuses this refuses the copy
-    const std::shared_ptr<Staging> staging = stream->context->staging;
-    if (!staging->ready()) {
-      failure_ = CUDA_ERROR_OUT_OF_MEMORY;
-      break;
-    }
-    const auto part = staging->out().take(chunk.bytes());
-    if (!part) return false;
-    failure_ = copy_rows_out(session, *stream, chunk, copy_.source.from(column_, row_, 0), part->data());
-    if (failure_ != CUDA_SUCCESS) {
-      staging->out().give(*part);
-      break;
-    }
-    session.ordering().submitted(*stream);
-    ++open_;
-    session.completions().after(
-        *stream, Completions::Kind::delivery,
-        [self = shared_from_this(), staging, bytes = *part, at = column_](CUresult done) { self->arrived(at, bytes, staging, done); });
-    column_ += chunk.width;
-    if (column_ == copy_.shape.width) {
-      column_ = 0;
-      row_ += chunk.height;
-    }
+bool SentTarget::issue() {
+  while (next_ < chunks_.count() && failure_ == CUDA_SUCCESS) {
+    bool room = true;
+    failure_ = issue_next(room);
+    if (!room) return false;
   }
   issued_ = true;
   if (open_ == 0) finish();
   return true;
 }
 
-void WaitingTarget::arrived(std::uint64_t column, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging, CUresult result) {
+CUresult SentTarget::issue_next(bool& room) {
+  Session& session = copy_.session;
+  StreamState* const stream = session.contexts().stream(copy_.stream, copy_.call.context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  session.contexts().make_current(*stream->context);  // a driver that refuses this refuses the copy
+  const std::shared_ptr<Staging> staging = stream->context->staging;
+  if (!staging->ready()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const RowChunks::Part part = chunks_.part(next_);
+  const auto bytes = staging->out().take(part.shape.bytes());
+  room = bytes.has_value();
+  if (!room) return CUDA_SUCCESS;
+  const CUresult result = copy_rows_out(session, *stream, part.shape, copy_.source.from(part.column, part.row, 0), bytes->data());
+  if (result != CUDA_SUCCESS) {
+    staging->out().give(*bytes);
+    return result;
+  }
+  session.ordering().submitted(*stream);
+  ++open_;
+  session.completions().after(
+      *stream, Completions::Kind::delivery,
+      [self = shared_from_this(), staging, bytes = *bytes, chunk = next_](CUresult done) { self->arrived(chunk, bytes, staging, done); });
+  ++next_;
+  return CUDA_SUCCESS;
+}
+
+void SentTarget::arrived(std::uint64_t chunk, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging, CUresult result) {
   const auto give = [staging, bytes] { staging->out().give(bytes); };
   if (result == CUDA_SUCCESS && failure_ == CUDA_SUCCESS) {
-    send(column, bytes, give);
+    send(chunk, bytes, give);
   } else {
     if (failure_ == CUDA_SUCCESS) failure_ = result;
     give();
@@ -76,23 +72,25 @@ void WaitingTarget::arrived(std::uint64_t column, std::span<std::byte> bytes, co
   if (--open_ == 0 && issued_) finish();
 }
 
-void WaitingTarget::finish() {
+void SentTarget::finish() {
+  if (failure_ != CUDA_SUCCESS) fail();
   copy_.session.deliveries().send_changes();
   copy_.session.finish(copy_.call, failure_);
 }
 
-FrameTarget::FrameTarget(const CopyToHost& copy) : WaitingTarget(copy, limits::bulk_bytes_max) {}
+FrameTarget::FrameTarget(const CopyToHost& copy) : SentTarget(copy, RowChunks(copy.shape, limits::bulk_bytes_max)) {}
 
 void FrameTarget::send(std::uint64_t, std::span<const std::byte> bytes, std::function<void()> release) {
   copy_.session.output().data(copy_.call, bytes, std::move(release));
 }
 
-LaneTarget::LaneTarget(const CopyToHost& copy, std::uint32_t transfer)
-    : WaitingTarget(copy, limits::lane_chunk_bytes), transfer_(transfer) {}
+LaneTarget::LaneTarget(const CopyToHost& copy, std::uint32_t transfer) : SentTarget(copy, lane_chunks(copy.shape)), transfer_(transfer) {}
 
-void LaneTarget::send(std::uint64_t column, std::span<const std::byte> bytes, std::function<void()> release) {
-  copy_.session.lanes().send({transfer_, static_cast<std::uint32_t>(column / limits::lane_chunk_bytes)}, bytes, std::move(release));
+void LaneTarget::send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) {
+  copy_.session.lanes().send({transfer_, static_cast<std::uint32_t>(chunk)}, bytes, std::move(release));
 }
+
+void LaneTarget::fail() { copy_.session.client().end_transfer(transfer_); }
 
 // --- host blocks ------------------------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "protocol/copy.h"
+#include "protocol/row_chunks.h"
 #include "server/worker/call/call.h"
 #include "server/worker/memory/staging.h"
 
@@ -25,28 +26,30 @@ struct CopyToHost {
   CopySide source;
 };
 
-/// A client that waits for the bytes: in chunks through the staging ring, as it has room. While chunks are missing the stream is held, so
-/// that later work on it cannot change what is still to be copied.
-class WaitingTarget : public std::enable_shared_from_this<WaitingTarget> {
+/// In chunks through the staging ring, as it has room. While chunks are missing the stream is held, so that later work on it cannot change
+/// what is still to be copied.
+class SentTarget : public std::enable_shared_from_this<SentTarget> {
  public:
-  WaitingTarget(const CopyToHost& copy, std::uint64_t chunk_bytes) : copy_(copy), chunk_bytes_(chunk_bytes) {}
-  virtual ~WaitingTarget() = default;
+  SentTarget(const CopyToHost& copy, const RowChunks& chunks) : copy_(copy), chunks_(chunks) {}
+  virtual ~SentTarget() = default;
   Outcome start();
 
  protected:
   const CopyToHost copy_;
 
  private:
-  /// Sends a chunk, which began at this byte of its row; `release` when it has left.
-  virtual void send(std::uint64_t column, std::span<const std::byte> bytes, std::function<void()> release) = 0;
+  /// Sends a chunk; `release` when it has left.
+  virtual void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) = 0;
+  /// No more chunks come.
+  virtual void fail() {}
 
   bool issue();
-  void arrived(std::uint64_t column, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging, CUresult result);
+  CUresult issue_next(bool& room);
+  void arrived(std::uint64_t chunk, std::span<std::byte> bytes, const std::shared_ptr<Staging>& staging, CUresult result);
   void finish();
 
-  const std::uint64_t chunk_bytes_;
-  std::uint64_t row_ = 0;
-  std::uint64_t column_ = 0;
+  const RowChunks chunks_;
+  std::uint64_t next_ = 0;
   std::size_t open_ = 0;
   bool issued_ = false;
   std::uint64_t held_ = 0;
@@ -54,21 +57,22 @@ class WaitingTarget : public std::enable_shared_from_this<WaitingTarget> {
 };
 
 /// Data frames before the reply.
-class FrameTarget final : public WaitingTarget {
+class FrameTarget final : public SentTarget {
  public:
   explicit FrameTarget(const CopyToHost& copy);
 
  private:
-  void send(std::uint64_t column, std::span<const std::byte> bytes, std::function<void()> release) override;
+  void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
 };
 
-/// A transfer on the bulk lanes, of one row.
-class LaneTarget final : public WaitingTarget {
+/// A transfer on the bulk lanes.
+class LaneTarget final : public SentTarget {
  public:
   LaneTarget(const CopyToHost& copy, std::uint32_t transfer);
 
  private:
-  void send(std::uint64_t column, std::span<const std::byte> bytes, std::function<void()> release) override;
+  void send(std::uint64_t chunk, std::span<const std::byte> bytes, std::function<void()> release) override;
+  void fail() override;
 
   const std::uint32_t transfer_;
 };

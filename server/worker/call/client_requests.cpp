@@ -64,6 +64,19 @@ void ClientRequests::fetched(wire::Pulled::Reader answer, std::span<const std::b
   over.done(std::move(over.bytes));
 }
 
+void ClientRequests::want(const Chunks& wanted) {
+  const auto fill = [&](wire::Control::Builder control) {
+    auto message = control.initWanted();
+    message.setTransfer(wanted.transfer);
+    message.setChunks(wanted.chunks);
+    message.setOver(wanted.over);
+  };
+  if (wanted.in_order) output_.control(fill);
+  else output_.control_ahead(fill);
+}
+
+void ClientRequests::end_transfer(std::uint32_t transfer) { want({.transfer = transfer, .over = true, .in_order = true}); }
+
 void ClientRequests::deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release) {
   output_.control([&](wire::Control::Builder control) { control.initDeliver().setAddress(address); }, bytes, std::move(release));
 }

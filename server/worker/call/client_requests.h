@@ -34,6 +34,17 @@ class ClientRequests {
   /// False if there is no room for them.
   [[nodiscard]] bool fetch(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
 
+  /// Chunks of a transfer to the worker may come.
+  struct Chunks {
+    std::uint32_t transfer = 0;
+    std::uint32_t chunks = 0;
+    bool over = false;      ///< and no others
+    bool in_order = false;  ///< behind all bytes that the client was sent
+  };
+  void want(const Chunks& wanted);
+  /// No more chunks of a transfer to the client come.
+  void end_transfer(std::uint32_t transfer);
+
   /// Sends bytes for a host block of the client, from where they lie; `release` runs when they have left.
   void deliver(std::uint64_t address, std::span<const std::byte> bytes, Output::Release release);
   /// Sends the bytes of a part of a graph, as they are now.

@@ -13,6 +13,7 @@ void Output::reply(const CallId& call, CUresult result, std::span<const std::byt
   header.thread = call.thread;
   header.subject = call.sequence;
   header.detail = static_cast<std::uint32_t>(result);
+  tell_of_lanes();
   push(header, message, {}, {});
 }
 
@@ -22,7 +23,14 @@ void Output::data(const CallId& call, std::span<const std::byte> bulk, Release r
   header.opcode = call.opcode;
   header.thread = call.thread;
   header.subject = call.sequence;
+  tell_of_lanes();
   push(header, {}, bulk, std::move(release));
+}
+
+void Output::tell_of_lanes() {
+  const std::uint64_t chunks = lane_chunks_();
+  if (std::exchange(told_chunks_, chunks) == chunks) return;
+  push_control([&](wire::Control::Builder control) { control.initArriving().setChunks(static_cast<std::uint32_t>(chunks)); }, {}, {});
 }
 
 void Output::confirm() {

@@ -1,9 +1,11 @@
 #pragma once
 // What the worker sends: frames in order, without ever waiting for the client to read.
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "call.h"
@@ -15,12 +17,16 @@
 
 namespace fargpu::server {
 
-/// Frames gather here until pump() sends them. Used by the executor only.
+/// Frames gather here until pump() sends them. What they tell of may rest on bytes that went by the lanes before: the client is told to wait
+/// for these first. Used by the executor only.
 class Output {
  public:
   using Release = std::function<void()>;
 
-  explicit Output(Channel& channel, Compression compression = Compression::never) : channel_(channel), compressor_(compression) {}
+  /// `lane_chunks` tells how many chunks have been given to the lanes.
+  explicit Output(
+      Channel& channel, Compression compression = Compression::never, std::function<std::uint64_t()> lane_chunks = [] { return 0; })
+      : channel_(channel), compressor_(compression), lane_chunks_(std::move(lane_chunks)) {}
 
   void reply(const CallId& call, CUresult result, std::span<const std::byte> message);
   /// Bulk bytes of an answer, sent from where they lie; `release` runs when they have left.
@@ -28,11 +34,13 @@ class Output {
   /// A control message, with bulk bytes behind it.
   template <class Fill>
   void control(Fill&& fill, std::span<const std::byte> bulk = {}, Release release = {}) {
-    MessageWriter writer;
-    fill(writer.root<wire::Control>());
-    FrameHeader header;
-    header.kind = FrameKind::control;
-    push(header, writer.finish(), bulk, std::move(release));
+    tell_of_lanes();
+    push_control(fill, bulk, std::move(release));
+  }
+  /// One that tells of no work, and that the client need not wait for any bytes to read.
+  template <class Fill>
+  void control_ahead(Fill&& fill) {
+    push_control(fill, {}, {});
   }
   void confirm();
 
@@ -56,11 +64,22 @@ class Output {
     Release release;
     std::size_t size() const { return head.size() + bulk.size() + padding; }
   };
+  template <class Fill>
+  void push_control(Fill&& fill, std::span<const std::byte> bulk, Release release) {
+    MessageWriter writer;
+    fill(writer.root<wire::Control>());
+    FrameHeader header;
+    header.kind = FrameKind::control;
+    push(header, writer.finish(), bulk, std::move(release));
+  }
+  void tell_of_lanes();
   void compress(Piece& piece);
   void push(FrameHeader header, std::span<const std::byte> message, std::span<const std::byte> bulk, Release release);
 
   Channel& channel_;
   Compressor compressor_;
+  const std::function<std::uint64_t()> lane_chunks_;
+  std::uint64_t told_chunks_ = 0;
   std::chrono::steady_clock::time_point begun_{};  // sending the first piece
   std::deque<Piece> pieces_;
   std::size_t waiting_bytes_ = 0;

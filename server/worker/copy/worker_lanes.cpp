@@ -7,10 +7,12 @@
 namespace fargpu::server {
 namespace {
 
-constexpr std::size_t slots = 64;
-constexpr std::size_t slots_for_expected = limits::lanes_max;
-static_assert(slots_for_expected < slots);
-constexpr std::size_t refused_max = 1024;  // more than can be on their way: each thread of a client has one, and lanes hold so much
+/// Besides those for early chunks.
+constexpr std::uint64_t asked_max(LaneClass of) { return of == LaneClass::small ? 64 : 72; }
+constexpr std::size_t slots_of_class(LaneClass of) { return asked_max(of) + early_chunks_of(of); }
+/// The client hears of so many new chunks at once, unless it would have nothing to send.
+constexpr std::uint64_t asked_at_once = 4;
+constexpr std::size_t receiving_max = 4096;  // held back work is bounded too
 
 }  // namespace
 
@@ -20,10 +22,17 @@ void WorkerLanes::add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_
   {
     const std::lock_guard lock(mutex_);
     if (memory_.empty()) {
-      memory_ = Pages(slots * limits::lane_chunk_bytes);
+      std::size_t bytes = 0;
+      for (const Slots& slots : slots_) bytes += slots_of_class(slots.of) * chunk_bytes_of(slots.of);
+      memory_ = Pages(bytes);
       if (memory_.empty()) throw SystemError("no memory for bulk lanes");
-      for (std::size_t slot = 0; slot < slots; ++slot)
-        free_.push_back(memory_.bytes().subspan(slot * limits::lane_chunk_bytes, limits::lane_chunk_bytes));
+      std::span<std::byte> rest = memory_.bytes();
+      for (Slots& slots : slots_) {
+        while (slots.free.size() < slots_of_class(slots.of)) {
+          slots.free.push_back(rest.first(chunk_bytes_of(slots.of)));
+          rest = rest.subspan(chunk_bytes_of(slots.of));
+        }
+      }
     }
   }
   lanes_.add(std::move(channel), sent_before, taken_before);
@@ -42,79 +51,110 @@ void WorkerLanes::context_closes(DriverTable& driver, const ContextState& contex
   pinned_in_ = nullptr;
 }
 
-void WorkerLanes::receive(std::uint32_t transfer, std::uint64_t bytes, Taker taker) {
-  const std::vector<Landed> early = expect(transfer);
-  Receiving& receiving = receiving_[transfer];
-  receiving.bytes = bytes;
-  receiving.missing = chunks_of(bytes);
-  receiving.arrived.resize(receiving.missing);
+// --- transfers from the client ----------------------------------------------------------------------------------------------------------
+
+void WorkerLanes::receive(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, bool in_order, Taker taker) {
+  if (in_order && early > 0) throw ProtocolError("chunks of the lanes come unasked before their stream gets there");
+  begin(transfer, chunks, early, std::move(taker));
+  ask_({.transfer = transfer, .chunks = early, .in_order = in_order});  // which gives the early ones back
+  ask_for_more(lane_class(transfer));
+}
+
+void WorkerLanes::refuse(std::uint32_t transfer, std::uint32_t early) {
+  if (early > 0) begin(transfer, RowChunks({early}, /*chunk_bytes_max=*/1), early, nullptr);
+  ask_({.transfer = transfer, .chunks = early, .over = true});
+}
+
+void WorkerLanes::begin(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, Taker taker) {
+  if (early > std::min<std::uint64_t>(early_chunks_of(lane_class(transfer)), chunks.count()))
+    throw ProtocolError("a copy on the lanes of which " + std::to_string(early) + " chunks come unasked");
+  if (receiving_.size() == receiving_max) throw ProtocolError("too many copies on the lanes at once");
+  const auto [place, is_new] = receiving_.try_emplace(transfer, chunks);
+  if (!is_new) throw ProtocolError("a transfer has the number of one that goes on");
+  Receiving& receiving = place->second;
   receiving.taker = std::move(taker);
-  for (const Landed& landed : early) arrived(landed);
-}
-
-void WorkerLanes::refuse(std::uint32_t transfer, std::uint64_t bytes) {
-  if (bytes == 0) return;
-  if (refused_.size() == refused_max) throw ProtocolError("too many copies that were refused, and whose bytes do not come");
-  const std::vector<Landed> early = expect(transfer);
-  refused_[transfer] = chunks_of(bytes);
-  for (const Landed& landed : early) arrived(landed);
-}
-
-std::vector<WorkerLanes::Landed> WorkerLanes::expect(std::uint32_t transfer) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!expected_.insert(transfer).second) throw ProtocolError("a transfer has the number of one that goes on");
-  }
-  changed_.notify_all();
+  receiving.told = early;
+  set_asked(transfer, receiving, early);
   std::vector<Landed> mine;
   std::erase_if(early_, [&](const Landed& landed) {
     if (landed.chunk.transfer == transfer) mine.push_back(landed);
     return landed.chunk.transfer == transfer;
   });
-  return mine;
+  for (const Landed& landed : mine) arrived(landed);
 }
 
-void WorkerLanes::expect_no_more(std::uint32_t transfer) {
+void WorkerLanes::set_asked(std::uint32_t transfer, Receiving& receiving, std::uint64_t asked) {
+  slots_of(transfer).asked += asked - receiving.asked;
+  receiving.slots += asked - receiving.asked;
+  receiving.asked = asked;
   const std::lock_guard lock(mutex_);
-  expected_.erase(transfer);
+  expected_[transfer] = asked;
+  if (const auto early = unasked_.find(transfer); early != unasked_.end()) {
+    slots_of(transfer).unasked -= early->second;
+    unasked_.erase(early);
+  }
+}
+
+// Each transfer may have half of the slots that the others leave it, so that one whose stream is busy for long does not keep them all.
+void WorkerLanes::ask_for_more(LaneClass of) {
+  const Slots& slots = slots_[static_cast<std::size_t>(of)];
+  for (auto& [transfer, receiving] : receiving_) {
+    if (slots.asked >= asked_max(of)) return;
+    if (lane_class(transfer) != of || receiving.asked == receiving.arrived.size()) continue;
+    const std::uint64_t share = std::max<std::uint64_t>(1, (asked_max(of) - slots.asked + receiving.slots) / 2);
+    if (receiving.slots < share)
+      set_asked(transfer, receiving, std::min<std::uint64_t>(receiving.arrived.size(), receiving.asked + share - receiving.slots));
+    const std::uint64_t news = receiving.asked - receiving.told;
+    const bool nothing_to_send = receiving.told + receiving.missing == receiving.arrived.size();
+    if (news == 0 || (news < asked_at_once && receiving.asked < receiving.arrived.size() && !nothing_to_send)) continue;
+    receiving.told = receiving.asked;
+    ask_({.transfer = transfer, .chunks = static_cast<std::uint32_t>(receiving.asked)});
+  }
 }
 
 void WorkerLanes::arrived(const Landed& landed) {
-  const std::uint32_t transfer = landed.chunk.transfer;
-  if (const auto wanted = receiving_.find(transfer); wanted != receiving_.end()) hand_over(wanted->second, landed);
-  else if (const auto refused = refused_.find(transfer); refused != refused_.end()) drop(refused->second, landed);
-  else early_.push_back(landed);
-}
-
-void WorkerLanes::hand_over(Receiving& transfer, const Landed& landed) {
-  const std::uint64_t number = landed.chunk.number;
-  const std::uint64_t begin = number * limits::lane_chunk_bytes;
-  if (number >= transfer.arrived.size() || transfer.arrived[number] ||
-      landed.slot.size() != std::min<std::uint64_t>(limits::lane_chunk_bytes, transfer.bytes - begin))
-    throw ProtocolError("a chunk that is none of its transfer, or came twice");
-  transfer.arrived[number] = true;
-  const Taker taker = transfer.taker;
-  if (--transfer.missing == 0) {
-    receiving_.erase(landed.chunk.transfer);
-    expect_no_more(landed.chunk.transfer);
+  const auto found = receiving_.find(landed.chunk.transfer);
+  if (found == receiving_.end()) {
+    early_.push_back(landed);
+    return;
   }
-  taker(landed.chunk, landed.slot);
+  Receiving& receiving = found->second;
+  const std::uint64_t number = landed.chunk.number;
+  if (number >= receiving.told || receiving.arrived[number])
+    throw ProtocolError("a chunk of the lanes that was not asked for, or came twice");
+  receiving.arrived[number] = true;
+  --receiving.missing;
+  if (!receiving.taker) return give(landed.chunk.transfer, landed.slot);
+  if (landed.slot.size() != receiving.chunks.part(number).shape.bytes()) throw ProtocolError("a chunk of the lanes of a wrong length");
+  const Taker taker = receiving.taker;
+  taker(number, landed.slot);
 }
 
-void WorkerLanes::drop(std::uint64_t& missing, const Landed& landed) {
-  give(landed.slot);
-  if (--missing > 0) return;
-  refused_.erase(landed.chunk.transfer);
-  expect_no_more(landed.chunk.transfer);
-}
-
-void WorkerLanes::give(std::span<std::byte> slot) {
+void WorkerLanes::give(std::uint32_t transfer, std::span<std::byte> slot) {
+  Slots& slots = slots_of(transfer);
   {
     const std::lock_guard lock(mutex_);
-    free_.push_back({slot.data(), limits::lane_chunk_bytes});
+    slots.free.push_back({slot.data(), chunk_bytes_of(slots.of)});
   }
-  changed_.notify_all();  // they wait for different things
+  changed_.notify_all();  // they wait for slots of either class
+  --slots.asked;
+  if (const auto found = receiving_.find(transfer); found != receiving_.end()) {
+    --found->second.slots;
+    forget_complete(found);
+  }
+  ask_for_more(slots.of);
 }
+
+void WorkerLanes::forget_complete(std::map<std::uint32_t, Receiving>::iterator receiving) {
+  if (receiving->second.missing > 0 || receiving->second.slots > 0) return;
+  {
+    const std::lock_guard lock(mutex_);
+    expected_.erase(receiving->first);
+  }
+  receiving_.erase(receiving);
+}
+
+// --- the lanes ----------------------------------------------------------------------------------------------------------------------------
 
 void WorkerLanes::send(Chunk chunk, std::span<const std::byte> bytes, Release release) {
   lanes_.send(chunk, bytes, [this, release = std::move(release)](bool) {
@@ -149,16 +189,27 @@ void WorkerLanes::close() {
   lanes_.close();
 }
 
+// A slot becomes free without any help of the client: no more are asked for than there are, but for early chunks of calls that have begun
+// meanwhile, and those go when the GPU gets there.
 std::span<std::byte> WorkerLanes::place(Chunk chunk, std::size_t bytes) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return closed_ || free_.size() > (expected_.contains(chunk.transfer) ? 0 : slots_for_expected); });
+  Slots& slots = slots_of(chunk.transfer);
+  if (bytes > chunk_bytes_of(slots.of)) throw ProtocolError("a chunk of the lanes that is longer than its transfer's may be");
+  if (const auto asked = expected_.find(chunk.transfer); asked != expected_.end()) {
+    if (chunk.number >= asked->second) throw ProtocolError("a chunk of the lanes that was not asked for");
+  } else {
+    if (slots.unasked == early_chunks_of(slots.of)) throw ProtocolError("more chunks of the lanes come unasked than may");
+    ++slots.unasked;
+    ++unasked_[chunk.transfer];
+  }
+  changed_.wait(lock, [&] { return closed_ || !slots.free.empty(); });
   if (closed_) return {};
-  const std::span<std::byte> slot = free_.back();
-  free_.pop_back();
+  const std::span<std::byte> slot = slots.free.back();
+  slots.free.pop_back();
   return slot.first(bytes);
 }
 
-void WorkerLanes::landed(Chunk chunk, std::span<std::byte> bytes) {
+void WorkerLanes::landed(Chunk chunk, std::span<std::byte> bytes, bool) {
   {
     const std::lock_guard lock(mutex_);
     landed_.push_back({chunk, bytes});

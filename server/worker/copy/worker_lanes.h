@@ -3,13 +3,13 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,21 +18,25 @@
 #include "server/worker/base/pages.h"
 #include "protocol/channel.h"
 #include "protocol/lanes.h"
+#include "protocol/row_chunks.h"
+#include "server/worker/call/client_requests.h"
 #include "server/worker/objects/streams.h"
 
 namespace fargpu::server {
 
-/// Chunks that arrive lie in slots of memory of their own until the executor has given them on. A chunk may come before the call that it
-/// belongs to; then it waits in its slot, and when so many slots are taken, the lanes wait: what is expected has room. Clients therefore put
-/// on lanes only what depends on nothing that they have still to do, in the order of the calls.
+/// Chunks that arrive lie in slots of memory of their own until the GPU has copied them. So that every chunk that arrives finds a slot, a
+/// client sends only what the worker has asked for: chunks of transfers whose calls are being executed, so that nothing but the GPU keeps
+/// their slots from becoming free. Few chunks, the *early* ones, come unasked, before the call that they belong to is executed.
 class WorkerLanes final : ChunkHandler {
  public:
   /// What a transfer does with a chunk, which lies in a slot that must be given back. On the executor.
-  using Taker = std::function<void(Chunk chunk, std::span<std::byte> slot)>;
+  using Taker = std::function<void(std::uint64_t chunk, std::span<std::byte> slot)>;
   using Release = std::function<void()>;
+  /// Tells the client that it may send chunks. On the executor.
+  using Ask = std::function<void(const ClientRequests::Chunks&)>;
 
   /// The waker brings the executor to collect().
-  WorkerLanes(Waker& waker, Compression compression) : waker_(waker), lanes_(*this, compression) {}
+  WorkerLanes(Waker& waker, Compression compression, Ask ask) : waker_(waker), ask_(std::move(ask)), lanes_(*this, compression) {}
   ~WorkerLanes() override;
 
   /// Takes a lane. Any thread. Throws SystemError if there is no memory for it.
@@ -47,18 +51,20 @@ class WorkerLanes final : ChunkHandler {
   /// The context is about to go.
   void context_closes(DriverTable& driver, const ContextState& context);
 
-  /// `taker` gets the chunks of this transfer, of so many bytes in all, each once, from collect(). Throws ProtocolError for a number that
-  /// is in use.
-  void receive(std::uint32_t transfer, std::uint64_t bytes, Taker taker);
-  void give(std::span<std::byte> slot);
-  /// Nobody wants the chunks of this transfer, which come all the same. Throws ProtocolError for a number that is in use, and when so many
-  /// do not come.
-  void refuse(std::uint32_t transfer, std::uint64_t bytes);
+  /// `taker` gets the chunks of this transfer, each once, from collect(). The first `early` come unasked, the others are asked for as
+  /// there are slots. Throws ProtocolError for a number that is in use, and for more early chunks than there can be.
+  void receive(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, bool in_order, Taker taker);
+  /// The chunk that the taker was given is not needed any more.
+  void give(std::uint32_t transfer, std::span<std::byte> slot);
+  /// Nobody wants the early chunks of this transfer, which come all the same. Throws as receive().
+  void refuse(std::uint32_t transfer, std::uint32_t early);
 
   /// Sends a chunk from where it lies; `release` runs in collect() when it has left.
   void send(Chunk chunk, std::span<const std::byte> bytes, Release release);
+  /// How many were given to send().
+  std::uint64_t given() const { return lanes_.given(); }
 
-  /// Hands over what has happened on the lanes. Returns whether anything had. Throws ProtocolError for chunks that no transfer has, and
+  /// Hands over what has happened on the lanes. Returns whether anything had. Throws ProtocolError for chunks that were not asked for, and
   /// ChannelClosed when a lane is lost.
   bool collect();
 
@@ -66,11 +72,24 @@ class WorkerLanes final : ChunkHandler {
   void close();
 
  private:
+  /// Slots of one class of transfers.
+  struct Slots {
+    explicit Slots(LaneClass what) : of(what) {}
+    const LaneClass of;
+    std::uint64_t asked = 0;  // chunks that were asked for and not given back; used by the executor only
+    // Under the mutex.
+    std::vector<std::span<std::byte>> free;
+    unsigned unasked = 0;  // chunks that have come of transfers that have not begun
+  };
   struct Receiving {
-    std::uint64_t bytes = 0;
-    std::uint64_t missing = 0;  // chunks
+    explicit Receiving(const RowChunks& parts) : chunks(parts), arrived(parts.count()) {}
+    RowChunks chunks;
     std::vector<bool> arrived;
-    Taker taker;
+    std::uint64_t missing = arrived.size();
+    std::uint64_t asked = 0;  // for the chunks below this number
+    std::uint64_t slots = 0;  // asked for and not given back
+    std::uint64_t told = 0;   // of asked, what the client knows
+    Taker taker;              // null: nobody wants them
   };
   struct Landed {
     Chunk chunk;
@@ -78,27 +97,28 @@ class WorkerLanes final : ChunkHandler {
   };
 
   std::span<std::byte> place(Chunk chunk, std::size_t bytes) override;
-  void landed(Chunk chunk, std::span<std::byte> bytes) override;
+  void landed(Chunk chunk, std::span<std::byte> bytes, bool whole) override;
   void lost(const std::string& why) override;
-  /// What may arrive from now on. Returns what was early.
-  std::vector<Landed> expect(std::uint32_t transfer);
-  void expect_no_more(std::uint32_t transfer);
+  void begin(std::uint32_t transfer, const RowChunks& chunks, std::uint32_t early, Taker taker);
+  void set_asked(std::uint32_t transfer, Receiving& receiving, std::uint64_t asked);
+  void ask_for_more(LaneClass of);
+  Slots& slots_of(std::uint32_t transfer) { return slots_[static_cast<std::size_t>(lane_class(transfer))]; }
   void arrived(const Landed& landed);
-  void hand_over(Receiving& transfer, const Landed& landed);
-  void drop(std::uint64_t& missing, const Landed& landed);
+  void forget_complete(std::map<std::uint32_t, Receiving>::iterator receiving);
 
   Waker& waker_;
+  const Ask ask_;
   // Used by the executor only.
-  std::map<std::uint32_t, Receiving> receiving_;
-  std::map<std::uint32_t, std::uint64_t> refused_;  // so many chunks of it are still to come
-  std::vector<Landed> early_;                       // whose transfer has not begun
+  std::map<std::uint32_t, Receiving> receiving_;  // until all chunks have come and been given back
+  std::vector<Landed> early_;                     // whose transfer has not begun
   const ContextState* pinned_in_ = nullptr;
   // Everything below under the mutex.
   std::mutex mutex_;
   std::condition_variable changed_;
   Pages memory_;
-  std::vector<std::span<std::byte>> free_;
-  std::set<std::uint32_t> expected_;  // those of receiving_ and refused_
+  std::array<Slots, lane_classes> slots_{Slots(LaneClass::large), Slots(LaneClass::small)};
+  std::map<std::uint32_t, std::uint64_t> expected_;  // transfers of receiving_, and up to which chunk they were asked for
+  std::map<std::uint32_t, unsigned> unasked_;        // transfers that have not begun, and how many chunks of theirs have come
   std::vector<Landed> landed_;
   std::vector<Release> left_;
   std::string lost_why_;

@@ -34,7 +34,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       options_(std::move(options)),
       host_budget_(options_.host_bytes_max, options_.account_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
       reader_(channel, *this, /*frames_before=*/1),  // attach
-      output_(channel, options_.compression),
+      output_(channel, options_.compression, [this] { return lanes_.given(); }),
       ledger_(options_.memory_limits, options_.account_place),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),

@@ -170,7 +170,7 @@ class Session final : FrameHandler, Executor {
   const SessionOptions options_;
   Waker waker_;
   HostBudget host_budget_;
-  WorkerLanes lanes_{waker_, options_.compression};
+  WorkerLanes lanes_{waker_, options_.compression, [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }};
   FrameReader reader_;
   Output output_;
   Prints prints_{driver_, output_, options_.printed};
