@@ -32,7 +32,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("fargpu::wire");
 
-const protocolVersion :UInt32 = 2;
+const protocolVersion :UInt32 = 3;
 
 struct Control {
   union {
@@ -80,6 +80,7 @@ struct Control {
     # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
     wanted @23 :Wanted;
     arriving @24 :Arriving;
+    settled @25 :Settled;
   }
 }
 
@@ -211,6 +212,7 @@ struct AttachAnswer {
   ringBytes @9 :UInt64;           # not 0: a byte with a descriptor follows on the socket. It is sealed memory of two rings of so many bytes,
                                   # through which every further frame goes (docs/internals/wire-format.md)
   compression @10 :Bool;          # the worker understands compressed frames, and sends them as it was asked to
+  creditBytes @11 :UInt64;        # of calls that take credit (docs/internals/ordering.md) that the client may have sent and that are not settled
 }
 
 struct Lane {
@@ -330,6 +332,13 @@ struct Printed {
   # (2). Always sent before the reply that tells of the completion of the kernel.
   descriptor @0 :UInt8;
   text @1 :Data;
+}
+
+struct Settled {
+  # Calls that took credit have been executed, or dropped with an error: so many bytes of them since the session began. Sent now and then, and
+  # whenever the client may be waiting for it. A client that takes more credit than it has breaks the protocol, as does a worker that
+  # settles more than was sent, or less than it has settled before.
+  bytes @0 :UInt64;
 }
 
 struct Goodbye {

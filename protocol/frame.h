@@ -55,8 +55,9 @@ inline void mark_plain(FrameHeader& header, std::size_t bytes) {
 
 /// Bits of `detail` in a call.
 enum CallFlags : std::uint32_t {
-  call_wants_reply = 1u << 0,  ///< the client waits; without it only failures are reported (Control.lateError)
-  call_never_held = 1u << 1,   ///< it must not wait for work that is held back, which may wait for what the calling thread does next
+  call_wants_reply = 1u << 0,   ///< the client waits; without it only failures are reported (Control.lateError)
+  call_never_held = 1u << 1,    ///< it must not wait for work that is held back, which may wait for what the calling thread does next
+  call_takes_credit = 1u << 2,  ///< room is kept for it at the worker (credit.h)
 };
 
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }

@@ -47,6 +47,12 @@ inline constexpr std::uint32_t stream_credit_max = 16384;
 /// Number of items after which a client asks to hear of their completion; a worker that is not asked looks a little later.
 inline constexpr std::uint32_t stream_fence_interval = 128;
 
+/// Bytes of calls for which a worker keeps room, so that none that must wait is refused: what it grants, and the least with which a session
+/// begins, where the host's memory is short.
+inline constexpr std::uint64_t credit_bytes = 32u << 20;
+inline constexpr std::uint64_t credit_bytes_min = 64u << 10;
+inline constexpr std::uint64_t credit_call_bytes = 512;  ///< that a call takes besides its message and its bulk bytes
+
 inline constexpr std::size_t host_read_bytes_max = 64u << 20;  ///< of a mapped host block, in one answer
 
 inline constexpr std::size_t ring_bytes = 4u << 20;  ///< of each ring of a channel in shared memory, as workers make them

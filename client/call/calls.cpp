@@ -7,10 +7,12 @@ namespace fargpu::client {
 constinit std::atomic<Calls*> Calls::default_{nullptr};
 
 Calls::Calls(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin, std::function<void()> wake, Compression compression,
-             const std::bitset<opcode_max + 1>& served, Contexts& all_contexts, Captures& all_captures, CallEvents& their_events)
+             const std::bitset<opcode_max + 1>& served, std::uint64_t credit_bytes, Contexts& all_contexts, Captures& all_captures,
+             CallEvents& their_events)
     : receiver(channel, pushes, spin),
       commands(
           channel, [this] { return receiver.confirmed(); }, std::move(wake), compression),
+      credit(credit_bytes),
       contexts(all_contexts),
       captures(all_captures),
       events(their_events),
@@ -48,6 +50,13 @@ void Calls::take_credit(Thread& thread, Stream& stream) {
     return;
   commands.flush();
   receiver.wait_until(has_room);
+}
+
+// What is to be settled must have left; who waits reads, so that functions of the program are called meanwhile.
+void Calls::wait_for_credit(std::uint64_t bytes) {
+  commands.flush();
+  bool taken = false;
+  receiver.wait_until([&] { return taken || (taken = credit.take(bytes)); });
 }
 
 }  // namespace fargpu::client

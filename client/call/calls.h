@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 
+#include "call_credit.h"
 #include "client/objects/capture.h"
 #include "client/objects/contexts.h"
 #include "command_stream.h"
@@ -42,7 +43,7 @@ class Calls {
  public:
   /// `spin`: as Receiver's; `wake`: as CommandStream's.
   Calls(Channel& channel, PushHandler& pushes, std::chrono::nanoseconds spin, std::function<void()> wake, Compression compression,
-        const std::bitset<opcode_max + 1>& served, Contexts& contexts, Captures& captures, CallEvents& events);
+        const std::bitset<opcode_max + 1>& served, std::uint64_t credit_bytes, Contexts& contexts, Captures& captures, CallEvents& events);
 
   /// The way for calls of this context; without one, for those of programs that have named none yet.
   static Calls& of(const Context* context) { return context ? *context->calls : *default_.load(std::memory_order_relaxed); }
@@ -59,11 +60,18 @@ class Calls {
 
   /// Waits while too much is pending on the stream.
   void take_credit(Thread& thread, Stream& stream);
+  /// Waits until the worker has room for a call of so many bytes, however long it has to keep it. Under no lock that a function of the
+  /// program, or what the worker says, might need.
+  void take_credit(std::uint64_t bytes) {
+    if (!credit.take(bytes)) [[unlikely]]
+      wait_for_credit(bytes);
+  }
   /// A call was answered after this time: the shortest is about a round trip.
   void note_wait(std::chrono::nanoseconds took);
 
   Receiver receiver;
   CommandStream commands;
+  CallCredit credit;
   ReplyCache replies;
   RepliesAhead replies_ahead;
   Contexts& contexts;
@@ -74,6 +82,7 @@ class Calls {
 
  private:
   std::uint64_t stream_credit() const;
+  void wait_for_credit(std::uint64_t bytes);
 
   static std::atomic<Calls*> default_;
 

@@ -8,16 +8,16 @@
 
 namespace fargpu::client {
 
-RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, Context* context)
-    : thread_(thread), calls_(calls), opcode_(opcode), context_(context) {
+RemoteCallBase::RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool may_be_held, Context* context)
+    : thread_(thread), calls_(calls), opcode_(opcode), may_be_held_(may_be_held), context_(context) {
   if (!calls_.serves(opcode)) [[unlikely]] {
     refuse_use(std::string(opcode_name(static_cast<std::uint16_t>(opcode))).c_str());
     error_ = CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
-RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need)
-    : RemoteCallBase(Calls::of(thread.context()), thread, opcode, need == ContextNeed::none ? nullptr : thread.context()) {
+RemoteCallBase::RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, ContextNeed need)
+    : RemoteCallBase(Calls::of(thread.context()), thread, opcode, may_be_held, need == ContextNeed::none ? nullptr : thread.context()) {
   if (!context_ && need == ContextNeed::current) error_ = CUDA_ERROR_INVALID_CONTEXT;
   else if (context_ && !context_->active.load(std::memory_order_relaxed)) error_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -45,6 +45,16 @@ CUresult RemoteCallBase::prepare(Stream* stream) {
   return CUDA_SUCCESS;
 }
 
+// Only work that the program gives to a stream waits for it, as it waits where the stream is full. Other calls are small, may be made where
+// nothing may wait, and mostly find credit that is left for them; where they do not, the worker finds room for them, or refuses them.
+std::uint32_t RemoteCallBase::take_credit(bool may_wait, std::size_t message_bytes) {
+  if (!may_be_held_) return 0;
+  const std::uint64_t bytes = credit_of(message_bytes, bulk_.size());
+  if (may_wait) calls_.take_credit(bytes);
+  else if (!calls_.credit.take_unwaited(bytes)) return 0;
+  return call_takes_credit;
+}
+
 // Under the command stream's lock, so that nobody sees the call's effects out of order, and numbers only grow.
 void RemoteCallBase::note(Stream* stream, std::uint64_t number) {
   const auto reached = [number](std::atomic<std::uint64_t>& call) { call.store(number, std::memory_order_release); };
@@ -67,7 +77,8 @@ CUresult RemoteCallBase::post(Stream* stream) {
   if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
-  number_ = calls_.commands.append(header(0), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
+  const std::uint32_t flags = take_credit(stream != nullptr, message.size());
+  number_ = calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::later, [&](std::uint64_t number) {
     note(stream, number);
     stats::of(opcode_).leaves(bytes);
   });
@@ -79,16 +90,19 @@ void RemoteCallBase::tell() {
   if (error_ != CUDA_SUCCESS) return;
   const auto message = message_.finish();
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
-  number_ = calls_.commands.append(header(0), message, bulk_, CommandStream::Urgency::later,
+  const std::uint32_t flags = take_credit(/*may_wait=*/false, message.size());
+  number_ = calls_.commands.append(header(flags), message, bulk_, CommandStream::Urgency::later,
                                    [&](std::uint64_t) { stats::of(opcode_).leaves(bytes); });
 }
 
 CUresult RemoteCallBase::wait(Stream* stream) {
   if (const CUresult bad = prepare(stream); bad != CUDA_SUCCESS) return bad;
   const auto message = message_.finish();
-  const auto begin = std::chrono::steady_clock::now();
   // The value may be this thread's to write, after the call.
-  const std::uint32_t flags = call_wants_reply | (calls_.host_waits.load() > 0 ? call_never_held : 0u);
+  const auto never_held = [&] { return calls_.host_waits.load() > 0; };
+  const std::uint32_t credit = take_credit(stream && !never_held(), message.size());
+  const auto begin = std::chrono::steady_clock::now();
+  const std::uint32_t flags = call_wants_reply | (never_held() ? call_never_held : 0u) | credit;
   const std::uint64_t bytes = message.size() + bulk_.size() + sizeof(FrameHeader);
   std::uint64_t expected = 0;
   try {

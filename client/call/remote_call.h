@@ -62,8 +62,9 @@ class RemoteCallBase {
   std::size_t arrived_bytes() const { return pending_.arrived_bytes; }
 
  protected:
-  RemoteCallBase(Thread& thread, Opcode opcode, ContextNeed need);
-  RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, Context* context);
+  /// `may_be_held`: the worker may have to keep it, so that it takes credit.
+  RemoteCallBase(Thread& thread, Opcode opcode, bool may_be_held, ContextNeed need);
+  RemoteCallBase(Calls& calls, Thread& thread, Opcode opcode, bool may_be_held, Context* context);
 
   template <class Request>
   typename Request::Builder request() {
@@ -82,12 +83,14 @@ class RemoteCallBase {
 
  private:
   CUresult prepare(Stream* stream);
+  std::uint32_t take_credit(bool may_wait, std::size_t message_bytes);
   FrameHeader header(std::uint32_t flags) const;
   void note(Stream* stream, std::uint64_t number);
 
   Thread& thread_;
   Calls& calls_;
   const Opcode opcode_;
+  const bool may_be_held_;
   Context* context_ = nullptr;
   CUresult error_ = CUDA_SUCCESS;
   MessageWriter message_;
@@ -112,11 +115,13 @@ class RemoteCall : public RemoteCallBase {
  public:
   using Reply = typename Traits::Reply;
 
-  explicit RemoteCall(Thread& thread, ContextNeed need = Traits::context) : RemoteCallBase(thread, Traits::opcode, need) {}
+  explicit RemoteCall(Thread& thread, ContextNeed need = Traits::context)
+      : RemoteCallBase(thread, Traits::opcode, Traits::may_be_held, need) {}
   /// In another context than the current one; null for none.
-  RemoteCall(Thread& thread, Context* context) : RemoteCallBase(Calls::of(context), thread, Traits::opcode, context) {}
+  RemoteCall(Thread& thread, Context* context) : RemoteCallBase(Calls::of(context), thread, Traits::opcode, Traits::may_be_held, context) {}
   /// By parts that know their worker; `context` may be null.
-  RemoteCall(Calls& calls, Thread& thread, Context* context = nullptr) : RemoteCallBase(calls, thread, Traits::opcode, context) {}
+  RemoteCall(Calls& calls, Thread& thread, Context* context = nullptr)
+      : RemoteCallBase(calls, thread, Traits::opcode, Traits::may_be_held, context) {}
 
   typename Request::Builder in() { return request<Request>(); }
   auto out() { return reply<Reply>(); }

@@ -126,6 +126,8 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     terms.open_lane = [connect = std::move(connect), session = terms.session_id, key = std::vector<std::byte>(begin, begin + bytes.size()),
                        host_name] { return open_lane(connect, session, key, host_name); };
   }
+  terms.credit_bytes = answer.getCreditBytes();
+  if (terms.credit_bytes < limits::credit_bytes_min) throw ProtocolError(host_name + " grants less credit for calls than a session needs");
   if (answer.getSilenceMs() > 0) terms.silence = std::chrono::milliseconds(answer.getSilenceMs());
   terms.device_window = window_taken(offered.device, answer.getDeviceWindow(), host_name);
   terms.host_window = window_taken(offered.host, answer.getHostWindow(), host_name);

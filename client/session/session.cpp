@@ -37,7 +37,8 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
               terms.host, terms.host_window),
       contexts(terms.facts.devices.size(), *this, calls),
       calls(
-          *channel_, pushes_, spin, [this] { service_.wake(); }, terms.compression, terms.worker_opcodes, contexts, captures, *this),
+          *channel_, pushes_, spin, [this] { service_.wake(); }, terms.compression, terms.worker_opcodes, terms.credit_bytes, contexts,
+          captures, *this),
       lanes(terms.lanes, terms.open_lane, terms.compression, terms.silence),
       streams(captures),
       fences(calls),

@@ -18,7 +18,7 @@ MODES = ("deferred", "barrier", "cached", "either")
 CALL_KEYS = {"mode", "stream", "context", "client", "server", "why", "params", "aside", "as", "forgotten_by",
              "after_held", "waits_for", "records", "turn", "room", "launches", "alike", "crew", "checks"}
 OPERATION_KEYS = {"request", "reply", "mode", "stream", "context", "why", "forgotten_by", "after_held", "turn", "alike", "crew",
-                  "attributes", "taken_for_done", "staged", "dropped", "handles"}
+                  "attributes", "taken_for_done", "staged", "dropped", "handles", "held"}
 STRUCT_KEYS = {"skip", "unions", "extents"}
 OWNERS = ("client", "worker", "driver")
 LIVES_WITH = ("session", "context")
@@ -180,6 +180,11 @@ class Call:
         """It must not overtake work that the worker still holds back: it destroys what that work may need, if nothing else is said."""
         return any(a.destroys for a in self.arguments) if self.after_held_said is None else self.after_held_said
 
+    @property
+    def may_be_held(self) -> bool:
+        """The worker may have to keep its frame until its time has come."""
+        return bool(self.stream) or self.turn or self.after_held
+
 
 @dataclass
 class Operation:
@@ -200,12 +205,17 @@ class Operation:
     taken_for_done: str = ""  # the field that says that the program takes the work for done
     staged: bool = False  # its bytes are received in pinned memory
     dropped: bool = False  # the worker has a function for one that is not carried out
+    held: bool = False  # its service may keep it behind what is held back
     handles: dict[str, str] = field(default_factory=dict)  # fields that are handles of a kind, which are looked up for the worker's function
     opcode: int = 0
 
     @property
     def looked_up(self) -> list[tuple[str, str, str]]:
         return [(name, camel(name), kind) for name, kind in self.handles.items()]
+
+    @property
+    def may_be_held(self) -> bool:
+        return bool(self.stream) or self.turn or self.after_held or self.held
 
 
 @dataclass
@@ -686,7 +696,7 @@ class Loader:
                               entry.get("forgotten_by", []), entry.get("after_held", False), entry.get("turn", False),
                               entry.get("alike", []), entry.get("crew", ""), entry.get("attributes", ""),
                               entry.get("taken_for_done", ""), entry.get("staged", False), entry.get("dropped", False),
-                              entry.get("handles", {}))
+                              entry.get("held", False), entry.get("handles", {}))
         for handle, kind in operation.handles.items():
             if kind not in self.kinds:
                 self.complain(file, name, "unknown-name", f"handles says of '{handle}' that it is a '{kind}', which is no handle kind")

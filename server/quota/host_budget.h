@@ -1,6 +1,7 @@
 #pragma once
 // Memory of the host that a session takes, whatever for, against what it may.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -24,15 +25,27 @@ class HostBudget {
       : bytes_max_(bytes_max), place_(std::move(place)), lease_(place_ ? slot().lease.load() : 0), refused_(std::move(refused)) {}
 
   bool charge(std::uint64_t bytes) {
+    const auto refused = try_charge(bytes);
+    if (refused && !told_.exchange(true)) refused_(*refused);
+    return !refused;
+  }
+  /// The same where a refusal need not be told: another amount will do, or another time. Returns the bound that it would exceed.
+  std::optional<Bound> try_charge(std::uint64_t bytes) {
     std::uint64_t charged = charged_.load();
     do {
-      if (bytes_max_ != 0 && (bytes > bytes_max_ || charged > bytes_max_ - bytes)) return refuse(Bound::session);
+      if (bytes_max_ != 0 && (bytes > bytes_max_ || charged > bytes_max_ - bytes)) return Bound::session;
     } while (!charged_.compare_exchange_weak(charged, charged + bytes));
-    if (!place_ || bytes == 0) return true;
+    if (!place_ || bytes == 0) return std::nullopt;
     const auto fits = [&] { return place_->account->held_of_host(lease_) <= place_->account->host_max(); };
-    if (bytes <= place_->account->host_max() && announce(slot().host, bytes, place_->slot, fits)) return true;
+    if (bytes <= place_->account->host_max() && announce(slot().host, bytes, place_->slot, fits)) return std::nullopt;
     charged_.fetch_sub(bytes);
-    return refuse(Bound::lease);
+    return Bound::lease;
+  }
+  /// What could be charged now, if nobody else took of it.
+  std::uint64_t room() {
+    const auto left = [](std::uint64_t held, std::uint64_t max) { return held < max ? max - held : 0; };
+    const std::uint64_t own = bytes_max_ == 0 ? ~std::uint64_t{0} : left(charged_.load(), bytes_max_);
+    return place_ ? std::min(own, left(place_->account->held_of_host(lease_), place_->account->host_max())) : own;
   }
   /// Whether so much could be charged, and as much again: for what the client did not ask for.
   bool has_plenty(std::uint64_t bytes) {
@@ -48,10 +61,6 @@ class HostBudget {
 
  private:
   AccountSlot& slot() { return place_->account->slot(place_->slot); }
-  bool refuse(Bound bound) {
-    if (!told_.exchange(true)) refused_(bound);
-    return false;
-  }
 
   const std::uint64_t bytes_max_;
   const std::optional<AccountPlace> place_;
@@ -78,6 +87,11 @@ class HostCharge {
   /// Nothing if the session may not take so much more.
   static std::optional<HostCharge> take(HostBudget& budget, std::uint64_t bytes) {
     if (!budget.charge(bytes)) return std::nullopt;
+    return HostCharge(budget, bytes);
+  }
+  /// The same where a refusal need not be told.
+  static std::optional<HostCharge> try_take(HostBudget& budget, std::uint64_t bytes) {
+    if (budget.try_charge(bytes)) return std::nullopt;
     return HostCharge(budget, bytes);
   }
 

@@ -130,7 +130,7 @@ class Intruders(SystemTest):
         connection.say('(hello = (protocolVersion = 999, program = "a\\x1b]0;b\\x7f", hostName = "h"))')
         answer = connection.hear()
         self.assertIn("versionMismatch", answer)
-        self.assertIn("speaks protocol 2, the client 999; install the same fargpu on both", answer)
+        self.assertIn("speaks protocol 3, the client 999; install the same fargpu on both", answer)
         self.assertTrue(connection.is_closed())
         self.assertEqual(self.host.log("client of another version")["protocol"], "999")
 

@@ -9,7 +9,7 @@ from rig.wire import VERSION, listener
 WELCOME = f"(helloAnswer = ({VERSION}))"
 TICKET = '(leaseAnswer = (ticket = "abc"))'
 # What programs with any sanitizer can offer, and those without.
-WINDOWS = "deviceWindow = (base = 0x550000000000, bytes = 0x1000000000), hostWindow = (base = 0x7e8040000000, bytes = 0x1000000000)"
+TERMS = "creditBytes = 33554432, deviceWindow = (base = 0x550000000000, bytes = 0x1000000000), hostWindow = (base = 0x7e8040000000, bytes = 0x1000000000)"
 
 
 class StrangeHosts(SystemTest):
@@ -121,10 +121,11 @@ class StrangeHosts(SystemTest):
             "addresses of the program": dict(leaseRequest=TICKET, attach=attach(
                 "deviceWindow = (base = 0x400000, bytes = 0x1000000000), hostWindow = (base = 0x7e8040000000, bytes = 0x1000000000)")),
             "no addresses": dict(leaseRequest=TICKET, attach=attach("sessionId = 1")),
-            "a band over the program": dict(leaseRequest=TICKET, attach=attach(WINDOWS + ", driverBand = (base = 0x1000, bytes = 0x7fffffff0000)")),
-            "a band without end": dict(leaseRequest=TICKET, attach=attach(WINDOWS + ", driverBand = (base = 0xfffffffffffff000, bytes = 0xffffffffffffffff)")),
-            "too many devices": dict(leaseRequest=TICKET, attach=attach(WINDOWS + ", facts = (driverVersion = 13000, devices = [" + ",".join(["()"] * 65) + "])")),
-            "an old driver": dict(leaseRequest=TICKET, attach=attach(WINDOWS + ", facts = (driverVersion = 12000, devices = [()])")),
+            "a band over the program": dict(leaseRequest=TICKET, attach=attach(TERMS + ", driverBand = (base = 0x1000, bytes = 0x7fffffff0000)")),
+            "a band without end": dict(leaseRequest=TICKET, attach=attach(TERMS + ", driverBand = (base = 0xfffffffffffff000, bytes = 0xffffffffffffffff)")),
+            "too many devices": dict(leaseRequest=TICKET, attach=attach(TERMS + ", facts = (driverVersion = 13000, devices = [" + ",".join(["()"] * 65) + "])")),
+            "too little credit": dict(leaseRequest=TICKET, attach=attach(TERMS.replace("33554432", "65535") + ", facts = (driverVersion = 13000, devices = [()])")),
+            "an old driver": dict(leaseRequest=TICKET, attach=attach(TERMS + ", facts = (driverVersion = 12000, devices = [()])")),
         }
         for name, answers in cases.items():
             with self.subTest(name), fake_broker(hello=WELCOME, **answers) as pool:
@@ -137,7 +138,7 @@ class StrangeHosts(SystemTest):
 
     def test_a_worker_that_says_nonsense_later(self):
         facts = "facts = (driverVersion = 13000, devices = [()])"
-        with fake_broker(hello=WELCOME, leaseRequest=TICKET, attach=f'(attachAnswer = ({WINDOWS}, {facts}, opcodes = 0x"{"ff" * 64}"))') as pool:
+        with fake_broker(hello=WELCOME, leaseRequest=TICKET, attach=f'(attachAnswer = ({TERMS}, {facts}, opcodes = 0x"{"ff" * 64}"))') as pool:
             client = self.client(pool)
             self.assertEqual(client.ask("init"), "SUCCESS")
             # Its first call is a frame that the fake host cannot answer: it hangs up.

@@ -13,6 +13,7 @@ from rig import SystemTest, fargpu, paths, wait_until
 from rig.broker import settings_file
 
 SECONDS = 3
+MIB = 1 << 20
 
 
 def of_time(test):
@@ -265,6 +266,18 @@ class Waiting(Turns):
         self.tenant(host, "spend", 60, 5000)
         client = self.client(host, "init", "context", "alloc a 1048576")
         self.assertEqual(client.ask("sync"), "SUCCESS")  # nothing was given, so there is nothing to wait for
+
+
+class Rivals(Turns):
+    def test_no_copy_is_lost_to_a_rival_that_never_yields(self):
+        host = self.host("--policy", "fair", "--host-bytes-max", "64MiB")
+        self.tenant(host, "for-ever")
+        # By the session's own connection alone; the program has its memory back when a copy returns.
+        client = self.client(host, "init", "context", f"alloc a {64 * MIB}", env={"FARGPU_LANES": "1"})
+        self.assertEqual(client.ask(f"rewrite a {4 * MIB} 600", seconds=240), "SUCCESS")
+        self.assertEqual(client.ask("sync", seconds=60), "SUCCESS")
+        self.assertEqual(client.ask("check a", seconds=60), "SUCCESS same")
+        self.assertNotIn("warning", client.errors())
 
 
 class Hung(Turns):

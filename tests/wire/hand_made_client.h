@@ -68,6 +68,7 @@ class HandMadeClient {
     const auto answer = receive_control(*channel_, limits::lease_timeout);
     MessageReader reader(answer);
     REQUIRE(reader.root<wire::Control>().getAttachAnswer().getFailure().getReason() == wire::Failure::Reason::NONE);
+    credit_bytes_ = reader.root<wire::Control>().getAttachAnswer().getCreditBytes();
     const std::uint64_t ring_bytes = reader.root<wire::Control>().getAttachAnswer().getRingBytes();
     REQUIRE((ring_bytes > 0) == shares_memory);
     if (!shares_memory) return;
@@ -117,20 +118,22 @@ class HandMadeClient {
     fill(writer.root<Request>());
     send(call(opcode, wants_reply), writer.finish(), bulk);
   }
+  void tell(std::span<const std::byte> message, std::span<const std::byte> bulk = {}) {
+    FrameHeader header = call({});
+    header.kind = FrameKind::control;
+    send(header, message, bulk);
+  }
   /// The result of the next reply frame; other frames are passed over.
   CUresult reply() {
     for (;;) {
-      FrameHeader header;
-      read(std::as_writable_bytes(std::span(&header, 1)));
-      std::vector<std::byte> rest(header.message_bytes + padded(header.bulk_bytes));
-      read(rest);
-      if (header.kind == FrameKind::control) {
-        MessageReader reader({rest.data(), header.message_bytes});
-        const auto control = reader.root<wire::Control>();
-        if (control.isPrinted()) printed_.append(control.getPrinted().getText().asChars().begin(), control.getPrinted().getText().size());
-      }
+      const FrameHeader header = next_frame([](wire::Control::Reader) {});
       if (header.kind == FrameKind::reply) return static_cast<CUresult>(header.detail);
     }
+  }
+  /// Until a control message comes that is `wanted`; other frames are passed over.
+  template <class Wanted>
+  void await(Wanted&& wanted) {
+    for (bool found = false; !found;) next_frame([&](wire::Control::Reader control) { found = wanted(control); });
   }
   void open_context() {
     send_call<wire::OpenContext>(Opcode::openContext, [](wire::OpenContext::Builder in) {
@@ -140,6 +143,12 @@ class HandMadeClient {
     REQUIRE(reply() == CUDA_SUCCESS);
     context_ = Handle(HandleKind::context, 1, 1).id();
   }
+  /// That the worker has granted.
+  std::uint64_t credit_bytes() const { return credit_bytes_; }
+  /// That was taken, and is settled as far as is known.
+  std::uint64_t settled() const { return settled_; }
+  /// How many calls that nobody waited for are known to have failed.
+  unsigned late_errors() const { return late_errors_; }
   /// What the program would have found on its standard output and error by now.
   const std::string& printed() const { return printed_; }
   /// The next graph of those that are created, and a node of it.
@@ -163,6 +172,21 @@ class HandMadeClient {
   }
 
  private:
+  template <class Heard>
+  FrameHeader next_frame(Heard&& heard) {
+    FrameHeader header;
+    read(std::as_writable_bytes(std::span(&header, 1)));
+    std::vector<std::byte> rest(header.message_bytes + padded(header.bulk_bytes));
+    read(rest);
+    if (header.kind != FrameKind::control) return header;
+    MessageReader reader({rest.data(), header.message_bytes});
+    const auto control = reader.root<wire::Control>();
+    if (control.isPrinted()) printed_.append(control.getPrinted().getText().asChars().begin(), control.getPrinted().getText().size());
+    if (control.isLateError()) ++late_errors_;
+    if (control.isSettled()) settled_ = control.getSettled().getBytes();
+    heard(control);
+    return header;
+  }
   void read(std::span<std::byte> into) {
     while (!into.empty()) {
       const std::size_t n = channel_->receive_some(into);
@@ -177,6 +201,9 @@ class HandMadeClient {
   std::uint32_t sequence_ = 1;
   std::uint32_t context_ = 0;
   std::uint32_t graphs_ = 0;
+  std::uint64_t credit_bytes_ = 0;
+  unsigned late_errors_ = 0;
+  std::uint64_t settled_ = 0;
   std::string printed_;
 };
 

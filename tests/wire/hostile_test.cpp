@@ -205,7 +205,8 @@ TEST_CASE("a worker lets the driver look at no image that claims to be longer th
 
 TEST_CASE("a worker takes so much of its host's memory for a session and no more") {
   constexpr std::uint64_t mib = 1u << 20;
-  HandMadeClient client(mib);
+  HandMadeClient client(mib + limits::credit_bytes_min);
+  REQUIRE(client.credit_bytes() == limits::credit_bytes_min);
   client.open_context();
   const auto open = [&](std::uint64_t address, std::uint64_t bytes) {
     client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [&](auto in) {
@@ -287,7 +288,7 @@ TEST_CASE("a worker takes so much of its host's memory for a session and no more
     CHECK(open(0x100'0000, mib / 4) == CUDA_ERROR_OUT_OF_MEMORY);  // one counter
   }
   CHECK(client.printed() ==
-        "fargpu: warning: the session may take 1048576 bytes of the GPU host's memory (host_bytes_max of its fargpud) and "
+        "fargpu: warning: the session may take 1114112 bytes of the GPU host's memory (host_bytes_max of its fargpud) and "
         "wants more: CUDA_ERROR_OUT_OF_MEMORY\n");  // once
 }
 
@@ -685,6 +686,7 @@ class HandMadeWorker {
       auto answer = control.initAttachAnswer();
       answer.setDeviceWindow(attach.getDeviceWindows()[0]);
       answer.setHostWindow(attach.getHostWindows()[0]);
+      answer.setCreditBytes(limits::credit_bytes);
       auto facts = answer.initFacts();
       facts.setDriverVersion(13000);
       auto device = facts.initDevices(1)[0];

@@ -372,6 +372,7 @@ TEST_CASE("a client takes no memory that could shrink, and no rings that are non
       take(attach.getDeviceWindows()[0], answer.initDeviceWindow(), device);
       take(attach.getHostWindows()[0], answer.initHostWindow(), host);
       answer.initFacts().setDriverVersion(20000);
+      answer.setCreditBytes(limits::credit_bytes);
       answer.setRingBytes(sealed ? 5000 : 65536);
     });
     const int memory = sealed ? make_ring_memory(8192) : ::memfd_create("soft", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "call_credit.h"
 #include "protocol/frame.h"
 #include "protocol/message.h"
 
@@ -55,6 +57,9 @@ class Call {
 
   const CallId& id() const { return id_; }
   void set_answered() { id_.answered = true; }
+  /// Room that is kept for it, until it is settled.
+  void set_credit(TakenCredit credit) { credit_ = std::move(credit); }
+  TakenCredit take_credit() { return std::move(credit_); }
   std::span<std::byte> bulk() const { return bulk_; }
   std::span<const std::byte> message() const { return message_; }
 
@@ -76,6 +81,7 @@ class Call {
   std::span<const std::byte> message_;
   std::span<std::byte> bulk_;
   MessageReader reader_;
+  TakenCredit credit_;
   std::optional<MessageWriter> reply_;
 };
 

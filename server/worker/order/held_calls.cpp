@@ -5,10 +5,11 @@
 namespace fargpu::server {
 
 std::shared_ptr<HeldCall> HeldCalls::copy(Call& call) {
-  constexpr std::size_t about_itself = 512;  // and its place in the order
-  auto charge = HostCharge::take(budget_, call.message().size() + call.bulk().size() + about_itself);
+  TakenCredit credit = call.take_credit();
+  auto charge = HostCharge::take(budget_, credit ? 0 : credit_of(call.message().size(), call.bulk().size()));
   if (!charge) return nullptr;
   auto held = std::make_shared<HeldCall>();
+  held->credit = std::move(credit);
   held->charge = std::move(*charge);
   const CallId& id = call.id();
   held->header.sequence = id.sequence;
@@ -23,6 +24,7 @@ std::shared_ptr<HeldCall> HeldCalls::copy(Call& call) {
 
 void HeldCalls::execute(HeldCall& held, bool answered) {
   Call again(held.header, held.message, held.bulk);
+  again.set_credit(std::move(held.credit));
   if (answered) again.set_answered();
   executor_.execute(*service_of(again.id().opcode), again);
 }

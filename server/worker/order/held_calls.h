@@ -17,15 +17,16 @@ struct HeldCall {
   FrameHeader header;
   std::vector<std::byte> message;
   std::vector<std::byte> bulk;
-  HostCharge charge;
+  TakenCredit credit;
+  HostCharge charge;  ///< without credit
 };
 
-/// What waiting calls keep is taken from the budget. Used by the executor only.
+/// A call with credit has its room. What others keep is taken from the budget. Used by the executor only.
 class HeldCalls {
  public:
   HeldCalls(HostBudget& budget, Executor& executor) : budget_(budget), executor_(executor) {}
 
-  /// Null if there is no room for it.
+  /// Null if there is no room for it, which there is for a call with credit.
   std::shared_ptr<HeldCall> copy(Call& call);
   /// Executes it, now that its time has come. `answered`: its program has been told already.
   void execute(HeldCall& held, bool answered = false);

@@ -109,6 +109,12 @@ std::string refuse(Channel& channel, const Refusal& refusal) {
   return "refused: " + refusal.text;
 }
 
+Refusal no_room() {
+  return {wire::Failure::Reason::NO_CAPACITY,
+          "the session may take too little of this host's memory: its calls need room for " + std::to_string(limits::credit_bytes_min) +
+              " bytes; raise host_bytes_max of fargpud, or host_memory of the tenant, or end other sessions of the lease"};
+}
+
 // What the session may have is the device, as far as programs are concerned.
 void write_shares(const SessionOptions& session, capnp::List<wire::DeviceFacts>::Builder devices) {
   Ledger ledger(session.memory_limits, session.account_place);
@@ -120,11 +126,12 @@ void write_shares(const SessionOptions& session, capnp::List<wire::DeviceFacts>:
         attribute.setValue(static_cast<int>(processors_of(session.parts[i])));
 }
 
-void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options, bool shares_memory) {
+void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options, std::uint64_t credit_bytes, bool shares_memory) {
   const SessionOptions& session = options.session;
   send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
     if (shares_memory) answer.setRingBytes(limits::ring_bytes);
     answer.setCompression(true);
+    answer.setCreditBytes(credit_bytes);
     answer.setSessionId(session.id);
     answer.setSilenceMs(static_cast<std::uint32_t>(session.silence.count()));
     answer.setLaneKey(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(options.lane_key.data()), options.lane_key.size()));
@@ -152,12 +159,20 @@ Compression compression_of(wire::Compression wanted) {
   }
 }
 
-// Between the ends of a socket, whose client has been told so.
-std::unique_ptr<Channel> share_memory(Channel& socket) {
-  const Descriptor memory(make_ring_memory(limits::ring_bytes));
-  if (!socket.send_descriptor(memory.number())) throw ChannelClosed(socket.peer() + " does not take the memory that it asked for");
-  return make_shared_channel(std::shared_ptr<Channel>(&socket, [](Channel*) {}), memory.number(), limits::ring_bytes, false);
-}
+/// Memory between the ends of a socket.
+struct SharedRings {
+  explicit SharedRings(Channel& socket)
+      : memory(std::in_place, make_ring_memory(limits::ring_bytes)),
+        channel(make_shared_channel(std::shared_ptr<Channel>(&socket, [](Channel*) {}), memory->number(), limits::ring_bytes, false)) {}
+  /// To the client, once it has been told so.
+  void hand_over(Channel& socket) {
+    if (!socket.send_descriptor(memory->number())) throw ChannelClosed(socket.peer() + " does not take the memory that it asked for");
+    memory.reset();
+  }
+
+  std::optional<Descriptor> memory;
+  const std::unique_ptr<Channel> channel;
+};
 
 // Returns why the session ended.
 std::string run_session(Session& session) {
@@ -190,10 +205,12 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     wanted.memory_limits.resize(wanted.devices.size());
     const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
     if (!shares_memory) wanted.compression = compression_of(attach.getCompression());
-    welcome(channel, driver, options, shares_memory);
-
-    const std::unique_ptr<Channel> shared = shares_memory ? share_memory(channel) : nullptr;
-    auto session = std::make_unique<Session>(shared ? *shared : channel, driver, wanted);
+    std::optional<SharedRings> shared;
+    if (shares_memory) shared.emplace(channel);
+    auto session = std::make_unique<Session>(shared ? *shared->channel : channel, driver, wanted);
+    if (session->credit_bytes() == 0) return refuse(channel, no_room());
+    welcome(channel, driver, options, session->credit_bytes(), shares_memory);
+    if (shared) shared->hand_over(channel);
     if (options.running) options.running(session.get());
     const std::string why = run_session(*session);
     if (options.running) options.running(nullptr);

@@ -106,6 +106,7 @@ bool Session::round() {
   progress |= look_for_completions(heard);
   progress |= ordering_.poll();
   progress |= retries_.poll();
+  progress |= tell_settled(/*idle=*/!progress);
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
   if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
   if (!output_.empty()) confirmed_at_ = reader_.frames();
@@ -121,6 +122,12 @@ bool Session::round() {
   }
   if (ordering_.waits() + completions_.size() > waits_max) throw ProtocolError("more things wait than a session may have waiting");
   return progress;
+}
+
+bool Session::tell_settled(bool idle) {
+  const auto settled = credit_.news(idle);
+  if (settled) output_.control([&](wire::Control::Builder control) { control.initSettled().setBytes(*settled); });
+  return settled.has_value();
 }
 
 // The client does not take what there is for it: nothing is done that would make it more.
@@ -271,6 +278,7 @@ void Session::on_control(std::span<const std::byte> message, std::span<std::byte
 void Session::on_call(const FrameHeader& header, std::span<const std::byte> message, std::span<std::byte> bulk) {
   ++calls_;
   Call call(header, message, bulk);
+  if ((header.detail & call_takes_credit) != 0) call.set_credit(credit_.take(credit_of(message.size(), bulk.size())));
   const Service* const service = service_of(header.opcode);
   if (!service) {  // a newer client
     finish(call.id(), CUDA_ERROR_NOT_SUPPORTED);

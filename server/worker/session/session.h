@@ -17,6 +17,7 @@
 #include "protocol/spare_processors.h"
 #include "protocol/window.h"
 #include "server/worker/call/blocking_calls.h"
+#include "server/worker/call/call_credit.h"
 #include "server/worker/call/executor.h"
 #include "server/worker/call/lists.h"
 #include "server/worker/call/prints.h"
@@ -91,6 +92,8 @@ class Session final : FrameHandler, Executor {
   /// A further connection for contents of memory, on which both sides have sent one frame. Any thread.
   void add_lane(std::unique_ptr<Channel> channel) { lanes_.add_lane(std::move(channel), 1, 1); }
   bool lanes_full() const { return lanes_.lanes_full(); }
+  /// For calls of the client that may have to wait here; 0: the host's memory has no room for them, and the session cannot begin.
+  std::uint64_t credit_bytes() const { return credit_.granted(); }
 
   // --- for services -----------------------------------------------------------------------------------------------------------
 
@@ -158,6 +161,7 @@ class Session final : FrameHandler, Executor {
   bool tell_usage(bool now);  // false if it was too soon
   bool round();
   bool wait_for_reader();
+  bool tell_settled(bool idle);
   bool look_for_completions(bool hurried);
   void rest();
   bool looks_on(std::chrono::steady_clock::time_point now);
@@ -170,6 +174,7 @@ class Session final : FrameHandler, Executor {
   const SessionOptions options_;
   Waker waker_;
   HostBudget host_budget_;
+  CallCredit credit_{host_budget_};
   WorkerLanes lanes_{waker_, options_.compression, [this](const ClientRequests::Chunks& wanted) { client_.want(wanted); }};
   FrameReader reader_;
   Output output_;

@@ -224,6 +224,17 @@ std::string perform(std::istream& rest) {
     block.bytes.assign(block.bytes.size(), static_cast<unsigned char>(value));
     return name_of(write(block));
   }
+  if (command == "rewrite") {  // the parts of a block, of so many bytes, one after the other and from the first on again: so many copies
+    std::size_t bytes = 0, copies = 0;
+    rest >> bytes >> copies;
+    for (std::size_t i = 0; i < copies; ++i) {
+      const std::size_t place = i * bytes % block.bytes.size();
+      std::memset(&block.bytes[place], static_cast<int>(1 + i % 250), bytes);
+      if (const CUresult bad = cuMemcpyHtoD(block.address + place, &block.bytes[place], bytes); bad != CUDA_SUCCESS)
+        return name_of(bad) + " in copy " + std::to_string(i);
+    }
+    return "SUCCESS";
+  }
   if (command == "check") {
     std::vector<unsigned char> now;
     const CUresult result = read(block, now);
