@@ -225,3 +225,42 @@ TEST_CASE("credit: a session for whose calls there is no room does not begin") {
   worker.join();
   CHECK(refused.find("raise host_bytes_max of fargpud") != std::string::npos);
 }
+
+TEST_CASE("credit: memory that is fetched for copies waits for room, one by one where there is none") {
+  HandMadeClient client(small_budget);
+  client.open_context();
+  back(client);
+  client.send_call<wire::OpenHostBlock>(Opcode::openHostBlock, [&](auto in) {
+    in.setAddress(0x100'0000);
+    in.setBytes(small_budget - limits::credit_bytes_min);
+  });
+  REQUIRE(client.reply() == CUDA_SUCCESS);
+  for (std::uint64_t stream = 2; stream < 5; ++stream) {
+    client.send_call<wire::CuStreamCreate>(
+        Opcode::cuStreamCreate, [&](auto in) { in.setPhStream(Handle(HandleKind::stream, stream, 1).value()); }, {}, false);
+    client.send_call<wire::CopyIn>(
+        Opcode::copyIn,
+        [&](wire::CopyIn::Builder in) {
+          in.setStream(Handle(HandleKind::stream, stream, 1).value());
+          encode({part}, {.kind = CopySide::Kind::pull, .place = 0x100'0000}, {.kind = CopySide::Kind::device, .place = 0x1000'0000'0000},
+                 in.initCopy());
+        },
+        {}, false);
+  }
+  const std::vector<std::byte> bytes(part);
+  for (std::uint64_t expected = 1; expected < 4; ++expected) {
+    std::uint64_t pull = 0;
+    client.await([&](wire::Control::Reader control) {
+      if (control.isPull()) pull = control.getPull().getPull();
+      return control.isPull();
+    });
+    CHECK(pull == expected);
+    std::this_thread::sleep_for(20ms);
+    MessageWriter answer;
+    answer.root<wire::Control>().initPulled().setPull(pull);
+    client.tell(answer.finish(), bytes);
+  }
+  client.send_call<wire::CuCtxSynchronize>(Opcode::cuCtxSynchronize, [](auto) {});
+  CHECK(client.reply() == CUDA_SUCCESS);
+  CHECK(client.late_errors() == 0);
+}

@@ -100,8 +100,10 @@ Outcome PulledSource::start(StreamState& stream) {
   // What the stream was given before may write the memory too.
   session.completions().after(stream, Completions::Kind::signal, [&session, self = shared_from_this()](CUresult result) {
     if (result != CUDA_SUCCESS) return self->finish(result);
-    const bool asked = session.client().fetch(self->wanted_, [self](const std::vector<std::byte>& bytes) { self->take(bytes); });
-    if (!asked) self->finish(CUDA_ERROR_OUT_OF_MEMORY);
+    session.client().fetch(self->wanted_, [self](CUresult room, const std::vector<std::byte>& bytes) {
+      if (room == CUDA_SUCCESS) self->take(bytes);
+      else self->finish(room);
+    });
   });
   return Outcome::later();
 }

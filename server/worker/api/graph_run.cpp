@@ -56,12 +56,16 @@ void GraphRun::fetch(const GraphPlan::Step& step) {
     self->missing_ = step.reads.size();
     for (const std::uint64_t part : step.reads) {
       const std::size_t wanted = self->session_.graph_parts().staging(part).size();
-      const auto arrived = [self, &step, part](std::vector<std::byte> bytes) {
-        const std::span<std::byte> staging = self->session_.graph_parts().staging(part);
-        if (staging.empty() || bytes.size() != staging.size()) self->fetched(step, CUDA_ERROR_ILLEGAL_ADDRESS);
-        else std::memcpy(staging.data(), bytes.data(), bytes.size()), self->fetched(step, CUDA_SUCCESS);
-      };
-      if (!self->session_.client().fetch({.part = part, .bytes = wanted}, arrived)) self->fetched(step, CUDA_ERROR_OUT_OF_MEMORY);
+      const auto staging = [self, part] { return self->session_.graph_parts().staging(part); };  // it may go meanwhile
+      self->session_.client().fetch_part(
+          part, wanted,
+          [staging](std::uint64_t offset, std::span<const std::byte> bytes) {
+            if (const auto place = staging(); place.size() >= offset + bytes.size() && !bytes.empty())
+              std::memcpy(place.data() + offset, bytes.data(), bytes.size());
+          },
+          [self, &step, staging](std::uint64_t came) {
+            self->fetched(step, came == staging().size() && came > 0 ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS);
+          });
     }
   });
 }

@@ -37,11 +37,53 @@ void ClientRequests::called(wire::CallbackDone::Reader answer) {
   done();
 }
 
-bool ClientRequests::fetch(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done) {
-  auto charge = HostCharge::take(budget_, wanted.bytes);
-  if (!charge) return false;
+void ClientRequests::fetch(const Wanted& wanted, std::function<void(CUresult, const std::vector<std::byte>&)> done) {
+  waiting_.push_back({wanted, std::move(done)});
+  begin_waiting();
+}
+
+// In the order in which they were asked for, so that a large one is not passed by small ones for ever.
+bool ClientRequests::begin_waiting() {
+  bool begun = false;
+  while (!waiting_.empty()) {
+    const std::uint64_t bytes = waiting_.front().wanted.bytes;
+    auto charge = HostCharge::try_take(budget_, bytes);
+    if (!charge && kept_ > 0) break;  // there is room again when those are done
+    Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    begun = true;
+    if (!charge && bytes > limits::bulk_bytes_max && !(charge = HostCharge::take(budget_, bytes))) next.done(CUDA_ERROR_OUT_OF_MEMORY, {});
+    else keep(std::move(next), charge ? std::move(*charge) : HostCharge());
+  }
+  return begun;
+}
+
+void ClientRequests::keep(Waiting fetch, HostCharge charge) {
+  struct Kept {
+    std::vector<std::byte> bytes;
+    HostCharge charge;
+  };
+  auto kept = std::make_shared<Kept>(Kept{{}, std::move(charge)});
+  ++kept_;
+  ask(fetch.wanted,
+      {.wanted = fetch.wanted.bytes,
+       .take = [kept](std::uint64_t, std::span<const std::byte> more) { kept->bytes.insert(kept->bytes.end(), more.begin(), more.end()); },
+       .done =
+           [this, kept, done = std::move(fetch.done)](std::uint64_t) {
+             --kept_;
+             done(CUDA_SUCCESS, kept->bytes);
+           }});
+}
+
+void ClientRequests::fetch_part(std::uint64_t part, std::uint64_t bytes,
+                                std::function<void(std::uint64_t, std::span<const std::byte>)> take,
+                                std::function<void(std::uint64_t)> done) {
+  ask({.part = part, .bytes = bytes}, {.wanted = bytes, .take = std::move(take), .done = std::move(done)});
+}
+
+void ClientRequests::ask(const Wanted& wanted, Fetch fetch) {
   const std::uint64_t id = next_fetch_++;
-  fetches_[id] = {{}, wanted.bytes, std::move(*charge), std::move(done)};
+  fetches_[id] = std::move(fetch);
   output_.control([&](wire::Control::Builder control) {
     auto pull = control.initPull();
     pull.setPull(id);
@@ -49,19 +91,19 @@ bool ClientRequests::fetch(const Wanted& wanted, std::function<void(std::vector<
     pull.setBytes(wanted.bytes);
     pull.setPart(wanted.part);
   });
-  return true;
 }
 
 void ClientRequests::fetched(wire::Pulled::Reader answer, std::span<const std::byte> bytes) {
   const auto found = fetches_.find(answer.getPull());
-  if (found == fetches_.end() || bytes.size() > found->second.wanted - found->second.bytes.size())
+  if (found == fetches_.end() || bytes.size() > found->second.wanted - found->second.received)
     throw ProtocolError("bytes were sent that were not asked for");
   Fetch& fetch = found->second;
-  fetch.bytes.insert(fetch.bytes.end(), bytes.begin(), bytes.end());
-  if (fetch.bytes.size() < fetch.wanted && !answer.getGone()) return;
-  Fetch over = std::move(fetch);
+  fetch.take(fetch.received, bytes);
+  fetch.received += bytes.size();
+  if (fetch.received < fetch.wanted && !answer.getGone()) return;
+  const Fetch over = std::move(fetch);
   fetches_.erase(found);
-  over.done(std::move(over.bytes));
+  over.done(over.received);
 }
 
 void ClientRequests::want(const Chunks& wanted) {

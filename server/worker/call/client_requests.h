@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <span>
@@ -25,14 +26,22 @@ class ClientRequests {
   void call(std::uint64_t number, CUresult result, std::function<void()> done);
   void call_part(std::uint64_t part, std::function<void()> done);
 
-  /// Fetches pinned memory of the client, or memory that is part of a graph; fewer bytes come if the program has freed that.
+  /// Pinned memory of the client, or memory that is part of a graph; fewer bytes come if the program has freed that.
   struct Wanted {
     std::uint64_t address = 0;
     std::uint64_t part = 0;
     std::uint64_t bytes = 0;
   };
-  /// False if there is no room for them.
-  [[nodiscard]] bool fetch(const Wanted& wanted, std::function<void(std::vector<std::byte>)> done);
+  /// Fetches it when there is room for it here: its copy has returned success, so that it is not refused where room can come. One fetch of
+  /// at most `bulk_bytes_max` goes on without room, so that it never waits for what the program does next. A larger one gets OUT_OF_MEMORY
+  /// then.
+  void fetch(const Wanted& wanted, std::function<void(CUresult, const std::vector<std::byte>&)> done);
+  /// Fetches memory that is part of a graph. `take` puts the bytes, which come in pieces, from the beginning, where there is room for them;
+  /// `done` hears how many came.
+  void fetch_part(std::uint64_t part, std::uint64_t bytes, std::function<void(std::uint64_t, std::span<const std::byte>)> take,
+                  std::function<void(std::uint64_t)> done);
+  /// Goes on with fetches that wait for room. Returns whether it did.
+  bool poll() { return !waiting_.empty() && begin_waiting(); }
 
   /// Chunks of a transfer to the worker may come.
   struct Chunks {
@@ -57,16 +66,26 @@ class ClientRequests {
   void fetched(wire::Pulled::Reader answer, std::span<const std::byte> bytes);
 
  private:
-  struct Fetch {
-    std::vector<std::byte> bytes;
-    std::size_t wanted = 0;
-    HostCharge charge;
-    std::function<void(std::vector<std::byte>)> done;
+  struct Waiting {
+    Wanted wanted;
+    std::function<void(CUresult, const std::vector<std::byte>&)> done;
   };
+  struct Fetch {
+    std::uint64_t wanted = 0;
+    std::uint64_t received = 0;
+    std::function<void(std::uint64_t, std::span<const std::byte>)> take;
+    std::function<void(std::uint64_t)> done;
+  };
+  bool begin_waiting();
+  void keep(Waiting fetch, HostCharge charge);
+  void ask(const Wanted& wanted, Fetch fetch);
+
   Output& output_;
   HostBudget& budget_;
   std::map<std::uint64_t, std::function<void()>> calls_;
   std::map<std::uint64_t, Fetch> fetches_;
+  std::deque<Waiting> waiting_;  // for room
+  std::size_t kept_ = 0;         // fetches whose bytes are kept here
   std::uint64_t next_fetch_ = 1;
   std::uint64_t next_part_call_ = 1;
 };

@@ -106,6 +106,7 @@ bool Session::round() {
   progress |= look_for_completions(heard);
   progress |= ordering_.poll();
   progress |= retries_.poll();
+  progress |= client_.poll();
   progress |= tell_settled(/*idle=*/!progress);
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
   if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
