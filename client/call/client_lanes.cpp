@@ -83,10 +83,8 @@ void ClientLanes::read(std::uint32_t transfer, Outgoing& outgoing, bool readable
     const std::lock_guard lock(mutex_);
     outgoing.readable = outgoing.readable && readable;
     ++outgoing.read;
-    if (outgoing.complete()) {
-      outgoing_.erase(transfer);
-      failed = !outgoing.readable && outgoing.unreadable;
-    }
+    failed = outgoing.all_read() && !outgoing.readable && outgoing.unreadable;
+    if (outgoing.complete()) outgoing_.erase(transfer);
     if (outgoing.read == outgoing.queued) changed_.notify_all();
   }
   if (failed) outgoing.unreadable();
@@ -94,8 +92,8 @@ void ClientLanes::read(std::uint32_t transfer, Outgoing& outgoing, bool readable
 
 bool ClientLanes::wait_read(const Outgoing& outgoing) {
   Lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended_ || outgoing.complete(); });
-  if (!outgoing.complete()) {
+  changed_.wait(lock, [&] { return ended_ || outgoing.all_read(); });
+  if (!outgoing.all_read()) {
     const std::string why = why_;
     end_stragglers(lock);
     throw ChannelClosed(why);
@@ -111,6 +109,7 @@ void ClientLanes::wanted(std::uint32_t transfer, std::uint32_t chunks, bool over
       const std::shared_ptr<Outgoing> outgoing = found->second;
       if (chunks > outgoing->rows.chunks()) throw ProtocolError("the worker wants more of a copy than there is");
       early_free(outgoing->rows.lane_class()) += std::exchange(outgoing->early, 0);
+      outgoing->begun = true;
       outgoing->asked = std::max<std::uint64_t>(outgoing->asked, chunks);
       outgoing->over = outgoing->over || over;
       queue(transfer, outgoing);
@@ -231,7 +230,8 @@ bool ClientLanes::write(const Incoming& incoming, std::uint32_t transfer, std::u
 
 // Of memory that several copies write, the one that was called last counts: whatever of it has come stays. An older one may be writing its
 // chunk in place, because nothing contested that when it came; its lane waits for nobody.
-bool ClientLanes::write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes) {
+bool ClientLanes::write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk,
+                                    std::span<const std::byte> bytes) {
   const auto place = incoming.rows.place_of(chunk);
   const auto begin = reinterpret_cast<std::uint64_t>(place.data()), end = begin + place.size();
   std::vector<std::pair<std::uint64_t, std::uint64_t>> newer;
@@ -277,7 +277,8 @@ void ClientLanes::forget_complete() {
 
 bool ClientLanes::uses(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  return std::any_of(outgoing_.begin(), outgoing_.end(), [&](const auto& entry) { return entry.second->rows.overlaps(begin, end); });
+  return std::any_of(outgoing_.begin(), outgoing_.end(),
+                     [&](const auto& entry) { return !entry.second->all_read() && entry.second->rows.overlaps(begin, end); });
 }
 
 void ClientLanes::forget(std::uint64_t begin, std::uint64_t end) {

@@ -43,11 +43,13 @@ class ClientLanes final : ChunkHandler {
     std::uint64_t asked = 0;
     std::uint64_t queued = 0;
     std::uint64_t read = 0;
-    bool over = false;       // the worker wants no more
+    bool begun = false;  // the worker has said that it knows of it, and gives the early chunks back
+    bool over = false;   // the worker wants no more
     bool readable = true;
     bool forgotten = false;  // the memory is not the copy's any more
 
-    bool complete() const { return read == queued && (over || read == rows.chunks()); }
+    bool all_read() const { return read == queued && (over || read == rows.chunks()); }
+    bool complete() const { return all_read() && begun; }
   };
   /// Sends the call that a transfer belongs to, with its number and the number of chunks that come unasked.
   using Call = std::function<CUresult(std::uint32_t transfer, std::uint32_t early)>;
