@@ -15,8 +15,8 @@ inline constexpr int message_nesting_max = 16;
 inline constexpr std::size_t compressed_bytes_min = 32u << 10;  ///< contents that are worth being compressed
 inline constexpr std::size_t compressed_prefix_bytes = 8;       ///< ahead of what they became
 
-inline constexpr unsigned lanes_max = 16;                       ///< bulk lanes of a session
-inline constexpr std::size_t lane_name_bytes = 16;              ///< of their key, shown in the clear where TLS is spoken
+inline constexpr unsigned lanes_max = 16;                          ///< bulk lanes of a session
+inline constexpr std::size_t lane_name_bytes = 16;                 ///< of their key, shown in the clear where TLS is spoken
 inline constexpr std::size_t lane_chunk_bytes = 1u << 20;          ///< what one lane carries at a time, of a large transfer
 inline constexpr std::size_t lane_small_chunk_bytes = 256u << 10;  ///< of a small one
 inline constexpr std::uint64_t lane_large_bytes = 4u << 20;        ///< transfers from here on are large

@@ -45,7 +45,9 @@ enum class LaneClass : std::uint8_t { large, small };
 inline constexpr std::size_t lane_classes = 2;
 /// Told by a transfer's number.
 constexpr LaneClass lane_class(std::uint32_t transfer) { return transfer & 1 ? LaneClass::small : LaneClass::large; }
-inline LaneClass lane_class(const CopyShape& shape) { return shape.bytes() < limits::lane_large_bytes ? LaneClass::small : LaneClass::large; }
+inline LaneClass lane_class(const CopyShape& shape) {
+  return shape.bytes() < limits::lane_large_bytes ? LaneClass::small : LaneClass::large;
+}
 constexpr std::size_t chunk_bytes_of(LaneClass of) {
   return of == LaneClass::small ? limits::lane_small_chunk_bytes : limits::lane_chunk_bytes;
 }

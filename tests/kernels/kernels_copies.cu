@@ -153,8 +153,7 @@ CUDA_MEMCPY3D params(const Rows& rows, void* host, CUdeviceptr device, bool to_d
 template <class Step>
 void for_rows(const Rows& rows, Step&& step) {
   for (size_t z = 0; z < rows.depth; ++z)
-    for (size_t y = 0; y < rows.height; ++y)
-      step((z * rows.height + y) * rows.host_pitch, (z * rows.height + y) * rows.device_pitch);
+    for (size_t y = 0; y < rows.height; ++y) step((z * rows.height + y) * rows.host_pitch, (z * rows.height + y) * rows.device_pitch);
 }
 
 // There and back, each side with gaps that must stay as they are.
@@ -271,7 +270,7 @@ CASE(any_order) {
       std::memcpy(hosts[i]->data(), models[i].data(), room);
     }
     OK(cuMemsetD8Async(device.address(), 7, room, stream.cuda));
-    std::vector<std::unique_ptr<Change>> changes;
+    std::vector<std::unique_ptr<Change> > changes;
     for (unsigned step = 0; step < 50; ++step) {
       const size_t bytes = 1 + below(step % 3 == 0 ? room / 64 : room / 2), at = below(room - bytes + 1), from = below(room - bytes + 1);
       const size_t which = below(2);

@@ -57,9 +57,8 @@ Outcome LaneSource::start(StreamState& stream, std::uint32_t transfer, std::uint
 
 void LaneSource::receive(std::uint32_t early, bool in_order) {
   missing_ = chunks_.count();
-  copy_.session.lanes().receive(
-      transfer_, chunks_, early, in_order,
-      [self = shared_from_this()](std::uint64_t chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
+  copy_.session.lanes().receive(transfer_, chunks_, early, in_order,
+                                [self = shared_from_this()](std::uint64_t chunk, std::span<std::byte> slot) { self->take(chunk, slot); });
 }
 
 void LaneSource::take(std::uint64_t chunk, std::span<std::byte> slot) {
