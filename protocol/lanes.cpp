@@ -37,9 +37,10 @@ void bring(std::span<const std::byte> bytes) {
   (void)::madvise(reinterpret_cast<void*>(begin), end - begin, populate_read);
 }
 
-// Sends a whole frame. False if the bytes cannot be read; then zeros take the place of those that had not left. `waited`: the connection did
-// not take it at once.
-bool send_frame(Channel& channel, const FrameHeader& header, std::span<const std::byte> bytes, bool& waited) {
+// Sends a whole frame. If the bytes cannot be read, `unreadable` is called, and then zeros take the place of those that had not left. `waited`:
+// the connection did not take it at once.
+void send_frame(Channel& channel, const FrameHeader& header, std::span<const std::byte> bytes, bool& waited,
+                const std::function<void()>& unreadable) {
   const std::size_t padding = padded(bytes.size()) - bytes.size();
   std::span<const std::byte> head = std::as_bytes(std::span(&header, 1));
   bool readable = true;
@@ -52,6 +53,7 @@ bool send_frame(Channel& channel, const FrameHeader& header, std::span<const std
       throw;
     } catch (const SystemError&) {
       readable = false;
+      if (unreadable) unreadable();
       continue;
     }
     if (sent == 0) {
@@ -65,7 +67,6 @@ bool send_frame(Channel& channel, const FrameHeader& header, std::span<const std
   }
   const std::array<Channel::Bytes, 1> rest{std::span(zeros).first(padding)};
   send_all(channel, rest);
-  return readable;
 }
 
 }  // namespace
@@ -119,12 +120,12 @@ bool Lanes::closed() const {
   return closed_;
 }
 
-void Lanes::send(Chunk chunk, Bytes bytes, std::function<void(bool)> sent, bool absent) {
-  add_job({.chunk = chunk, .bytes = bytes, .sent = std::move(sent), .absent = absent});
+void Lanes::send(Chunk chunk, Bytes bytes, Told told, bool absent) {
+  add_job({.chunk = chunk, .bytes = bytes, .told = std::move(told), .absent = absent});
 }
 
-void Lanes::send(Chunk chunk, std::size_t bytes, Gather gather, std::function<void(bool)> sent) {
-  add_job({.chunk = chunk, .gathered_bytes = bytes, .gather = std::move(gather), .sent = std::move(sent)});
+void Lanes::send(Chunk chunk, std::size_t bytes, Gather gather, Told told) {
+  add_job({.chunk = chunk, .gathered_bytes = bytes, .gather = std::move(gather), .told = std::move(told)});
 }
 
 void Lanes::add_job(Job job) {
@@ -175,11 +176,12 @@ void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
         job = std::move(jobs_.front());
         jobs_.pop_front();
       }
-      bool whole = true;
       if (job.gather) {
         gathered.resize(job.gathered_bytes);
-        whole = job.gather(gathered);
-        if (!whole) std::fill(gathered.begin(), gathered.end(), std::byte{0});
+        if (!job.gather(gathered)) {
+          std::fill(gathered.begin(), gathered.end(), std::byte{0});
+          if (job.told.unreadable) job.told.unreadable();
+        }
         job.bytes = gathered;
       }
       if (job.absent) bring(job.bytes);
@@ -194,10 +196,10 @@ void Lanes::send_all_jobs(Channel& channel, std::uint32_t sequence) {
       if (!packed.empty()) mark_compressed(header, packed.size());
       const auto begin = std::chrono::steady_clock::now();
       bool waited = false;
-      const bool readable = send_frame(channel, header, packed.empty() ? job.bytes : packed, waited);
+      send_frame(channel, header, packed.empty() ? job.bytes : packed, waited, job.told.unreadable);
       compressor.sent(header.bulk_bytes, !packed.empty(), std::chrono::steady_clock::now() - begin, waited);
       bytes_sent_.fetch_add(sizeof(header) + padded(header.bulk_bytes), std::memory_order_relaxed);
-      job.sent(readable && whole);
+      job.told.sent();
     }
   } catch (const std::exception& error) {
     channel.close();

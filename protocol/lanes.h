@@ -55,13 +55,18 @@ class Lanes {
   std::size_t count() const;
 
   using Bytes = std::span<const std::byte>;
-  /// Sends a chunk, by whichever lane is free, from where it lies; `sent` is called on its thread when the bytes have left. It hears
-  /// false if they could not be read; zeros went in their place. After close() it is not called. `absent`: the bytes may be in a file whose
-  /// pages the process does not have yet, as of a model that is mapped, so that they are brought first, many at once.
-  void send(Chunk chunk, Bytes bytes, std::function<void(bool)> sent, bool absent = false);
+  /// Called on the lane's thread, but not after close().
+  struct Told {
+    std::function<void()> sent;  ///< when the bytes have left
+    std::function<void()>
+        unreadable;  ///< before that, if they cannot be read: zeros go in their place, and the other side has none of these yet
+  };
+  /// Sends a chunk, by whichever lane is free, from where it lies. `absent`: the bytes may be in a file whose pages the process does not
+  /// have yet, as of a model that is mapped, so that they are brought first, many at once.
+  void send(Chunk chunk, Bytes bytes, Told told, bool absent = false);
   /// The same of so many bytes that `gather` brings together on the lane's thread, in memory of the lane. False: they cannot be read.
   using Gather = std::function<bool(std::span<std::byte> into)>;
-  void send(Chunk chunk, std::size_t bytes, Gather gather, std::function<void(bool)> sent);
+  void send(Chunk chunk, std::size_t bytes, Gather gather, Told told);
 
   /// How many chunks were given to send().
   std::uint64_t given() const { return given_.load(std::memory_order_acquire); }
@@ -84,7 +89,7 @@ class Lanes {
     Bytes bytes;
     std::size_t gathered_bytes = 0;
     Gather gather;
-    std::function<void(bool)> sent;
+    Told told;
     bool absent = false;
   };
   struct Lane {

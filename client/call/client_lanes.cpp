@@ -64,30 +64,34 @@ void ClientLanes::queue(std::uint32_t transfer, const std::shared_ptr<Outgoing>&
   for (; outgoing->queued < outgoing->asked; ++outgoing->queued) {
     const std::uint64_t number = outgoing->queued;
     const Chunk chunk{transfer, static_cast<std::uint32_t>(number)};
-    const auto sent = [this, transfer, outgoing](bool readable) { read(transfer, *outgoing, readable); };
+    const Lanes::Told told{.sent = [this, transfer, outgoing] { read(transfer, *outgoing); },
+                           .unreadable = [this, outgoing] { fail(*outgoing); }};
     if (!outgoing->forgotten && outgoing->rows.packed()) {
-      lanes_.send(chunk, outgoing->rows.place_of(number), sent, !outgoing->unreadable);
+      lanes_.send(chunk, outgoing->rows.place_of(number), told, !outgoing->unreadable);
     } else {
       const auto gather = [outgoing, number, gone = outgoing->forgotten](std::span<std::byte> into) {
         return !gone && outgoing->rows.gather(number, into);
       };
-      lanes_.send(chunk, outgoing->rows.bytes_of(number), gather, sent);
+      lanes_.send(chunk, outgoing->rows.bytes_of(number), gather, told);
     }
   }
 }
 
 // On a lane's thread, when a chunk has left.
-void ClientLanes::read(std::uint32_t transfer, Outgoing& outgoing, bool readable) {
-  bool failed = false;
+void ClientLanes::read(std::uint32_t transfer, Outgoing& outgoing) {
+  const std::lock_guard lock(mutex_);
+  ++outgoing.read;
+  if (outgoing.complete()) outgoing_.erase(transfer);
+  if (outgoing.read == outgoing.queued) changed_.notify_all();
+}
+
+// On a lane's thread, while the worker still misses bytes of the chunk: nothing has told the program yet that the copy is done.
+void ClientLanes::fail(Outgoing& outgoing) {
   {
     const std::lock_guard lock(mutex_);
-    outgoing.readable = outgoing.readable && readable;
-    ++outgoing.read;
-    failed = outgoing.all_read() && !outgoing.readable && outgoing.unreadable;
-    if (outgoing.complete()) outgoing_.erase(transfer);
-    if (outgoing.read == outgoing.queued) changed_.notify_all();
+    if (!std::exchange(outgoing.readable, false)) return;
   }
-  if (failed) outgoing.unreadable();
+  if (outgoing.unreadable) outgoing.unreadable();
 }
 
 bool ClientLanes::wait_read(const Outgoing& outgoing) {

@@ -37,7 +37,8 @@ class ClientLanes final : ChunkHandler {
   /// What a copy sends. The worker asks for the chunks when it has room for them; a few go unasked (limits::lane_early_chunks).
   struct Outgoing {
     const LaneRows rows;
-    const std::function<void()> unreadable;  ///< told once when some bytes could not be read; null: somebody waits, and asks
+    const std::function<void()>
+        unreadable;  ///< told once, before the worker has all bytes, when some cannot be read; null: somebody waits, and asks
     // Under the mutex.
     std::uint32_t early = 0;  // chunks that go unasked, of the credit for these
     std::uint64_t asked = 0;
@@ -108,7 +109,8 @@ class ClientLanes final : ChunkHandler {
   std::uint32_t next(LaneClass of) { return 2 * next_++ + static_cast<std::uint32_t>(of); }
   std::uint32_t& early_free(LaneClass of) { return early_free_[static_cast<std::size_t>(of)]; }
   void queue(std::uint32_t transfer, const std::shared_ptr<Outgoing>& outgoing);
-  void read(std::uint32_t transfer, Outgoing& outgoing, bool readable);
+  void read(std::uint32_t transfer, Outgoing& outgoing);
+  void fail(Outgoing& outgoing);
   bool write(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);
   bool write_uncontested(const Incoming& incoming, std::uint32_t transfer, std::uint64_t chunk, std::span<const std::byte> bytes);
   void forget_complete();

@@ -79,8 +79,8 @@ TEST_CASE("chunks arrive wherever a lane is free, and nobody's are thrown away")
     const auto part = std::span<const std::byte>(bytes)
                           .subspan(n * limits::lane_chunk_bytes)
                           .first(std::min(limits::lane_chunk_bytes, size - n * limits::lane_chunk_bytes));
-    from.send({2, n}, part, [](bool) {});
-    from.send({1, n}, part, [&](bool readable) { sent += readable; });
+    from.send({2, n}, part, {.sent = [] {}, .unreadable = {}});
+    from.send({1, n}, part, {.sent = [&] { ++sent; }, .unreadable = [&] { --sent; }});
   }
   far.wait_for(size);
   CHECK(far.bytes == bytes);
@@ -98,19 +98,15 @@ TEST_CASE("bytes that cannot be read are told, and the lane goes on") {
   auto* const memory = static_cast<std::byte*>(::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   std::memset(memory, 3, 4 * page);
   ::mprotect(memory + 2 * page, 2 * page, PROT_NONE);
-  std::vector<int> readable;
-  std::mutex mutex;
-  const auto note = [&](bool yes) {
-    const std::lock_guard lock(mutex);
-    readable.push_back(yes);
-  };
+  std::string said;
+  const Lanes::Told note{.sent = [&] { said += "sent "; }, .unreadable = [&] { said += "unreadable "; }};  // of one lane, on its thread
   from.send({1, 0}, {memory, 4 * page}, note);
   from.send({1, 1}, {memory, page}, note);
   far.wait_for(5 * page);
   CHECK(far.bytes[3 * page] == std::byte{0});  // how much went before the bad page is the system's affair
   CHECK(far.bytes[limits::lane_chunk_bytes] == std::byte{3});
   from.close();
-  CHECK(readable == std::vector<int>{0, 1});
+  CHECK(said == "unreadable sent sent ");
   ::munmap(memory, 4 * page);
 }
 
@@ -127,7 +123,8 @@ TEST_CASE("chunks are compressed where that is wanted, and arrive as they were")
   for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i / 100);
   for (std::uint32_t n = 0; n < chunks_of(size); ++n) {
     const std::size_t begin = n * limits::lane_chunk_bytes;
-    from.send({1, n}, std::span<const std::byte>(bytes).subspan(begin, std::min(limits::lane_chunk_bytes, size - begin)), [](bool) {});
+    from.send({1, n}, std::span<const std::byte>(bytes).subspan(begin, std::min(limits::lane_chunk_bytes, size - begin)),
+              {.sent = [] {}, .unreadable = {}});
   }
   far.wait_for(size);
   CHECK(far.bytes == bytes);

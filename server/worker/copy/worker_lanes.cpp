@@ -157,13 +157,14 @@ void WorkerLanes::forget_complete(std::map<std::uint32_t, Receiving>::iterator r
 // --- the lanes ----------------------------------------------------------------------------------------------------------------------------
 
 void WorkerLanes::send(Chunk chunk, std::span<const std::byte> bytes, Release release) {
-  lanes_.send(chunk, bytes, [this, release = std::move(release)](bool) {
+  const auto sent = [this, release = std::move(release)] {
     {
       const std::lock_guard lock(mutex_);
       left_.push_back(release);
     }
     waker_.signal();
-  });
+  };
+  lanes_.send(chunk, bytes, {.sent = sent, .unreadable = {}});
 }
 
 bool WorkerLanes::collect() {
