@@ -64,7 +64,7 @@ class Lanes {
   /// Sends a chunk, by whichever lane is free, from where it lies. `absent`: the bytes may be in a file whose pages the process does not
   /// have yet, as of a model that is mapped, so that they are brought first, many at once.
   void send(Chunk chunk, Bytes bytes, Told told, bool absent = false);
-  /// The same of so many bytes that `gather` brings together on the lane's thread, in memory of the lane. False: they cannot be read.
+  /// Sends a chunk of so many bytes that `gather` brings together on the lane's thread, in memory of the lane. False: they cannot be read.
   using Gather = std::function<bool(std::span<std::byte> into)>;
   void send(Chunk chunk, std::size_t bytes, Gather gather, Told told);
 

@@ -104,7 +104,8 @@ class HostMemory {
   void expect_delivery(Thread& thread, std::uint64_t address, std::uint64_t bytes);
   /// Takes the expectation back: the copy could not be asked for.
   void cancel_delivery(std::uint64_t address, std::uint64_t bytes);
-  /// The same of one whose bytes come by the lanes, and not by way of a copy that the worker keeps. False if others come otherwise.
+  /// Expects a delivery whose bytes come by the lanes, and not by way of a copy that the worker keeps. False if other bytes for the same
+  /// memory come otherwise.
   bool expect_by_lanes(std::uint64_t begin, std::uint64_t end);
   void arrived_by_lanes(std::uint64_t begin, std::uint64_t end);
 
