@@ -76,7 +76,7 @@ void Receiver::wait_for(Ready&& ready, Manner manner) {
   }
 }
 
-// Whoever takes what is there is done with it sooner than this thread would sleep.
+// A thread that takes what is there is done with it sooner than this one would sleep.
 void Receiver::let_pass(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const auto end = std::chrono::steady_clock::now() + pass_time;

@@ -29,7 +29,7 @@ class HostBudget {
     if (refused && !told_.exchange(true)) refused_(*refused);
     return !refused;
   }
-  /// The same where a refusal need not be told: another amount will do, or another time. Returns the bound that it would exceed.
+  /// Charges where a refusal need not be told: another amount will do, or another time. Returns the bound that it would exceed.
   std::optional<Bound> try_charge(std::uint64_t bytes) {
     std::uint64_t charged = charged_.load();
     do {
@@ -89,7 +89,7 @@ class HostCharge {
     if (!budget.charge(bytes)) return std::nullopt;
     return HostCharge(budget, bytes);
   }
-  /// The same where a refusal need not be told.
+  /// Takes a charge where a refusal need not be told.
   static std::optional<HostCharge> try_take(HostBudget& budget, std::uint64_t bytes) {
     if (budget.try_charge(bytes)) return std::nullopt;
     return HostCharge(budget, bytes);
