@@ -81,6 +81,9 @@ struct Control {
     wanted @23 :Wanted;
     arriving @24 :Arriving;
     settled @25 :Settled;
+
+    # --- session connection, client -> worker, at any time after attachAnswer --------------------------------------
+    laneLost @26 :LaneLost;
   }
 }
 
@@ -320,6 +323,11 @@ struct Arriving {
   # What follows on this connection may tell of the completion of work whose bytes went by the lanes: nothing more is read of it until the
   # client has so many chunks.
   chunks @0 :UInt32;              # all that the worker has sent on the lanes, low 32 bits
+}
+
+struct LaneLost {
+  # A bulk lane is of no use any more, which the worker may not have seen: it ends the session.
+  text @0 :Text;
 }
 
 struct Released {

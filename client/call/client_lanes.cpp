@@ -311,16 +311,21 @@ void ClientLanes::end_stragglers(Lock& lock) {
 }
 
 // The session may have ended in good order, of which its own connection tells; whoever misses bytes is told this.
-void ClientLanes::lost(const std::string& why) { close("a bulk lane is lost: " + why); }
+void ClientLanes::lost(const std::string& why) {
+  const std::string text = "a bulk lane is lost: " + why;
+  if (close(text)) tell_lost_(text);
+}
 
-void ClientLanes::close(const std::string& why) {
+bool ClientLanes::close(const std::string& why) {
+  bool first;
   {
     const std::lock_guard lock(mutex_);
-    if (!ended_) why_ = why;
-    ended_ = true;
+    first = !std::exchange(ended_, true);
+    if (first) why_ = why;
   }
   changed_.notify_all();
   lanes_.give_up();
+  return first;
 }
 
 }  // namespace fargpu::client

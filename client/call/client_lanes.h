@@ -25,9 +25,16 @@ namespace fargpu::client {
 /// Opens the lanes when they are first of use. Threads: any.
 class ClientLanes final : ChunkHandler {
  public:
+  using Open = std::function<std::unique_ptr<Channel>()>;
+  using TellLost = std::function<void(const std::string& why)>;
   /// `open` connects a lane, on which each side has sent one frame, or throws. `silence`: after which lanes that bring nothing are lost.
-  ClientLanes(unsigned lanes, std::function<std::unique_ptr<Channel>()> open, Compression compression, std::chrono::nanoseconds silence)
-      : wanted_(open ? lanes : 0), open_(std::move(open)), silence_(silence), lanes_(*this, compression) {}
+  /// `tell_lost` tells the worker that a lane is lost, once, on a lane's thread.
+  ClientLanes(unsigned lanes, Open open, TellLost tell_lost, Compression compression, std::chrono::nanoseconds silence)
+      : wanted_(open ? lanes : 0),
+        open_(std::move(open)),
+        tell_lost_(std::move(tell_lost)),
+        silence_(silence),
+        lanes_(*this, compression) {}
 
   /// Whether a copy of so many bytes goes by the lanes. `awaited`: nothing else of its thread travels meanwhile. Opens them.
   bool takes(std::uint64_t bytes, bool awaited);
@@ -95,8 +102,8 @@ class ClientLanes final : ChunkHandler {
   /// The memory is about to become something else: nothing is read or written there any more afterwards.
   void forget(std::uint64_t begin, std::uint64_t end);
 
-  /// Ends all waiting, now and later: who waits loses the session with these words.
-  void close(const std::string& why);
+  /// Ends all waiting, now and later: threads that wait lose the session with the words of the first call. Returns whether this is it.
+  bool close(const std::string& why);
   std::uint64_t bytes_sent() const { return lanes_.bytes_sent(); }
   std::uint64_t bytes_received() const { return lanes_.bytes_received(); }
 
@@ -117,7 +124,8 @@ class ClientLanes final : ChunkHandler {
   void end_stragglers(Lock& lock);
 
   const unsigned wanted_;
-  const std::function<std::unique_ptr<Channel>()> open_;
+  const Open open_;
+  const TellLost tell_lost_;
   const std::chrono::nanoseconds silence_;
   std::once_flag opened_;
   std::atomic<bool> ready_{false};

@@ -71,7 +71,7 @@ class CommandStream {
   };
 
   /// Appends one frame and returns its number. `before` runs under the lock with that number, before the frame can reach the
-  /// worker: the place to register for the reply. ClientLanes bytes are read before this returns.
+  /// worker: the place to register for the reply. Lent bytes are read before this returns.
   template <class Before>
   std::uint64_t append(FrameHeader header, Bytes message, Bytes bulk, Urgency urgency, Before&& before) {
     std::unique_lock lock(mutex_);

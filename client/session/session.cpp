@@ -39,7 +39,8 @@ Session::Session(std::unique_ptr<Channel> channel, Terms agreed, std::chrono::na
       calls(
           *channel_, pushes_, spin, [this] { service_.wake(); }, terms.compression, terms.worker_opcodes, terms.credit_bytes, contexts,
           captures, *this),
-      lanes(terms.lanes, terms.open_lane, terms.compression, terms.silence),
+      lanes(
+          terms.lanes, terms.open_lane, [this](const std::string& why) { tell_lane_lost(why); }, terms.compression, terms.silence),
       streams(captures),
       fences(calls),
       callbacks([this](std::uint64_t number) { pushes_.function_done(number); },
@@ -109,16 +110,25 @@ void Session::lose(const std::string& why) noexcept {
 }
 
 void Session::leave() noexcept {
+  tell([](wire::Control::Builder control) { control.initGoodbye().setText("the program ends"); });
+  service_.end();
+}
+
+void Session::tell_lane_lost(const std::string& why) noexcept {
+  tell([&](wire::Control::Builder control) { control.initLaneLost().setText(why); });
+}
+
+template <class Fill>
+void Session::tell(Fill&& fill) noexcept {
   try {
     MessageWriter writer;
-    writer.root<wire::Control>().initGoodbye().setText("the program ends");
+    fill(writer.root<wire::Control>());
     FrameHeader header;
     header.kind = FrameKind::control;
     calls.commands.append(header, writer.finish(), {}, CommandStream::Urgency::now);
   } catch (...) {
     // The worker notices that the connection is gone.
   }
-  service_.end();
 }
 
 // --- contexts -----------------------------------------------------------------------------------------------------------

@@ -139,6 +139,9 @@ class Session final : CallEvents {
   void fence_wanted(Thread& thread, Stream& stream, std::uint64_t items) override;
   CUresult with_room(Thread& thread, Context& context, const std::function<CUresult()>& ask) override;
   void close_green(Context& context);
+  void tell_lane_lost(const std::string& why) noexcept;
+  template <class Fill>
+  void tell(Fill&& fill) noexcept;
 
   Service service_;
   std::atomic<void (*)(Session&, const std::string&) noexcept> at_loss_{nullptr};

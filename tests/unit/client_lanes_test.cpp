@@ -3,6 +3,9 @@
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -42,10 +45,12 @@ struct Offered {
     return said;
   }
   std::vector<std::byte> memory{16u << 20};
+  std::promise<std::string> told_lost;
   int ends[2];
   Taken taker;
   Lanes worker{taker};
-  ClientLanes lanes{1, [this] { return make_socket_channel(ends[0], "the worker"); }, Compression::never, std::chrono::seconds(10)};
+  ClientLanes lanes{1, [this] { return make_socket_channel(ends[0], "the worker"); },
+                    [this](const std::string& why) { told_lost.set_value(why); }, Compression::never, std::chrono::seconds(10)};
 };
 
 }  // namespace
@@ -73,4 +78,21 @@ TEST_CASE("a worker cannot want more than there is, and what it says of transfer
   CHECK_THROWS_AS(offered.lanes.wanted(transfer, 13, false), ProtocolError);
   offered.lanes.wanted(transfer + 2, 1, true);
   offered.lanes.wanted(transfer, 12, false);
+}
+
+TEST_CASE("a lane that the worker alone has dropped is told of") {
+  Offered offered;
+  auto told = offered.told_lost.get_future();
+  offered.worker.close();
+  REQUIRE(told.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  CHECK(told.get().starts_with("a bulk lane is lost: "));
+  CHECK_FALSE(offered.lanes.close("the session is over"));
+}
+
+TEST_CASE("lanes that end with their session are not told of") {
+  Offered offered;
+  auto told = offered.told_lost.get_future();
+  CHECK(offered.lanes.close("the session is over"));
+  offered.worker.close();
+  CHECK(told.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
 }

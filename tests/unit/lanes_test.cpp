@@ -1,4 +1,4 @@
-// ClientLanes lanes by themselves: chunks over several connections.
+// Lanes by themselves: chunks over several connections.
 
 #include <sys/mman.h>
 #include <sys/socket.h>

@@ -23,7 +23,10 @@ void WorkerLanes::add_lane(std::unique_ptr<Channel> channel, std::uint32_t sent_
     const std::lock_guard lock(mutex_);
     if (memory_.empty()) {
       std::size_t bytes = 0;
-      for (const Slots& slots : slots_) bytes += slots_of_class(slots.of) * chunk_bytes_of(slots.of);
+      for (Slots& slots : slots_) {
+        bytes += slots_of_class(slots.of) * chunk_bytes_of(slots.of);
+        slots.free.reserve(slots_of_class(slots.of));  // before there is memory: a lane that fails here leaves nothing half made
+      }
       memory_ = Pages(bytes);
       if (memory_.empty()) throw SystemError("no memory for bulk lanes");
       std::span<std::byte> rest = memory_.bytes();

@@ -6,6 +6,7 @@
 
 #include "operations.capnp.h"
 #include "protocol/errors.h"
+#include "protocol/text.h"
 
 namespace fargpu::server {
 namespace {
@@ -272,6 +273,7 @@ void Session::on_control(std::span<const std::byte> message, std::span<std::byte
       ended_ = true;
       ended_why_ = "the client left";
       return;
+    case wire::Control::LANE_LOST: stop("at the client " + printable(control.getLaneLost().getText().cStr(), 512)); return;
     default: throw ProtocolError("a control message that a client does not send");
   }
 }
