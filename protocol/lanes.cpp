@@ -106,8 +106,13 @@ void Lanes::add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std
   if (closed_) return;
   Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
   lane.channel = std::move(channel);
-  lane.sender = quiet_thread("fargpu-lane-out", [this, &channel = *lane.channel, sent_before] { send_all_jobs(channel, sent_before); });
-  lane.receiver = quiet_thread("fargpu-lane-in", [this, &channel = *lane.channel, taken_before] { receive_all(channel, taken_before); });
+  try {
+    lane.sender = quiet_thread("fargpu-lane-out", [this, &channel = *lane.channel, sent_before] { send_all_jobs(channel, sent_before); });
+    lane.receiver = quiet_thread("fargpu-lane-in", [this, &channel = *lane.channel, taken_before] { receive_all(channel, taken_before); });
+  } catch (...) {
+    lane.channel->close();  // the other side, which counts on the lane, loses it
+    throw;
+  }
 }
 
 std::size_t Lanes::count() const {
@@ -233,8 +238,8 @@ void Lanes::close() {
   give_up();
   for (const auto& lane : lanes) lane->channel->close();
   for (const auto& lane : lanes) {
-    lane->sender.join();
-    lane->receiver.join();
+    for (std::thread* const thread : {&lane->sender, &lane->receiver})
+      if (thread->joinable()) thread->join();
   }
 }
 

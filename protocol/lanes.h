@@ -50,7 +50,7 @@ class Lanes {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  /// Takes a connection; so many frames went out and in on it already.
+  /// Takes a connection; so many frames went out and in on it already. Closes it if that fails.
   void add(std::unique_ptr<Channel> channel, std::uint32_t sent_before, std::uint32_t taken_before);
   std::size_t count() const;
 

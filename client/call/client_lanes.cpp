@@ -16,7 +16,8 @@ bool ClientLanes::takes(std::uint64_t bytes, bool awaited) {
       for (unsigned i = 0; i < wanted_; ++i) lanes_.add(open_(), 1, 1);
       ready_ = true;
     } catch (const std::exception& error) {
-      log::warn("large copies go by one connection: {}", error.what());
+      const std::lock_guard lock(mutex_);
+      if (!ended_) log::warn("large copies go by one connection: {}", error.what());
     }
   });
   return ready_.load(std::memory_order_acquire);

@@ -5,6 +5,7 @@ Some places are tried, evenly; FARGPU_FAULTS=all tries each."""
 
 import mmap
 import os
+import re
 import struct
 import tempfile
 import unittest
@@ -132,6 +133,8 @@ class Strikes(SystemTest):
             if answers[-1] == "SUCCESS":  # it had no call left to make
                 self.assertEqual(errors, "")
             else:
+                # A lane may notice first that its worker is gone.
+                errors = re.sub("^fargpu: warning: large copies go by one connection: .*\n", "", errors)
                 self.assertEqual(errors.count("\n"), 0, errors)
                 self.assertRegex(errors, "the session is lost" if LOST in answers else self.host.pool)
 
