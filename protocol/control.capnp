@@ -26,13 +26,15 @@
 # A peer that sends anything else first, or an over-long frame, is cut off with one log line. A frame that arrives where
 # this file does not allow it is a protocol error and ends the connection.
 #
-# Compatibility. `protocolVersion` must be equal. The spec (set of calls and their shapes) may differ: the worker names the
+# Compatibility. Each side says which versions of the protocol it speaks, from `oldestProtocol` to `protocolVersion`. A connection uses
+# the newest version that both speak; the side that answers names it. If there is none, the answer refuses. The spec (set of calls and their shapes) may differ: the worker names the
 # opcodes that it serves, a client never sends one that the worker lacks, and the call then returns CUDA_ERROR_NOT_SUPPORTED.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("fargpu::wire");
 
 const protocolVersion :UInt32 = 3;
+const oldestProtocol :UInt32 = 3;
 
 struct Control {
   union {
@@ -114,10 +116,11 @@ struct Hello {
   token @5 :Text;             # who asks, if not a certificate or key of TLS says so; never sent where strangers can read it
   job @6 :Data;               # 16 bytes: the job that this process belongs to; `status` then tells of that job's devices
   localKey @7 :Data;          # on a Unix socket that an answer by TCP has named: the key that came with the name
+  oldestProtocol @8 :UInt32;  # 0: protocolVersion
 }
 
 struct HelloAnswer {
-  protocolVersion @0 :UInt32;
+  protocolVersion @0 :UInt32; # of this connection; if the answer refuses for the version, the broker's newest
   failure @1 :Failure;        # reason none: welcome
   version @2 :Text;           # of the broker's build
   hostName @3 :Text;
@@ -190,6 +193,7 @@ struct Attach {
   hostWindows @4 :List(Range);
   sharedMemory @5 :Bool;          # on a Unix socket: the client wants to share memory
   compression @6 :Compression;    # of contents of memory, either way. Not through shared memory
+  oldestProtocol @7 :UInt32;      # 0: protocolVersion
 }
 
 enum Compression {
@@ -216,6 +220,7 @@ struct AttachAnswer {
                                   # through which every further frame goes (docs/internals/wire-format.md)
   compression @10 :Bool;          # the worker understands compressed frames, and sends them as it was asked to
   creditBytes @11 :UInt64;        # of calls that take credit (docs/internals/ordering.md) that the client may have sent and that are not settled
+  protocolVersion @12 :UInt32;     # of this connection
 }
 
 struct Lane {

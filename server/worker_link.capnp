@@ -34,6 +34,7 @@ struct WorkerMessage {
 struct Ready {
   facts @0 :Control.HostFacts;
   smGroups @1 :List(UInt32);  # into how many groups of multiprocessors each device can be divided; 0: not at all
+  release @2 :Text;           # of the worker's build, which is the broker's
 }
 
 struct Usage {

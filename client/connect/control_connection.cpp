@@ -21,6 +21,7 @@
 #include "protocol/handshake.h"
 #include "protocol/message.h"
 #include "protocol/text.h"
+#include "protocol/version.h"
 
 namespace fargpu::client {
 namespace {
@@ -295,7 +296,7 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
   ask(
       [&](wire::Control::Builder control) {
         auto hello = control.initHello();
-        hello.setProtocolVersion(wire::PROTOCOL_VERSION);
+        write_versions(hello);
         hello.setDriverVersion(static_cast<std::uint32_t>(config().driver_version));
         hello.setProgram(program_name());
         hello.setHostName(host_name());
@@ -308,8 +309,16 @@ ControlConnection::Local ControlConnection::hello(std::span<const std::byte> key
       wire::Control::HELLO_ANSWER,
       [&](wire::Control::Reader control) {
         const auto answer = control.getHelloAnswer();
-        check_failure(answer.getFailure(), name_);
+        const std::uint32_t version = answer.getProtocolVersion();
         broker_version_ = printable(answer.getVersion().cStr());
+        if (answer.getFailure().getReason() == wire::Failure::Reason::VERSION_MISMATCH && !speaks(version)) {
+          // A host of before 0.2.0 does not say which side is older.
+          throw DialError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                          versions_apart({name_, broker_version_, {version, version}}, {"the client", "", our_versions}),
+                          wire::Failure::Reason::VERSION_MISMATCH);
+        }
+        check_failure(answer.getFailure(), name_);
+        if (!speaks(version)) throw ProtocolError(fmt::format("{} answered with protocol {}, which it was not offered", name_, version));
         local = {answer.getLocalSocket().cStr(), bytes_of(answer.getLocalKey()), bytes_of(answer.getLocalProof())};
       });
   return local;

@@ -9,6 +9,7 @@
 #include "protocol/handshake.h"
 #include "protocol/message.h"
 #include "protocol/text.h"
+#include "protocol/version.h"
 
 namespace fargpu::client {
 namespace {
@@ -99,7 +100,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   send_control(*channel, 1, [&](wire::Control::Builder control) {
     auto attach = control.initAttach();
     attach.setTicket(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()));
-    attach.setProtocolVersion(wire::PROTOCOL_VERSION);
+    write_versions(attach);
     attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
     attach.setCompression(static_cast<wire::Compression>(config.compression));
     attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
@@ -112,6 +113,8 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
   if (!control.isAttachAnswer()) throw ProtocolError(host_name + " did not answer to attach");
   const auto answer = control.getAttachAnswer();
   check_failure(answer.getFailure(), host_name);
+  if (!speaks(answer.getProtocolVersion()))
+    throw ProtocolError(fmt::format("{} answered with protocol {}, which it was not offered", host_name, answer.getProtocolVersion()));
 
   Terms terms;
   terms.host = host_name;

@@ -15,6 +15,7 @@
 #include "protocol/limits.h"
 #include "protocol/message.h"
 #include "protocol/text.h"
+#include "protocol/version.h"
 
 namespace fargpu::server {
 namespace {
@@ -64,7 +65,7 @@ template <class AnySocket>
 void say_shut_out(AnySocket& socket) {
   MessageWriter writer;
   auto answer = writer.root<wire::Control>().initHelloAnswer();
-  answer.setProtocolVersion(wire::PROTOCOL_VERSION);
+  answer.setProtocolVersion(our_versions.newest);
   auto failure = answer.initFailure();
   failure.setReason(wire::Failure::Reason::NO_CAPACITY);
   failure.setText(
@@ -301,18 +302,18 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     const std::string& denied = judgement.reason;
     shown_.token.clear();
     client_.tenant = judgement.tenant;
-    const bool same = hello.getProtocolVersion() == wire::PROTOCOL_VERSION;
-    if (!same) {
+    const Versions theirs = versions_of(hello);
+    const auto version = common_version(our_versions, theirs);
+    if (!version) {
       EventLog::warn("client of another version", {{"peer", client_.peer}, {"protocol", hello.getProtocolVersion()}});
     }
-    const std::uint32_t theirs = hello.getProtocolVersion();
     if (near_ && !local_ && broker_.settings_.shared_memory) local_ = broker_.local_keys_.issue();
     std::optional<LocalKeys::Number> proof;
     if (by_socket_)
       proof = broker_.local_keys_.proof_of({reinterpret_cast<const std::byte*>(hello.getLocalKey().begin()), hello.getLocalKey().size()});
     co_await send([&](wire::Control::Builder control) {
       auto answer = control.initHelloAnswer();
-      answer.setProtocolVersion(wire::PROTOCOL_VERSION);
+      answer.setProtocolVersion(version.value_or(our_versions.newest));
       answer.setVersion(FARGPU_VERSION);
       char name[256] = {};
       ::gethostname(name, sizeof(name) - 1);
@@ -328,20 +329,19 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       } else if (proof) {
         answer.setLocalProof(data(*proof));
       }
-      if (same && !denied.empty()) {
+      if (version && !denied.empty()) {
         auto failure = answer.initFailure();
         failure.setReason(wire::Failure::Reason::DENIED);
         failure.setText(denied);
       }
-      if (!same) {
+      if (!version) {
         auto failure = answer.initFailure();
         failure.setReason(wire::Failure::Reason::VERSION_MISMATCH);
-        failure.setText(fmt::format("this host's fargpud ({}) speaks protocol {}, the client {}; install the same fargpu on both",
-                                    FARGPU_VERSION, wire::PROTOCOL_VERSION, theirs));
+        failure.setText(versions_apart({"this host", FARGPU_VERSION, our_versions}, {"the client", "", theirs}));
       }
     });
     if (!denied.empty()) broker_.pending_.failed("client denied", client_.peer, source_, denied);
-    co_return same&& denied.empty();
+    co_return version&& denied.empty();
   }
 
   static JobKey read_job(capnp::Data::Reader bytes) {

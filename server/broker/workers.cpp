@@ -17,6 +17,7 @@
 #include "protocol/errors.h"
 #include "protocol/limits.h"
 #include "protocol/text.h"
+#include "protocol/version.h"
 
 extern char** environ;
 
@@ -263,6 +264,9 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
   switch (message.which()) {
     case wire::WorkerMessage::READY: {
       require(Worker::State::starting, message.getReady().getFacts().getDevices().size());
+      if (const std::string release = printable(message.getReady().getRelease().cStr()); release != our_release)
+        throw ProtocolError(fmt::format("{} is of fargpu {}, fargpud of {}; install both from the same package", settings_.worker,
+                                        release.empty() ? "before 0.2.0" : release, our_release));
       if (worker.profile.devices.empty()) {
         auto facts = std::make_unique<capnp::MallocMessageBuilder>();
         copy_facts(message.getReady().getFacts(), facts->initRoot<wire::HostFacts>());

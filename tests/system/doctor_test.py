@@ -112,7 +112,9 @@ class Doctor(SystemTest):
     def test_another_version_of_the_protocol(self):
         failure = '(reason = versionMismatch, text = "this host speaks protocol 2, the client 1; install the same fargpu on both")'
         with fake_broker(hello=f"(helloAnswer = (protocolVersion = 999, failure = {failure}))") as pool:
-            self.findings(pool, "this host speaks protocol 2", "install the same version of fargpu on both machines")
+            number = VERSION.split(" = ")[1]
+            self.findings(pool, f"the client has an older fargpu (protocol {number}) than {pool} (protocol 999); update fargpu on the client's machine",
+                          "install the same version of fargpu on both machines")
 
     def test_shut_out(self):
         failure = '(reason = noCapacity, text = "this host has shut out your address for up to a minute")'

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_gone, wait_until
-from rig.wire import CALL, HEARTBEAT, VERSION, control, data_of, frame
+from rig.wire import CALL, HEARTBEAT, VERSION, control, data_of, frame, worker_message
 
 HELLO = f"(hello = ({VERSION}))"
 LEASE = "(leaseRequest = ())"
@@ -130,9 +130,21 @@ class Intruders(SystemTest):
         connection.say('(hello = (protocolVersion = 999, program = "a\\x1b]0;b\\x7f", hostName = "h"))')
         answer = connection.hear()
         self.assertIn("versionMismatch", answer)
-        self.assertIn("speaks protocol 3, the client 999; install the same fargpu on both", answer)
+        self.assertRegex(answer, r"this host has an older fargpu \([0-9.]+, protocol 3\) than the client \(protocol 999\); update fargpu on the GPU host")
         self.assertTrue(connection.is_closed())
         self.assertEqual(self.host.log("client of another version")["protocol"], "999")
+
+    def test_an_older_client_is_told_that_it_is_older(self):
+        connection = self.connection(self.host)
+        connection.say('(hello = (protocolVersion = 1, program = "p", hostName = "h"))')
+        self.assertRegex(connection.hear(), r"the client has an older fargpu \(protocol 1\) than this host .*; update fargpu on the client")
+
+    def test_a_newer_client_that_speaks_this_hosts_protocol_too_is_welcome(self):
+        connection = self.connection(self.host)
+        connection.say(f'(hello = (protocolVersion = 999, oldestProtocol = {VERSION.split(" = ")[1]}, program = "p", hostName = "h"))')
+        answer = connection.hear()
+        self.assertIn(VERSION, answer)
+        self.assertNotIn("versionMismatch", answer)
 
     def test_another_version_at_attach(self):
         _, ticket = self.leased()
@@ -322,6 +334,21 @@ class Workers(SystemTest):
         self.assertEqual(client.answer(), "SYSTEM_NOT_READY")
         self.assertEqual(host.wait(), 0)
         wait_gone(stuck)
+
+    def test_one_of_another_release(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        ready = Path(folder.name, "ready")
+        ready.write_bytes(worker_message('(ready = (facts = (devices = [(name = "a device")]), release = "0.0.9"))'))
+        says = (f"import socket, sys, time\nlink = socket.socket(fileno=int(sys.argv[sys.argv.index('--link') + 1]))\n"
+                f"link.send(open('{ready}', 'rb').read())\ntime.sleep(600)")
+        script = Path(folder.name, "says.py")
+        script.write_text(says, encoding="utf-8")
+        host = self.stubborn_broker(f'exec /usr/bin/python3 {script} "$@"')
+        client = self.client(host, env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+        self.assertEqual(client.ask("init"), "SYSTEM_NOT_READY")
+        client.says("is of fargpu 0.0.9, fargpud of")
+        client.says("install both from the same package")
 
     def test_one_that_dies_with_its_ticket_unused(self):
         host = self.broker()

@@ -14,6 +14,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
+#include "protocol/version.h"
 #include "sandbox.h"
 #include "sanitized.h"
 #include "server/quota/paced_channel.h"
@@ -110,6 +111,7 @@ void WorkerProcess::choose_parts() {
 bool WorkerProcess::introduce() {
   introduced_ = send_link(options_.link, [&](wire::WorkerMessage::Builder message) {
     auto ready = message.initReady();
+    ready.setRelease(our_release);
     write_facts(driver_, devices_, ready.initFacts());
     auto groups = ready.initSmGroups(static_cast<unsigned>(devices_.size()));
     for (unsigned i = 0; i < groups.size(); ++i) groups.set(i, count_sm_groups(driver_, devices_[i]));

@@ -13,6 +13,7 @@
 #include "protocol/errors.h"
 #include "protocol/handshake.h"
 #include "protocol/limits.h"
+#include "protocol/version.h"
 #include "server/exchange.h"
 #include "server/quota/ledger.h"
 #include "server/worker/base/partition.h"
@@ -28,8 +29,9 @@ struct Refusal {
 };
 
 std::optional<Refusal> check_versions(wire::Attach::Reader attach, DriverTable& driver) {
-  if (attach.getProtocolVersion() != wire::PROTOCOL_VERSION)
-    return Refusal{wire::Failure::Reason::VERSION_MISMATCH, "this host speaks another version of the protocol"};
+  if (const Versions theirs = versions_of(attach); !common_version(our_versions, theirs))
+    return Refusal{wire::Failure::Reason::VERSION_MISMATCH,
+                   versions_apart({"this host", our_release, our_versions}, {"the client", "", theirs})};
   int version = 0;
   driver.cuDriverGetVersion(&version);
   if (static_cast<std::uint32_t>(version) >= attach.getDriverVersion()) return std::nullopt;
@@ -126,10 +128,12 @@ void write_shares(const SessionOptions& session, capnp::List<wire::DeviceFacts>:
         attribute.setValue(static_cast<int>(processors_of(session.parts[i])));
 }
 
-void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options, std::uint64_t credit_bytes, bool shares_memory) {
+void welcome(Channel& channel, DriverTable& driver, const AttachOptions& options, std::uint32_t version, std::uint64_t credit_bytes,
+             bool shares_memory) {
   const SessionOptions& session = options.session;
   send_answer(channel, [&](wire::AttachAnswer::Builder answer) {
     if (shares_memory) answer.setRingBytes(limits::ring_bytes);
+    answer.setProtocolVersion(version);
     answer.setCompression(true);
     answer.setCreditBytes(credit_bytes);
     answer.setSessionId(session.id);
@@ -209,7 +213,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     if (shares_memory) shared.emplace(channel);
     auto session = std::make_unique<Session>(shared ? *shared->channel : channel, driver, wanted);
     if (session->credit_bytes() == 0) return refuse(channel, no_room());
-    welcome(channel, driver, options, session->credit_bytes(), shares_memory);
+    welcome(channel, driver, options, *common_version(our_versions, versions_of(attach)), session->credit_bytes(), shares_memory);
     if (shared) shared->hand_over(channel);
     if (options.running) options.running(session.get());
     const std::string why = run_session(*session);

@@ -23,9 +23,14 @@ _SCHEMA = paths.SOURCE / "protocol" / "control.capnp"
 VERSION = "protocolVersion = " + re.search(r"^const protocolVersion :UInt32 = (\d+);", _SCHEMA.read_text(), re.MULTILINE)[1]
 
 
-def _capnp(verb, data):
-    command = ["capnp", verb, "--flat", "-I", paths.BUILD / "capnproto" / "src", _SCHEMA, "Control"]
+def _capnp(verb, data, schema=_SCHEMA, root="Control"):
+    command = ["capnp", verb, "--flat", "-I", paths.BUILD / "capnproto" / "src", "-I", _SCHEMA.parent, schema, root]
     return subprocess.run(command, input=data, capture_output=True, check=True).stdout
+
+
+def worker_message(text):
+    """The bytes of a WorkerMessage that is written as text."""
+    return _capnp("encode", text.encode(), paths.SOURCE / "server" / "worker_link.capnp", "WorkerMessage")
 
 
 @functools.lru_cache(maxsize=None)
