@@ -93,7 +93,4 @@ std::vector<std::string> strange_variables();
 /// An amount of memory in a table: "1.5 GiB", and below one "512 MiB".
 std::string memory_text(std::uint64_t bytes);
 
-/// The private folder with libcuda.so.1, in the build tree or installed; empty if it is not there.
-std::filesystem::path library_folder();
-
 }  // namespace fargpu::client::cli

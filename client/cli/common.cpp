@@ -42,16 +42,4 @@ std::string memory_text(std::uint64_t bytes) {
   return bytes < gib ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / gib);
 }
 
-std::filesystem::path library_folder() {
-  std::error_code error;
-  const std::filesystem::path prefix = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path();
-  for (const std::filesystem::path& folder : {prefix / FARGPU_LIBDIR_NAME / "fargpu",            // installed, and perhaps moved since
-                                              prefix / "lib",                                    // the build tree
-                                              std::filesystem::path(FARGPU_LIBDIR) / "fargpu"})  // installed, the commands elsewhere
-  {
-    if (std::filesystem::exists(folder / "libcuda.so.1", error)) return folder;
-  }
-  return {};
-}
-
 }  // namespace fargpu::client::cli

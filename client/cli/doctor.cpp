@@ -15,6 +15,7 @@
 #include "client/session/dial.h"
 #include "client/connect/windows.h"
 #include "commands.h"
+#include "library_folder.h"
 #include "cuda_facts.h"
 #include "protocol/text.h"
 #include "variables.h"
@@ -40,7 +41,7 @@ class Report {
 void check_library(Report& report) {
   const std::filesystem::path folder = library_folder();
   if (folder.empty()) {
-    report.bad("the client library is not installed", "install fargpu's client files: cmake --install BUILD");
+    report.bad(missing_library_text(), missing_library_repair());
     return;
   }
   const std::string path = (folder / "libcuda.so.1").string();

@@ -15,6 +15,7 @@
 
 #include "client/connect/control_connection.h"
 #include "commands.h"
+#include "library_folder.h"
 #include "protocol/text.h"
 #include "variables.h"
 
@@ -179,7 +180,7 @@ int run(const RunOptions& options) {
   const std::vector<PoolHost> hosts = pool_hosts(options.pool);
   const std::filesystem::path folder = library_folder();
   if (folder.empty()) {
-    std::cerr << "fargpu: the client library (libcuda.so.1) is not installed in " FARGPU_LIBDIR "/fargpu\n";
+    std::cerr << "fargpu: " << missing_library_text() << "; " << missing_library_repair() << "\n";
     return exit_own_error;
   }
   if (!options.no_check) {

@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "protocol/limits.h"
+#include "protocol/own_executable.h"
 #include "protocol/text.h"
 #include "server/scheduler/policy.h"
 #include "settings_file.h"
@@ -21,7 +22,14 @@
 namespace fargpu::server {
 namespace {
 
-constexpr const char* default_file = FARGPU_SYSCONFDIR "/fargpu/fargpud.toml";
+// Below the prefix that fargpud lies in, which need not be the one that the build was configured with; packages have /usr and /etc.
+std::string default_file() {
+  const std::filesystem::path folder = own_executable().parent_path();
+  std::filesystem::path etc = FARGPU_SYSCONFDIR;
+  if (folder == "/usr/bin") etc = "/etc";
+  else if (folder.filename() == "bin") etc = folder.parent_path() / "etc";
+  return etc / "fargpu" / "fargpud.toml";
+}
 
 /// One setting: its name in the file (the flag is --name with dashes, the variable FARGPUD_NAME), where it goes, its default and
 /// what it means.
@@ -46,7 +54,7 @@ std::string default_image_folder() {
 // fargpud and fargpu-worker lie side by side in the build tree, and apart once installed; an installation may have been moved.
 std::string default_worker() {
   std::error_code error;
-  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  const std::filesystem::path folder = own_executable().parent_path();
   for (const std::filesystem::path& path :
        {folder / "fargpu-worker", folder.parent_path() / FARGPU_LIBEXECDIR_NAME / "fargpu" / "fargpu-worker"})
     if (std::filesystem::exists(path, error)) return path;
@@ -340,7 +348,7 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
   app.set_version_flag("--version", "fargpud " FARGPU_VERSION);
   std::string file;
   bool show_config = false;
-  app.add_option("--config", file, std::string("Settings file, TOML (default: ") + default_file + ", if there is one)");
+  app.add_option("--config", file, std::string("Settings file, TOML (default: ") + default_file() + ", if there is one)");
   app.add_flag("--show-config", show_config, "Print every setting and where it came from, and end");
   app.add_flag_callback(
       "--sample-config",
@@ -386,7 +394,7 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
 
   toml::table table;
   const bool wanted = !file.empty();
-  if (!wanted) file = default_file;
+  if (!wanted) file = default_file();
   if (wanted || std::filesystem::exists(file)) {
     if (!std::filesystem::exists(file)) throw SettingsError(file + ": there is no such file; name one with --config");
     if (std::filesystem::is_directory(file)) throw SettingsError(file + " is a folder; name a file with --config");

@@ -1,4 +1,4 @@
-"""The client libraries as the loader and strangers' programs see them."""
+"""The built binaries as the loader and strangers' programs see them."""
 
 import os
 import re
@@ -14,7 +14,13 @@ BUILD = Path(os.environ.get("FARGPU_BUILD", SOURCE / "build"))
 TOOLKIT = os.environ.get("FARGPU_TOOLKIT", "/usr/local/cuda/include")
 COMPILER = os.environ.get("FARGPU_CXX", "c++")
 
-GLIBC_MAX = (2, 34)
+# The oldest glibc of each side; the environment has what the build was told.
+CLIENT_GLIBC = tuple(map(int, os.environ.get("FARGPU_CLIENT_GLIBC", "2.28").split(".")))
+SERVER_GLIBC = tuple(map(int, os.environ.get("FARGPU_SERVER_GLIBC", "2.34").split(".")))
+# What glibc has been divided into; since 2.34 the first of them has what is in the next two.
+GLIBC_PARTS = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "libm.so.6", "ld-linux-x86-64.so.2"}
+# What glibc before 2.34 had in libraries that are not needed: librt, libutil, libresolv, libanl.
+ELSEWHERE = re.compile(r"(shm|timer|aio|mq|lio|res|ns)_\w+|(open|fork)pty|login_tty|getaddrinfo_a|gai_(error|suspend|cancel)")
 # Of the room that glibc keeps for libraries loaded later, which all of them share, 1664 bytes in the floor's glibc.
 STATIC_TLS_MAX = 256
 
@@ -32,10 +38,64 @@ def nvml_functions():
     return {"nvmlErrorString"} | set(re.findall(r"^FARGPU_NVML(?:_CHANGE)?\((\w+)\)", (SOURCE / "client" / "nvml" / "functions.def").read_text(), re.M))
 
 
-class Rules:
-    """What holds for both libraries; subclasses say for which, and what it exports."""
+class Floor:
+    """What lets a binary run with an old glibc and no other library; subclasses say with which glibc."""
+
+    def test_needs_nothing_but_glibc(self):
+        self.assertLessEqual(set(self.library.names("NEEDED")), GLIBC_PARTS)
+
+    def test_glibc_floor(self):
+        self.assertTrue(self.library.needed_versions)
+        for version in self.library.needed_versions:
+            with self.subTest(version):
+                match = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?", version)
+                self.assertTrue(match, "no version of glibc's functions")
+                self.assertLessEqual((int(match[1]), int(match[2])), self.glibc)
+
+    def test_functions_are_where_an_old_glibc_has_them(self):
+        """Its threads and its dlopen are libraries of their own, which must be needed; its other libraries are not."""
+        if self.glibc < (2, 34):
+            self.assertLessEqual({"libpthread.so.0", "libdl.so.2"}, set(self.library.names("NEEDED")))
+            self.assertEqual([s.name for s in self.library.imported if ELSEWHERE.fullmatch(s.name)], [])
+
+
+class Command(Floor, unittest.TestCase):
+    glibc = CLIENT_GLIBC
+
+    @classmethod
+    def setUpClass(cls):
+        cls.library = Library(BUILD / "bin" / "fargpu")
+
+
+class Broker(Floor, unittest.TestCase):
+    glibc = SERVER_GLIBC
+
+    @classmethod
+    def setUpClass(cls):
+        cls.library = Library(BUILD / "bin" / "fargpud")
+
+
+class Worker(Floor, unittest.TestCase):
+    glibc = SERVER_GLIBC
+
+    @classmethod
+    def setUpClass(cls):
+        cls.library = Library(BUILD / "bin" / "fargpu-worker")
+
+
+class SoftwareGpu(Floor, unittest.TestCase):
+    glibc = SERVER_GLIBC
+
+    @classmethod
+    def setUpClass(cls):
+        cls.library = Library(BUILD / "server" / "softgpu" / "libfargpu-softgpu.so")
+
+
+class Rules(Floor):
+    """What holds for both client libraries; subclasses say for which, and what it exports."""
 
     maxDiff = None
+    glibc = CLIENT_GLIBC
 
     @classmethod
     def setUpClass(cls):
@@ -56,16 +116,6 @@ class Rules:
                 self.assertEqual((symbol.type, symbol.visibility, symbol.version), ("FUNC", "DEFAULT", ""))
                 self.assertIn(symbol.bind, ("GLOBAL", "WEAK"))
         self.assertFalse(self.library.defined_versions)
-
-    def test_needs_nothing_but_libc(self):
-        self.assertLessEqual(set(self.library.names("NEEDED")), {"libc.so.6", "ld-linux-x86-64.so.2"})
-
-    def test_glibc_floor(self):
-        for version in self.library.needed_versions:
-            with self.subTest(version):
-                match = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?", version)
-                self.assertTrue(match, "no version of glibc's functions")
-                self.assertLessEqual((int(match[1]), int(match[2])), GLIBC_MAX)
 
     def test_imports_are_libc_s(self):
         """What is not libc's would be found in the program by luck. Only weak names of the compiler's own may be absent; it calls none."""
@@ -95,7 +145,7 @@ class Rules:
 
     def test_loads(self):
         """In a process of its own, lazily, at once, and when the environment demands all at once: every function is there by name,
-        and it has brought no other library, no thread and no word."""
+        and it has brought no library but glibc's, no thread and no word."""
         program = """
 import ctypes, os, sys
 path, mode = sys.argv[1], getattr(os, sys.argv[2])
@@ -107,7 +157,8 @@ before = libraries()
 library = ctypes.CDLL(path, mode=mode)
 addresses = {ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names}
 assert None not in addresses and len(addresses) == len(names), "functions share an address"
-assert libraries() - before == {os.path.realpath(path)}, libraries() - before
+new = {one for one in libraries() - before if not os.path.basename(one) in ("libpthread.so.0", "libdl.so.2")}
+assert new == {os.path.realpath(path)}, new
 assert len(os.listdir("/proc/self/task")) == 1, "threads"
 """
         for mode in ("RTLD_LAZY", "RTLD_NOW"):

@@ -57,11 +57,18 @@ class Installed(SystemTest):
         self.assert_works()
 
     def test_what_is_there(self):
+        texts = [f"share/man/{page}" for page in ("man1/fargpu.1", "man5/fargpud.toml.5", "man7/fargpu-environment.7", "man8/fargpud.8")]
+        for program in ("fargpu", "fargpud"):
+            texts += [f"share/bash-completion/completions/{program}", f"share/zsh/site-functions/_{program}",
+                      f"share/zsh/vendor-completions/_{program}", f"share/fish/vendor_completions.d/{program}.fish"]
+        texts += [f"share/doc/fargpu-{component}/copyright" for component in ("client", "dev", "server", "softgpu")]
+        texts += [f"share/doc/fargpu-dev/examples/{name}" for name in ("graph.cu", "vector_add_driver.cpp", "vector_add_runtime.cu")]
+        texts += ["share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials", "libexec/fargpu/vector_add_runtime"]
         files = sorted(str(p.relative_to(self.prefix)) for p in self.prefix.rglob("*") if not p.is_dir())
         library = str(self.only("lib*/**/fargpu/libcuda.so.1").parent.relative_to(self.prefix))
         self.assertEqual(sorted(f for f in files if not f.endswith((".so",))), sorted([
             "bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "lib/sysusers.d/fargpud.conf", "share/fargpu/fargpud.toml",
-            f"{library}/libcuda.so.1", f"{library}/libnvidia-ml.so.1"]))
+            f"{library}/libcuda.so.1", f"{library}/libnvidia-ml.so.1", *texts]))
         for path in self.prefix.rglob("*"):
             self.assertFalse(path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH | stat.S_ISUID | stat.S_ISGID), path)
 

@@ -1,4 +1,4 @@
-// Debian 12's static libstdc++ and libgcc ask for two symbols newer than glibc 2.34, the oldest that the client library supports.
+// Debian 12's static libstdc++ and libgcc ask for two symbols newer than glibc 2.34, the oldest that any of the binaries supports.
 // Hidden definitions of our own satisfy them; both do what the newer libc would, by older means. Debian's static libzstd asks for four more
 // (zstd_trace.h), by which a program may trace it; a program that has them means its own libzstd.
 

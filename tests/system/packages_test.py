@@ -1,0 +1,190 @@
+"""The packages as people get them: what is in them, and that they install, run and go again. The systems that they are installed into are
+folders, which know of no other package than a C library."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+from pathlib import Path
+
+from rig import SystemTest, paths
+from rig.process import run
+
+SOURCE = Path(__file__).resolve().parents[2]
+COMPONENTS = ("client", "server", "softgpu", "dev")
+IN_PACKAGE = {
+    "client": ["bin/fargpu", "lib/fargpu/libcuda.so.1", "lib/fargpu/libnvidia-ml.so.1", "share/man/man1/fargpu.1",
+               "share/man/man7/fargpu-environment.7", "share/bash-completion/completions/fargpu", "share/zsh/site-functions/_fargpu",
+               "share/zsh/vendor-completions/_fargpu", "share/fish/vendor_completions.d/fargpu.fish"],
+    "server": ["bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "lib/sysusers.d/fargpud.conf",
+               "share/fargpu/fargpud.toml", "share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials",
+               "share/man/man8/fargpud.8", "share/man/man5/fargpud.toml.5", "share/bash-completion/completions/fargpud",
+               "share/zsh/site-functions/_fargpud", "share/zsh/vendor-completions/_fargpud", "share/fish/vendor_completions.d/fargpud.fish"],
+    "softgpu": ["libexec/fargpu/libfargpu-softgpu.so", "libexec/fargpu/vector_add_runtime"],
+    "dev": ["lib/fargpu/libcuda.so", "lib/fargpu/libnvidia-ml.so"] +
+           [f"share/doc/fargpu-dev/examples/{name}" for name in ("graph.cu", "vector_add_driver.cpp", "vector_add_runtime.cu")],
+}
+for component, files in IN_PACKAGE.items():
+    files.append(f"share/doc/fargpu-{component}/copyright")
+
+
+def command(*arguments):
+    return subprocess.run(list(map(str, arguments)), check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
+
+
+class Packages(SystemTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        held = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(held.cleanup)
+        cls.made = Path(held.name)
+        version = command(paths.BUILD / "bin" / "fargpu", "--version").split()[1]
+        command(sys.executable, "-B", SOURCE / "packaging" / "make_packages.py", paths.BUILD, cls.made, shutil.which("cpack"), version)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+
+    def package(self, component, ending):
+        found = list(self.made.glob(f"fargpu-{component}[-_]*{ending}"))
+        self.assertEqual(len(found), 1, (component, ending))
+        return found[0]
+
+    def files(self, prefix):
+        return sorted(str(path.relative_to(prefix)) for path in prefix.rglob("*") if not path.is_dir())
+
+    def assert_all_is_there(self, prefix):
+        files = self.files(prefix)
+        for component in COMPONENTS:
+            self.assertLessEqual(set(IN_PACKAGE[component]), set(files), component)
+        self.assertEqual(set(files) - {one for some in IN_PACKAGE.values() for one in some}, set())
+        for name in ("bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/fargpu/libcuda.so.1", "lib/fargpu/libnvidia-ml.so.1",
+                     "libexec/fargpu/libfargpu-softgpu.so"):
+            sections = command("readelf", "--wide", "--sections", prefix / name)
+            self.assertNotIn(" .symtab ", sections, f"{name} is not stripped")
+            self.assertNotIn(" .debug_", sections, f"{name} is not stripped")
+        for path in prefix.rglob("*"):
+            self.assertFalse(path.lstat().st_mode & 0o6022 and not path.is_symlink(), path)
+
+    def assert_runs(self, prefix):
+        """The installed parts alone serve a CUDA program, and each finds the others."""
+        host = self.start([prefix / "bin" / "fargpud", "--driver", prefix / "libexec" / "fargpu" / "libfargpu-softgpu.so", "--listen",
+                           "127.0.0.1:0", "--config", os.devnull, "--image-folder", ""])
+        port = host.err.find(lambda line: " listening " in line and line.rsplit("port=", 1)[1])[0]
+        environment = {"FARGPU_POOL": f"127.0.0.1:{port}"}
+        done = run([prefix / "bin" / "fargpu", "run", "--", prefix / "libexec" / "fargpu" / "vector_add_runtime"], env=environment)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn("PASSED", done.out)
+        done = run([prefix / "bin" / "fargpu", "run", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"], env=environment)
+        self.assertEqual(done.out.strip(), str(prefix / "lib" / "fargpu"))
+        host.close()
+
+    def service_program(self, prefix):
+        return re.search(r"^ExecStart=(\S+)", (prefix / "lib" / "systemd" / "system" / "fargpud.service").read_text(), re.M)[1]
+
+    def dpkg(self, *arguments):
+        """Without a change of root, for which the folder would need a shell."""
+        return subprocess.run(["dpkg", f"--root={self.root}", "--force-script-chrootless", "--force-not-root", "--log=/dev/null", *map(str, arguments)],
+                              capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+
+    def libc_of(self, version):
+        """A system that has this C library and nothing else."""
+        state = self.root / "var" / "lib" / "dpkg"
+        for folder in (state / "info", state / "updates", self.root / "etc"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (state / "status").write_text("".join(
+            f"Package: {name}\nStatus: install ok installed\nMaintainer: none\nArchitecture: amd64\nVersion: {version}\nDescription: a stand-in\n\n"
+            for name in ("libc6", "libstdc++6", "libgcc-s1")))
+        (state / "info" / "format").write_text("1\n")
+
+    @unittest.skipUnless(os.geteuid() == 0, "packages are installed by root")
+    def test_deb(self):
+        self.libc_of("2.34")
+        done = self.dpkg("-i", *(self.package(component, ".deb") for component in COMPONENTS))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        prefix = self.root / "usr"
+        self.assert_all_is_there(prefix)
+        self.assertEqual(self.service_program(prefix), "/usr/bin/fargpud")
+        self.assertRegex((self.root / "etc" / "passwd").read_text(), r"(?m)^fargpud:")
+        self.assert_runs(prefix)
+        done = self.dpkg("-i", *(self.package(component, ".deb") for component in COMPONENTS))
+        self.assertEqual(done.returncode, 0, "a second time: " + done.stdout + done.stderr)
+        done = self.dpkg("--purge", *(f"fargpu-{component}" for component in COMPONENTS))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(self.files(prefix), [])
+
+    @unittest.skipUnless(os.geteuid() == 0, "packages are installed by root")
+    def test_an_older_libc_takes_the_client_alone(self):
+        self.libc_of("2.28")
+        self.assertEqual(self.dpkg("-i", self.package("client", ".deb")).returncode, 0)
+        done = self.dpkg("-i", self.package("server", ".deb"))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("libc6 (>= 2.34)", done.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "packages are installed by root")
+    def test_rpm(self):
+        """Its scripts are those of the .deb, and would need a shell in the folder."""
+        packages = [self.package(component, ".rpm") for component in COMPONENTS]
+        command("rpm", "--root", self.root, "--install", "--nodeps", "--noscripts", *packages)
+        prefix = self.root / "usr"
+        self.assert_all_is_there(Path(shutil.copytree(prefix, self.root / "copy", ignore=shutil.ignore_patterns("sysimage"), symlinks=True)))
+        self.assertEqual(self.service_program(prefix), "/usr/bin/fargpud")
+        self.assert_runs(prefix)
+        command("rpm", "--root", self.root, "--erase", "--nodeps", "--noscripts", *(f"fargpu-{component}" for component in COMPONENTS))
+        self.assertEqual([name for name in self.files(prefix) if "sysimage" not in name], [])
+
+    def test_rpm_says_what_it_needs_and_offers_nobodys_library(self):
+        client, server = (self.package(component, ".rpm") for component in ("client", "server"))
+        self.assertIn("libc.so.6(GLIBC_2.28)(64bit)", command("rpm", "--query", "--package", "--requires", client))
+        self.assertIn("libc.so.6(GLIBC_2.34)(64bit)", command("rpm", "--query", "--package", "--requires", server))
+        self.assertNotIn("libcuda", command("rpm", "--query", "--package", "--provides", client))
+
+    def test_archives(self):
+        """Unpacked below any prefix, one over the other."""
+        for component in COMPONENTS:
+            archive = self.package(component, ".tar.gz")
+            command("tar", "-C", self.root, "--strip-components=1", "--no-same-owner", "-xzf", archive)
+            names = {name.split("/")[0] for name in command("tar", "-tzf", archive).split()}
+            self.assertEqual(names, {archive.name.removesuffix(".tar.gz").replace(f"-{component}", "", 1)})
+        self.assert_all_is_there(self.root)
+        self.assertEqual(self.service_program(self.root), "/usr/local/bin/fargpud")
+        self.assert_runs(self.root)
+        shown = run([self.root / "bin" / "fargpud", "--help"]).out
+        self.assertIn(f"default: {self.root}/etc/fargpu/fargpud.toml", shown)
+
+    def test_checksums(self):
+        listed = dict(reversed(line.split()) for line in (self.made / "SHA256SUMS").read_text().splitlines())
+        self.assertEqual(set(listed), {path.name for path in self.made.iterdir()} - {"SHA256SUMS"})
+        self.assertEqual(len(listed), 3 * len(COMPONENTS) + 1)
+        for name, told in listed.items():
+            self.assertEqual(hashlib.sha256((self.made / name).read_bytes()).hexdigest(), told)
+
+    def test_debug_symbols_are_found_by_build_id(self):
+        with tarfile.open(self.package("debug", ".tar.gz")) as tar:
+            names = tar.getnames()
+        for name in ("bin/fargpu", "bin/fargpud", "bin/fargpu-worker", "lib/libcuda.so.1", "lib/libnvidia-ml.so.1"):
+            number = re.search(r"Build ID: (\w+)", command("readelf", "--notes", paths.BUILD / name))[1]
+            self.assertEqual(len([one for one in names if one.endswith(f"/lib/debug/.build-id/{number[:2]}/{number[2:]}.debug")]), 1, name)
+
+    def test_the_example_of_a_site_is_one(self):
+        command("tar", "-C", self.root, "--strip-components=1", "-xzf", self.package("client", ".tar.gz"))
+        command("tar", "-C", self.root, "--strip-components=1", "-xzf", self.package("server", ".tar.gz"))
+        site = self.root / "share" / "fargpu" / "example-site"
+        done = subprocess.run([site / "make-credentials"], cwd=site, capture_output=True, text=True,
+                              env={"PATH": f"{self.root / 'bin'}:/usr/bin:/bin"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        shown = run([self.root / "bin" / "fargpud", "--config", site / "fargpud.toml", "--show-config"])
+        self.assertEqual((shown.code, shown.err), (0, ""))
+        for setting in ("tls_certificate", "tls_key", "token_file"):
+            self.assertTrue(Path(re.search(rf'^{setting} = "(.*)"', shown.out, re.M)[1]).exists(), setting)
+
+
+if __name__ == "__main__":
+    unittest.main()
