@@ -66,6 +66,8 @@ class Installed(SystemTest):
         texts += ["share/fargpu/example-site/fargpud.toml", "share/fargpu/example-site/make-credentials", "libexec/fargpu/vector_add_runtime"]
         files = sorted(str(p.relative_to(self.prefix)) for p in self.prefix.rglob("*") if not p.is_dir())
         library = str(self.only("lib*/**/fargpu/libcuda.so.1").parent.relative_to(self.prefix))
+        if paths.SANITIZED:  # with one there are no packages, nor what comes with them
+            texts = []
         self.assertEqual(sorted(f for f in files if not f.endswith((".so",))), sorted([
             "bin/fargpu", "bin/fargpud", "libexec/fargpu/fargpu-worker", "lib/systemd/system/fargpud.service", "lib/sysusers.d/fargpud.conf", "share/fargpu/fargpud.toml",
             f"{library}/libcuda.so.1", f"{library}/libnvidia-ml.so.1", *texts]))
