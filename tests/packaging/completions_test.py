@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FARGPU_BUILD", SOURCE / "build"))
-FILES = BUILD / "packaging" / "completions"
+FILES = BUILD / "codegen" / "packaging" / "completions"
 
 ASK = """
 source "$1"; shift

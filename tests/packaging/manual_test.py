@@ -9,7 +9,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FARGPU_BUILD", SOURCE / "build"))
-PAGES = BUILD / "packaging" / "manual"
+PAGES = BUILD / "codegen" / "packaging" / "manual"
 
 
 def output(program, *arguments):

@@ -45,7 +45,7 @@ class Packages(SystemTest):
         cls.addClassCleanup(held.cleanup)
         cls.made = Path(held.name)
         version = command(paths.BUILD / "bin" / "fargpu", "--version").split()[1]
-        command(sys.executable, "-B", SOURCE / "packaging" / "make_packages.py", paths.BUILD, cls.made, shutil.which("cpack"), version)
+        command(sys.executable, "-B", SOURCE / "codegen" / "packaging" / "make_packages.py", paths.BUILD, cls.made, shutil.which("cpack"), version)
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
