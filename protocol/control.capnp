@@ -72,8 +72,8 @@ struct Control {
     route @18 :Route;
 
     # --- control connection -------------------------------------------------------------------------------------
-    schedulingRequest @19 :SchedulingRequest;   # client -> broker
-    schedulingAnswer @20 :SchedulingAnswer;     # broker -> client
+    administrationRequest @19 :AdministrationRequest;   # client -> broker
+    administrationAnswer @20 :AdministrationAnswer;     # broker -> client
 
     # --- bulk lane ------------------------------------------------------------------------------------------------
     lane @21 :Lane;                   # client -> worker, first
@@ -86,6 +86,9 @@ struct Control {
 
     # --- session connection, client -> worker, at any time after attachAnswer --------------------------------------
     laneLost @26 :LaneLost;
+
+    # --- session connection, worker -> client, at any time after attachAnswer --------------------------------------
+    notice @27 :Text;                 # a line for the person who runs the program; only to a client that `hearsNotices`
   }
 }
 
@@ -158,6 +161,7 @@ struct LeaseRequest {
 
   job @6 :Data;               # 16 bytes, made up by whoever starts a job: all that name it share one lease. Empty: a lease of its own
   hold @7 :Bool;              # no session: the lease itself, which lasts while this connection is open or it has sessions
+  priorityAsked @8 :Bool;     # false, and `priority` is normal: the client asks for none, and gets the tenant's highest, at most normal
 }
 
 struct Variable {
@@ -194,6 +198,7 @@ struct Attach {
   sharedMemory @5 :Bool;          # on a Unix socket: the client wants to share memory
   compression @6 :Compression;    # of contents of memory, either way. Not through shared memory
   oldestProtocol @7 :UInt32;      # 0: protocolVersion
+  hearsNotices @8 :Bool;          # the client understands `notice`
 }
 
 enum Compression {
@@ -382,13 +387,53 @@ struct Status {
   policy @17 :Text;               # how devices are shared
   quantumMs @18 :UInt32;
   graceMs @19 :UInt32;
+  state @20 :HostState;           # of a host that serves no new session, `draining` is true as well
+  stateUntil @21 :UInt64;         # Unix time at which that state ends; 0: it does not end by itself
+  tenants @22 :List(TenantStatus);  # the tenant that asks; all, for an administrator
+  waiting @23 :List(WaiterStatus);  # requests for leases that wait, in the order of their arrival, of the same tenants
 }
 
-struct SchedulingRequest {
-  # How devices are shared, from now on and until the broker ends. Only for whoever looks after the host: see Broker::may_administer.
+enum HostState {
+  serving @0;
+  draining @1;                    # no new sessions; those that run go on
+  stopping @2;                    # no new sessions; those that run end at `stateUntil`, and fargpud with them
+}
+
+struct TenantStatus {
+  # What a tenant may have of this host, and what it has. A limit of 0 is none.
+  name @0 :Text;
+  memoryLimitBytes @1 :UInt64;    # on all devices together
+  memoryBytes @2 :UInt64;         # kept for its leases, or used by them
+  computeLimitPercent @3 :UInt32; # of all devices together, 100 for each
+  computePercent @4 :UInt32;
+  sessionsLimit @5 :UInt64;
+  sessions @6 :UInt64;
+  leases @7 :UInt32;
+  waiting @8 :UInt32;             # requests for leases in the queue
+  priority @9 :Priority;          # the highest that it may ask for
+  weight @10 :UInt32;
+}
+
+struct WaiterStatus {
+  tenant @0 :Text;
+  program @1 :Text;
+  hostName @2 :Text;
+  processId @3 :UInt32;           # of the client
+  sinceSeconds @4 :UInt64;        # Unix time
+  gpus @5 :UInt32;                # what it asks for, as in LeaseRequest
+  memoryBytes @6 :UInt64;
+  computePercent @7 :UInt32;
+  reason @8 :Text;                # what it waits for
+}
+
+struct AdministrationRequest {
+  # What an administrator of the host asks for (see Broker::may_administer). All of it lasts until the broker ends.
   union {
-    policy @0 :Text;
+    policy @0 :Text;              # how devices are shared
     share @1 :ShareChange;
+    endSession @2 :UInt64;        # the session ends, and its program is told so; a second request kills its worker
+    drain @3 :UInt64;             # no new sessions for so many seconds; 0: until `resume`
+    resume @4 :Void;              # new sessions again
   }
 }
 
@@ -398,7 +443,7 @@ struct ShareChange {
   weight @2 :UInt32;              # 0: as it is
 }
 
-struct SchedulingAnswer {
+struct AdministrationAnswer {
   failure @0 :Failure;            # reason none: done
 }
 
@@ -418,6 +463,15 @@ struct LeaseStatus {
   heldBack @12 :UInt64;           # turns that one of higher priority took away
   bandwidthBytes @13 :UInt64;     # a second, over the network, to and from its sessions together; 0: no limit
   movedBytes @14 :UInt64;         # by its present sessions, over the network
+  state @15 :LeaseState;
+  waitingSince @16 :UInt64;       # of one that waits: Unix time
+}
+
+enum LeaseState {
+  idle @0;                        # it is held, and has no session
+  running @1;                     # it has sessions
+  waiting @2;                     # it has no session, and a process of its job waits for one
+  ending @3;                      # its sessions were told to end
 }
 
 struct Distance {
@@ -495,4 +549,5 @@ struct SessionStatus {
   busyNs @10 :List(UInt64);       # for which each device of its lease had work of it, since it began
   waitedNs @11 :UInt64;           # for which it had work and no turn
   sharedMemory @12 :Bool;          # client and worker share memory; else they talk by TCP
+  ending @13 :Bool;                # it was told to end
 }

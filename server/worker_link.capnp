@@ -24,6 +24,7 @@ struct WorkerMessage {
     account @10 :Void;      # with a descriptor: the account of the session's tenant; right before `session`
     session @4 :Session;    # with the connection's descriptor: serve it
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
+    notice @16 :Text;       # a line for the person who runs the session's program
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
     unshared @15 :Data;     # whoever still has the memory of this key pays for it now
     lane @13 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane, already read

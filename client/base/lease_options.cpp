@@ -57,7 +57,8 @@ LeaseOptions read_lease_options(std::string& error) {
   if (const std::string priority = variable("FARGPU_PRIORITY"); !priority.empty()) {
     if (priority == "latency-critical") options.priority = wire::Priority::LATENCY_CRITICAL;
     else if (priority == "best-effort") options.priority = wire::Priority::BEST_EFFORT;
-    else if (priority != "normal") complain("FARGPU_PRIORITY", priority, "give latency-critical, normal or best-effort");
+    else if (priority == "normal") options.priority = wire::Priority::NORMAL;
+    else complain("FARGPU_PRIORITY", priority, "give latency-critical, normal or best-effort");
   }
   if (const std::string wait = variable("FARGPU_WAIT"); !wait.empty()) {
     const auto seconds = parse_duration(wait);
@@ -75,7 +76,8 @@ void write_lease_options(const LeaseOptions& options, wire::LeaseRequest::Builde
   request.setGpus(options.gpus);
   request.setMemoryBytes(options.memory_bytes);
   request.setComputePercent(options.compute_percent);
-  request.setPriority(options.priority);
+  request.setPriority(options.priority.value_or(wire::Priority::NORMAL));
+  request.setPriorityAsked(options.priority.has_value());
   request.setWaitMs(static_cast<std::uint32_t>(options.wait.count()));
   if (options.job) request.setJob({reinterpret_cast<const kj::byte*>(options.job->data()), options.job->size()});
 }

@@ -13,11 +13,11 @@
 namespace fargpu::client {
 
 struct LeaseOptions {
-  std::uint32_t gpus = 0;                            ///< FARGPU_GPUS; 0 for all there are
-  std::uint64_t memory_bytes = 0;                    ///< FARGPU_MEM, of each; 0 for whatever is there
-  std::uint32_t compute_percent = 0;                 ///< FARGPU_COMPUTE, of each; 0 for no limit
-  wire::Priority priority = wire::Priority::NORMAL;  ///< FARGPU_PRIORITY
-  std::chrono::milliseconds wait{0};                 ///< FARGPU_WAIT: for how long, while there is not enough
+  std::uint32_t gpus = 0;                  ///< FARGPU_GPUS; 0 for all there are
+  std::uint64_t memory_bytes = 0;          ///< FARGPU_MEM, of each; 0 for whatever is there
+  std::uint32_t compute_percent = 0;       ///< FARGPU_COMPUTE, of each; 0 for no limit
+  std::optional<wire::Priority> priority;  ///< FARGPU_PRIORITY; none: the tenant's highest, at most normal
+  std::chrono::milliseconds wait{0};       ///< FARGPU_WAIT: for how long, while there is not enough
   using Job = std::array<std::byte, 16>;
   std::optional<Job> job;  ///< FARGPU_JOB, set by `fargpu run`: all processes of it share one lease
 };

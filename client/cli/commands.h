@@ -48,8 +48,23 @@ struct QuotaOptions {
   std::string host;
   std::uint64_t session = 0;
   unsigned percent = 0, weight = 0;  ///< 0: as it is
+  std::string output = "table";
 };
+/// Without a session: shows limits, use and queue of tenants.
 int quota(const QuotaOptions& options);
+
+struct EndOptions {
+  std::string host;
+  std::uint64_t session = 0;
+};
+int end_session(const EndOptions& options);
+
+struct DrainOptions {
+  std::string host;
+  std::string time;  ///< of `drain`; empty: until `resume`
+};
+int drain(const DrainOptions& options);
+int resume(const DrainOptions& options);
 
 struct SmiOptions {
   std::string pool;
@@ -77,7 +92,7 @@ int revoke_token(const TokenOptions& options);
 
 struct PkiOptions {
   std::string folder;
-  std::string life = "365d";
+  std::string life;  ///< empty: as long as is usual for such a certificate
   std::string server, tenant;
   std::vector<std::string> hosts;
 };

@@ -17,6 +17,8 @@
 #include "commands.h"
 #include "library_folder.h"
 #include "cuda_facts.h"
+#include "protocol/site/pki.h"
+#include "protocol/site/tokens.h"
 #include "protocol/text.h"
 #include "variables.h"
 
@@ -81,6 +83,26 @@ void check_secrets(Report& report) {
     struct stat status {};
     if (path && ::stat(path, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
       report.note(fmt::format("{} names '{}', which others than its owner may read or change: chmod 600", variable.name, path));
+  }
+}
+
+// A certificate that ends soon is to be renewed before it does.
+void check_certificates(Report& report) {
+  constexpr auto soon = std::chrono::days(30);
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  for (const char* const name : {"FARGPU_CA", "FARGPU_CERT"}) {
+    const char* const path = std::getenv(name);
+    if (!path || !*path) continue;
+    try {
+      const auto expires = site::expiry(path);
+      const std::string what = fmt::format("{} '{}'", name, path), end = site::time_text(expires);
+      if (expires <= now) report.bad(what + " has expired on " + end, "ask who looks after the GPU host for another one");
+      else if (expires <= now + soon)
+        report.note(fmt::format("{} expires on {}, in {}: ask who looks after the GPU host for another one", what, end,
+                                so_many(static_cast<std::uint64_t>((expires - now) / std::chrono::days(1)), "day")));
+    } catch (const site::PkiError& error) {
+      report.bad(fmt::format("{}: {}", name, error.what()), "name a certificate in PEM");
+    }
   }
 }
 
@@ -182,6 +204,7 @@ int doctor(const DoctorOptions& options) {
   check_memory(report);
   check_variables(report);
   check_secrets(report);
+  check_certificates(report);
   check_outputs(report);
   if (!config().number_error.empty()) report.bad(config().number_error, "unset or correct it");
   std::vector<PoolHost> hosts;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <chrono>
 #include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 
 #include "client/base/uuid.h"
 #include "commands.h"
+#include "protocol/site/tokens.h"
 #include "protocol/text.h"
 #include "statuses.h"
 
@@ -21,6 +23,19 @@ const char* priority_text(wire::Priority priority) {
                                                       : "normal";
 }
 
+const char* state_text(wire::HostState state) {
+  return state == wire::HostState::DRAINING ? "draining" : state == wire::HostState::STOPPING ? "stopping" : "serving";
+}
+
+const char* state_text(wire::LeaseState state) {
+  switch (state) {
+    case wire::LeaseState::RUNNING: return "running";
+    case wire::LeaseState::WAITING: return "waiting";
+    case wire::LeaseState::ENDING: return "ending";
+    default: return "idle";
+  }
+}
+
 Json describe(const std::string& name, wire::Status::Reader status) {
   Json host{{"host", name},
             {"name", printable(status.getHostName().cStr())},
@@ -29,6 +44,8 @@ Json describe(const std::string& name, wire::Status::Reader status) {
             {"driver_release", printable(status.getDriverRelease().cStr())},
             {"driver_version", status.getDriverVersion()},
             {"draining", status.getDraining()},
+            {"state", state_text(status.getState())},
+            {"state_until", status.getStateUntil()},
             {"started", status.getStartedSeconds()},
             {"warm_workers", status.getWarmWorkers()},
             {"sessions_max", status.getSessionsMax()},
@@ -88,27 +105,60 @@ Json describe(const std::string& name, wire::Status::Reader status) {
                               {"overruns", lease.getOverruns()},
                               {"held_back", lease.getHeldBack()},
                               {"bandwidth_bytes", lease.getBandwidthBytes()},
-                              {"moved_bytes", lease.getMovedBytes()}});
+                              {"moved_bytes", lease.getMovedBytes()},
+                              {"state", state_text(lease.getState())},
+                              {"waiting_since", lease.getWaitingSince()}});
   }
+  host["waiting"] = Json::array();
+  for (const auto waiter : status.getWaiting())
+    host["waiting"].push_back({{"tenant", printable(waiter.getTenant().cStr())},
+                               {"program", printable(waiter.getProgram().cStr())},
+                               {"client", printable(waiter.getHostName().cStr())},
+                               {"pid", waiter.getProcessId()},
+                               {"since", waiter.getSinceSeconds()},
+                               {"gpus", waiter.getGpus()},
+                               {"memory_bytes", waiter.getMemoryBytes()},
+                               {"compute_percent", waiter.getComputePercent()},
+                               {"reason", printable(waiter.getReason().cStr(), 512)}});
   return host;
 }
 
-// Leases that ask for something in particular: the others are everybody's.
+std::string age(std::uint64_t since) {
+  const auto seconds = static_cast<std::uint64_t>(std::max<std::time_t>(0, std::time(nullptr) - static_cast<std::time_t>(since)));
+  if (seconds < 120) return fmt::format("{} s", seconds);
+  if (seconds < 7200) return fmt::format("{} min", seconds / 60);
+  return fmt::format("{} h", seconds / 3600);
+}
+
+// What a lease does: of one that waits, for how long.
+std::string state_of(const Json& lease) {
+  const auto state = lease["state"].get<std::string>();
+  return state == "waiting" ? "waiting since " + age(lease["waiting_since"].get<std::uint64_t>()) : state;
+}
+
+std::string state_of_host(const Json& host) {
+  if (!host["draining"].get<bool>()) return "";
+  const auto until = host["state_until"].get<std::uint64_t>();
+  const std::string end = until == 0 ? "" : " until " + site::time_text(std::chrono::sys_seconds(std::chrono::seconds(until)));
+  return (host["state"] == "draining" ? ", draining" : ", shutting down") + end;
+}
+
+// Leases that ask for something in particular, or do not run: the others are everybody's.
 void print_leases(const Json& leases) {
   bool headed = false;
   for (const Json& lease : leases) {
     const auto memory = lease["memory_bytes"].get<std::uint64_t>();
     const auto percent = lease["compute_percent"].get<unsigned>();
     const auto priority = lease["priority"].get<std::string>();
-    if (memory == 0 && percent == 0 && priority == "normal") continue;
+    if (memory == 0 && percent == 0 && priority == "normal" && lease["state"] == "running") continue;
     if (!std::exchange(headed, true))
-      std::cout << fmt::format("  {:>7}  {:<20} {:<12} {:>12} {:>8}  {}\n", "lease", "tenant", "GPUs", "memory each", "compute",
-                               "priority");
+      std::cout << fmt::format("  {:>7}  {:<20} {:<12} {:>12} {:>8}  {:<16}  {}\n", "lease", "tenant", "GPUs", "memory each", "compute",
+                               "priority", "state");
     std::string devices;
     for (const Json& device : lease["devices"]) devices += (devices.empty() ? "" : ",") + std::to_string(device.get<unsigned>());
-    std::cout << fmt::format("  {:>7}  {:<20.20} {:<12.12} {:>12} {:>8}  {}\n", lease["id"].get<std::uint64_t>(),
+    std::cout << fmt::format("  {:>7}  {:<20.20} {:<12.12} {:>12} {:>8}  {:<16}  {}\n", lease["id"].get<std::uint64_t>(),
                              lease["tenant"].get<std::string>(), devices, memory == 0 ? "-" : bytes_text(memory),
-                             percent == 0 ? "-" : fmt::format("{}%", percent), priority);
+                             percent == 0 ? "-" : fmt::format("{}%", percent), priority, state_of(lease));
   }
 }
 
@@ -120,17 +170,10 @@ std::string bar(std::uint64_t used, std::uint64_t all) {
   return text;
 }
 
-std::string age(std::uint64_t since) {
-  const auto seconds = static_cast<std::uint64_t>(std::max<std::time_t>(0, std::time(nullptr) - static_cast<std::time_t>(since)));
-  if (seconds < 120) return fmt::format("{} s", seconds);
-  if (seconds < 7200) return fmt::format("{} min", seconds / 60);
-  return fmt::format("{} h", seconds / 3600);
-}
-
 void print(const Json& host) {
   std::cout << fmt::format("{}  fargpud {}, CUDA {}.{}, up {}{}\n", host["host"].get<std::string>(), host["version"].get<std::string>(),
                            host["driver_version"].get<int>() / 1000, host["driver_version"].get<int>() % 1000 / 10,
-                           age(host["started"].get<std::uint64_t>()), host["draining"].get<bool>() ? ", shutting down" : "");
+                           age(host["started"].get<std::uint64_t>()), state_of_host(host));
   if (host.contains("failure")) std::cout << "  ! " << host["failure"].get<std::string>() << "\n";
   unsigned number = 0;
   for (const Json& device : host["devices"]) {
@@ -139,6 +182,10 @@ void print(const Json& host) {
                              memory_text(used), memory_text(all), device["uuid"].get<std::string>());
   }
   print_leases(host["leases"]);
+  for (const Json& waiter : host["waiting"])
+    std::cout << fmt::format("  waiting since {}: {}, {} of {} on {}: {}\n", age(waiter["since"].get<std::uint64_t>()),
+                             waiter["tenant"].get<std::string>(), waiter["program"].get<std::string>(), waiter["pid"].get<unsigned>(),
+                             waiter["client"].get<std::string>(), waiter["reason"].get<std::string>());
   // Those of other tenants are only counted.
   const auto taken = host["sessions_taken"].get<std::size_t>(), seen = host["sessions"].size();
   const std::size_t others = taken > seen ? taken - seen : 0;

@@ -69,12 +69,28 @@ int main(int argc, char** argv) {
 
   cli::QuotaOptions quota;
   CLI::App* const quota_command =
-      app.add_subcommand("quota", "Change what of the devices a running lease gets (on the GPU host, or by administrators)");
-  quota_command->add_option("session", quota.session, "Any session of the lease, as `fargpu ls` numbers it")->required();
+      app.add_subcommand("quota", "Show tenants' limits, use and queue, or change what a running lease gets (administrators)");
+  quota_command->add_option("session", quota.session, "To change a lease: any session of it, as `fargpu ls` numbers it")
+      ->check(CLI::Range(std::uint64_t{1}, ~std::uint64_t{0}));
   quota_command->add_option("--percent", quota.percent, "At most so much of each device, under the policy fixed")
       ->check(CLI::Range(1, 100));
   quota_command->add_option("--weight", quota.weight, "Against others, under the policy fair")->check(CLI::Range(1, 10'000));
   quota_command->add_option("--host,--pool", quota.host, "The GPU host (default: FARGPU_POOL)");
+  quota_command->add_option("-o,--output", quota.output, "table or json, to show")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
+
+  cli::EndOptions end;
+  CLI::App* const end_command = app.add_subcommand("end", "End a session (administrators)");
+  end_command->add_option("session", end.session, "The session, as `fargpu ls` numbers it")->required();
+  end_command->add_option("--host,--pool", end.host, "The GPU host (default: FARGPU_POOL)");
+
+  cli::DrainOptions drain;
+  CLI::App* const drain_command = app.add_subcommand("drain", "Take no new sessions on a host; those that run go on (administrators)");
+  drain_command->add_option("--for", drain.time, "How long, for example 2h (default: until `fargpu resume`)");
+  CLI::App* const resume_command = app.add_subcommand("resume", "Take new sessions again on a drained host (administrators)");
+  for (CLI::App* const verb : {drain_command, resume_command})
+    verb->add_option("--host,--pool", drain.host, "The GPU host (default: FARGPU_POOL)");
 
   cli::SmiOptions smi;
   CLI::App* const smi_command = app.add_subcommand("smi", "Show the devices that programs would get here, and what they do");
@@ -110,14 +126,14 @@ int main(int argc, char** argv) {
   cli::PkiOptions pki;
   CLI::App* const pki_command = app.add_subcommand("pki", "Certificates for sites that have none of their own");
   pki_command->require_subcommand(1);
-  const auto pki_verb = [&](const char* name, const char* help) {
+  const auto pki_verb = [&](const char* name, const char* life, const char* help) {
     CLI::App* const verb = pki_command->add_subcommand(name, help);
     verb->add_option("--folder", pki.folder, "Where certificates and keys are kept")->required();
-    verb->add_option("--life", pki.life, "How long the certificate is good, for example 90d")->capture_default_str();
+    verb->add_option("--life", pki.life, std::string("How long the certificate is good, for example 90d (default: ") + life + ")");
     return verb;
   };
-  CLI::App* const pki_init = pki_verb("init", "Make an authority");
-  CLI::App* const pki_issue = pki_verb("issue", "Make the certificate of a server or of a tenant's clients");
+  CLI::App* const pki_init = pki_verb("init", "10 years", "Make an authority");
+  CLI::App* const pki_issue = pki_verb("issue", "365d", "Make the certificate of a server or of a tenant's clients");
   pki_issue->add_option("--server", pki.server, "Name of a GPU host");
   pki_issue->add_option("--host", pki.hosts, "Names and addresses by which clients reach it");
   pki_issue->add_option("--tenant", pki.tenant, "Tenant whose clients it is for");
@@ -165,7 +181,8 @@ int main(int argc, char** argv) {
               << "; see `" << help << " --help`\n";
     return cli::exit_own_error;
   }
-  for (std::string* const own : {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &smi.pool, &doctor.pool})
+  for (std::string* const own :
+       {&run.pool, &list.pool, &top.pool, &policy.host, &quota.host, &end.host, &drain.host, &smi.pool, &doctor.pool})
     if (own->empty()) *own = pool;
   const auto command = [&] {
     if (run_command->parsed()) return cli::run(run);
@@ -173,6 +190,9 @@ int main(int argc, char** argv) {
     if (top_command->parsed()) return cli::top(top);
     if (policy_command->parsed()) return cli::policy(policy);
     if (quota_command->parsed()) return cli::quota(quota);
+    if (end_command->parsed()) return cli::end_session(end);
+    if (drain_command->parsed()) return cli::drain(drain);
+    if (resume_command->parsed()) return cli::resume(drain);
     if (smi_command->parsed()) return cli::smi(smi);
     if (variables_command->parsed()) return cli::list_variables(variables);
     if (token_create->parsed()) return cli::create_token(token);

@@ -3,38 +3,16 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <nlohmann/json.hpp>
 
+#include "administration.h"
 #include "client/connect/control_connection.h"
 #include "commands.h"
 #include "protocol/text.h"
+#include "statuses.h"
 
 namespace fargpu::client::cli {
 namespace {
-
-PoolHost one_host(const std::string& text) {
-  const auto hosts = pool_hosts(text);
-  if (hosts.size() != 1)
-    throw std::runtime_error("name one GPU host with --host, such as 127.0.0.1:8470: this is about one, and the pool has several");
-  return hosts.front();
-}
-
-/// `show` tells what holds when it is done.
-int change(const std::string& host, const std::function<void(wire::SchedulingRequest::Builder)>& fill,
-           const std::function<void(wire::Status::Reader)>& show) {
-  int code = 0;
-  ControlConnection broker(one_host(host), ControlConnection::For::host);
-  broker.ask([&](wire::Control::Builder control) { fill(control.initSchedulingRequest()); }, wire::Control::SCHEDULING_ANSWER,
-             [&](wire::Control::Reader control) {
-               const auto failure = control.getSchedulingAnswer().getFailure();
-               if (failure.getReason() == wire::Failure::Reason::NONE) return;
-               std::cerr << "fargpu: " << printable(failure.getText().cStr(), 512) << "\n";
-               code = failure.getReason() == wire::Failure::Reason::DENIED ? exit_denied : exit_own_error;
-             });
-  if (code != 0) return code;
-  broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-             [&](wire::Control::Reader control) { show(control.getStatus()); });
-  return 0;
-}
 
 void show_policy(wire::Status::Reader status) {
   std::cout << fmt::format("{}, turns of {} ms, grace {} ms\n", printable(status.getPolicy().cStr()), status.getQuantumMs(),
@@ -56,23 +34,89 @@ void show_share(wire::Status::Reader status, std::uint64_t number) {
   std::cout << fmt::format("the lease of session {} is changed\n", number);
 }
 
+std::string of_limit(const std::string& used, bool limited, const std::string& limit) { return used + (limited ? " of " + limit : ""); }
+
+const char* text_of(wire::Priority priority) {
+  return priority == wire::Priority::LATENCY_CRITICAL ? "latency-critical"
+         : priority == wire::Priority::BEST_EFFORT    ? "best-effort"
+                                                      : "normal";
+}
+
+nlohmann::ordered_json describe_tenants(const std::string& name, wire::Status::Reader status) {
+  using Json = nlohmann::ordered_json;
+  Json host{{"host", name}, {"tenants", Json::array()}};
+  for (const auto tenant : status.getTenants())
+    host["tenants"].push_back({{"name", printable(tenant.getName().cStr())},
+                               {"memory_bytes", tenant.getMemoryBytes()},
+                               {"memory_limit_bytes", tenant.getMemoryLimitBytes()},
+                               {"compute_percent", tenant.getComputePercent()},
+                               {"compute_limit_percent", tenant.getComputeLimitPercent()},
+                               {"sessions", tenant.getSessions()},
+                               {"sessions_limit", tenant.getSessionsLimit()},
+                               {"leases", tenant.getLeases()},
+                               {"waiting", tenant.getWaiting()},
+                               {"priority", text_of(tenant.getPriority())},
+                               {"weight", tenant.getWeight()}});
+  return host;
+}
+
+void print_tenants(const nlohmann::ordered_json& host) {
+  std::cout << host["host"].get<std::string>() << "\n";
+  if (host.contains("error")) {
+    std::cout << "  ! " << host["error"].get<std::string>() << "\n";
+    return;
+  }
+  if (host["tenants"].empty()) {
+    std::cout << "  no tenant here is yours\n";
+    return;
+  }
+  std::cout << fmt::format("  {:<20} {:>22} {:>14} {:>12} {:>7} {:>8} {:>7}  {}\n", "tenant", "memory", "compute", "sessions", "leases",
+                           "waiting", "weight", "priority up to");
+  for (const auto& tenant : host["tenants"]) {
+    const auto number = [&](const char* key) { return tenant[key].get<std::uint64_t>(); };
+    const auto memory_limit = number("memory_limit_bytes"), compute_limit = number("compute_limit_percent");
+    const auto sessions_limit = number("sessions_limit");
+    std::cout << fmt::format("  {:<20.20} {:>22} {:>14} {:>12} {:>7} {:>8} {:>7}  {}\n", tenant["name"].get<std::string>(),
+                             of_limit(memory_text(number("memory_bytes")), memory_limit != 0, memory_text(memory_limit)),
+                             of_limit(fmt::format("{}%", number("compute_percent")), compute_limit != 0, fmt::format("{}%", compute_limit)),
+                             of_limit(std::to_string(number("sessions")), sessions_limit != 0, std::to_string(sessions_limit)),
+                             number("leases"), number("waiting"), number("weight"), tenant["priority"].get<std::string>());
+  }
+}
+
 }  // namespace
 
 int policy(const PolicyOptions& options) {
   if (!options.policy.empty())
-    return change(
-        options.host, [&](wire::SchedulingRequest::Builder request) { request.setPolicy(options.policy); }, show_policy);
+    return administer(
+        options.host, [&](wire::AdministrationRequest::Builder request) { request.setPolicy(options.policy); }, show_policy);
   ControlConnection broker(one_host(options.host), ControlConnection::For::host);
   broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
              [](wire::Control::Reader control) { show_policy(control.getStatus()); });
   return 0;
 }
 
+namespace {
+
+int show_quotas(const QuotaOptions& options) {
+  const auto hosts = statuses(pool_hosts(options.host), describe_tenants);
+  if (options.output == "json")
+    std::cout << nlohmann::ordered_json(hosts).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  else
+    for (const auto& host : hosts) print_tenants(host);
+  return exit_code(hosts);
+}
+
+}  // namespace
+
 int quota(const QuotaOptions& options) {
+  if (options.session == 0 && (options.percent != 0 || options.weight != 0))
+    throw std::runtime_error("say whose lease is to change: any session of it, as `fargpu ls` numbers it");
+  if (options.session == 0) return show_quotas(options);
   if (options.percent == 0 && options.weight == 0) throw std::runtime_error("say what of it is to change: --percent or --weight");
-  return change(
+  return administer(
       options.host,
-      [&](wire::SchedulingRequest::Builder request) {
+      [&](wire::AdministrationRequest::Builder request) {
         auto share = request.initShare();
         share.setSession(options.session);
         share.setComputePercent(options.percent);

@@ -22,7 +22,8 @@ std::optional<std::chrono::seconds> duration(const std::string& text) {
   return unit && seconds && seconds->count() > 0 ? seconds : std::nullopt;
 }
 
-std::chrono::days life_of(const PkiOptions& options) {
+std::chrono::days life_of(const PkiOptions& options, std::chrono::days usual) {
+  if (options.life.empty()) return usual;
   const auto seconds = duration(options.life);
   const auto days = std::chrono::floor<std::chrono::days>(seconds.value_or(std::chrono::seconds(0)));
   if (days.count() == 0 || days != *seconds) throw std::runtime_error("--life is '" + options.life + "'; give whole days, for example 90d");
@@ -70,7 +71,7 @@ int revoke_token(const TokenOptions& options) {
 }
 
 int init_pki(const PkiOptions& options) {
-  const site::PkiFiles files = site::make_authority(options.folder, life_of(options));
+  const site::PkiFiles files = site::make_authority(options.folder, life_of(options, site::authority_life));
   std::cout << files.certificate.string() << "   for everybody: FARGPU_CA, and tls_client_ca of fargpud\n"
             << files.key.string() << "   to be kept where nobody else can read it\n";
   return 0;
@@ -79,7 +80,7 @@ int init_pki(const PkiOptions& options) {
 int issue_pki(const PkiOptions& options) {
   if (options.server.empty() == options.tenant.empty())
     throw std::runtime_error("give either --server NAME with its --host names, or --tenant NAME");
-  const std::chrono::days life = life_of(options);
+  const std::chrono::days life = life_of(options, std::chrono::days(365));
   if (!options.tenant.empty()) {
     const site::PkiFiles files = site::issue_client(options.folder, options.tenant, life);
     std::cout << files.certificate.string() << "   FARGPU_CERT\n" << files.key.string() << "   FARGPU_KEY\n";

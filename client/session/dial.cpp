@@ -103,6 +103,7 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
     write_versions(attach);
     attach.setDriverVersion(static_cast<std::uint32_t>(config.driver_version));
     attach.setCompression(static_cast<wire::Compression>(config.compression));
+    attach.setHearsNotices(true);
     attach.setSharedMemory(channel->passes_descriptors() && config.transport != Transport::tcp);
     write_windows(offered.device, attach.initDeviceWindows(static_cast<unsigned>(offered.device.size())));
     write_windows(offered.host, attach.initHostWindows(static_cast<unsigned>(offered.host.size())));

@@ -47,6 +47,7 @@ void Pushes::on_push(wire::Control::Reader push, std::span<std::byte> bulk) {
                          {text.getText().asChars().begin(), text.getText().size()});
       return;
     }
+    case wire::Control::NOTICE: log::warn("{}: {}", host_, printable(push.getNotice().cStr(), 512)); return;
     case wire::Control::SETTLED: parts_.calls.credit.settled(push.getSettled().getBytes()); return;
     case wire::Control::GOODBYE: throw ChannelClosed(host_ + " ended the session: " + printable(push.getGoodbye().getText().cStr(), 512));
     default: throw ProtocolError("a control message that a worker does not send");

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/bio.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
@@ -11,9 +12,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <memory>
+#include <optional>
 
 #include "protocol/tls.h"
 #include "tokens.h"
@@ -161,6 +165,22 @@ PkiFiles issue_client(const std::filesystem::path& folder, const std::string& na
   require_name(name);
   Draft draft(name, life);
   return issue(draft, folder, name, "clientAuth");
+}
+
+std::chrono::sys_seconds expiry(const std::filesystem::path& path) {
+  const Bio in(BIO_new_file(path.c_str(), "r"));
+  std::optional<std::chrono::sys_seconds> first;
+  while (in) {
+    const Certificate certificate(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr));
+    if (!certificate) break;
+    std::tm time{};
+    require(ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &time) == 1, "cannot read the end of a certificate in " + path.string());
+    const std::chrono::sys_seconds end{std::chrono::seconds(::timegm(&time))};
+    first = std::min(first.value_or(end), end);
+  }
+  require(first.has_value(), "cannot read certificate " + path.string());
+  ERR_clear_error();  // the end of the file is one
+  return *first;
 }
 
 std::string fingerprint(const std::filesystem::path& path) {

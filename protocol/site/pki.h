@@ -19,6 +19,8 @@ struct PkiFiles {
   std::filesystem::path key;
 };
 
+/// How long an authority is good, if nothing else is said: all of a site has to learn of another one.
+constexpr std::chrono::days authority_life{3650};
 /// Makes an authority: ca.crt, which everybody may have, and ca.key, which nobody else may.
 PkiFiles make_authority(const std::filesystem::path& folder, std::chrono::days life);
 /// NAME.crt and NAME.key of a server that is reached by these names and addresses.
@@ -26,6 +28,8 @@ PkiFiles issue_server(const std::filesystem::path& folder, const std::string& na
                       std::chrono::days life);
 /// NAME.crt and NAME.key of a client, which the common name stands for.
 PkiFiles issue_client(const std::filesystem::path& folder, const std::string& name, std::chrono::days life);
+/// When the first of the certificates in a file of PEM ends. Throws PkiError if the file holds none.
+std::chrono::sys_seconds expiry(const std::filesystem::path& certificates);
 /// SHA-256 of a certificate, in hexadecimal digits.
 std::string fingerprint(const std::filesystem::path& certificate);
 

@@ -32,9 +32,12 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
                   .by_socket = [this](asio::local::stream_protocol::socket socket) { meet(std::move(socket), Transport::plain); },
                   .trouble = [this] { pending_.make_room(); }}),
       signals_(io),
-      drain_timer_(io) {
+      stop_timer_(io),
+      expiry_watch_(io, settings),
+      patience_(settings.drain_seconds) {
   signals_.add(SIGCHLD);
   leases_.set_tenants(Tenants::read(settings.file));
+  ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
   take_identity(std::make_unique<Identity>(settings));
   // Leases name devices by their places. So those stay what they are while a lease lasts, also when the driver loses a device.
   workers_.refuse_facts = [this](wire::HostFacts::Reader facts) -> std::string {
@@ -52,7 +55,7 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
   };
   workers_.on_end = [this](const Worker& gone) {
     tickets_.worker_ended(gone);
-    if (draining_ && workers_.all().empty()) finish_drain("every session has ended");
+    if (stopping() && workers_.all().empty()) finish_stop("every session has ended");
   };
   asio::co_spawn(io_, memory_watch_.run(), asio::detached);
   const auto wait = std::make_shared<std::function<void()>>();
@@ -109,6 +112,7 @@ void Broker::warn_of_tenants() {
 }
 
 void Broker::reload() {
+  reloaded_ = false;
   try {
     std::vector<std::string> arguments = settings_.arguments;
     std::vector<char*> words;
@@ -119,10 +123,13 @@ void Broker::reload() {
     if (fresh.file.empty() && !settings_.file.empty())
       throw SettingsError(settings_.file + ": the file is gone");  // else everybody had no limits
     Tenants tenants = Tenants::read(fresh.file);
+    ExpiryWatch::require_valid(settings_, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
     auto identity = std::make_unique<Identity>(settings_);
     if (tls_ && !identity->context()) throw SettingsError("TLS is spoken here, and nothing is left to speak it with");
     take_identity(std::move(identity));
     leases_.set_tenants(std::move(tenants));
+    patience_ = std::chrono::seconds(fresh.drain_seconds);
+    reloaded_ = true;
     EventLog::info("reloaded", {{"file", fresh.file}});
     if (const auto changed = changed_settings(settings_, fresh); !changed.empty())
       EventLog::warn(
@@ -130,6 +137,7 @@ void Broker::reload() {
           {{"settings", fmt::format("{}", fmt::join(changed, ", "))},
            {"meaning", "of these the file says something else than this fargpud began with; they count when it is started again"}});
     if (leases_.knows_devices()) warn_of_tenants();
+    expiry_watch_.look();
   } catch (const SettingsError& error) {
     EventLog::error("not reloaded", {{"reason", error.what()}, {"meaning", "everything stays as it was"}});
   }
@@ -137,10 +145,23 @@ void Broker::reload() {
 
 void Broker::listen() {
   if (!settings_.metrics_listen.empty())
-    metrics_ =
-        std::make_unique<MetricsServer>(io_, settings_.metrics_listen, settings_.insecure, [this] { return status_.metrics(admissions_); });
+    metrics_ = std::make_unique<MetricsServer>(
+        io_, settings_.metrics_listen, settings_.insecure,
+        MetricsServer::Pages{.metrics =
+                                 [this] {
+                                   return status_.metrics({admissions_, state_, reloaded_, expiry_watch_.certificates()});
+                                 },
+                             .trouble = [this] { return trouble(); }});
   for (const ListenAddress& address : parse_listen(settings_.listen)) listeners_.open(address, tls_ != nullptr);
   if (settings_.shared_memory && listeners_.any_by_tcp()) listeners_.open_socket(std::string(1, '\0') + local_keys_.socket_name());
+  expiry_watch_.start();
+  service_manager_.tell("READY=1\nSTATUS=serving");
+}
+
+std::string Broker::trouble() const {
+  if (const std::string refusal = state_.refusal(std::chrono::system_clock::now()); !refusal.empty()) return refusal;
+  if (!workers_.failure().empty()) return "no worker can be started: " + workers_.failure();
+  return "";
 }
 
 bool Broker::much_is_given_back(const std::string& tenant) const {
@@ -191,7 +212,31 @@ bool Broker::may_administer(const std::string& name, bool near) const {
   return tenant && tenant->administrator;
 }
 
-std::string Broker::change_scheduling(wire::SchedulingRequest::Reader request) {
+std::string Broker::administer(const std::string& tenant, wire::AdministrationRequest::Reader request) {
+  const auto now = std::chrono::system_clock::now();
+  if (request.isEndSession()) {
+    const std::uint64_t session = request.getEndSession();
+    if (!workers_.end(session, "an administrator of the host has ended it"))
+      return "there is no session " + std::to_string(session) + "; `fargpu ls` shows those that run";
+    EventLog::info("session ended by request", {{"session", session}, {"tenant", tenant}});
+    return "";
+  }
+  if (request.isDrain()) {
+    const std::uint64_t asked = std::min<std::uint64_t>(request.getDrain(), std::chrono::seconds(ServiceState::drain_max).count() + 1);
+    std::string wrong = state_.drain(now, asked == 0 ? std::nullopt : std::optional(std::chrono::seconds(asked)));
+    if (!wrong.empty()) return wrong;
+    EventLog::info("drained", {{"seconds", asked}, {"sessions", workers_.sessions()}, {"tenant", tenant}});
+    service_manager_.tell("STATUS=drained: no new sessions");
+    leases_.wake();
+    return "";
+  }
+  if (request.isResume()) {
+    std::string wrong = state_.resume(now);
+    if (!wrong.empty()) return wrong;
+    EventLog::info("resumed", {{"tenant", tenant}});
+    service_manager_.tell("STATUS=serving");
+    return "";
+  }
   Scheduling& scheduling = workers_.scheduling();
   if (request.isPolicy()) {
     scheduler::Rules rules = scheduling.rules();
@@ -214,25 +259,29 @@ std::string Broker::change_scheduling(wire::SchedulingRequest::Reader request) {
   return "";
 }
 
-void Broker::drain(const std::string& why, std::chrono::seconds patience) {
-  if (draining_) {  // the second word ends it now
+void Broker::stop(const std::string& why, std::chrono::seconds patience) {
+  if (stopping()) {  // the second word ends it now
     workers_.kill_all();
-    finish_drain("told twice");
+    finish_stop("told twice");
     return;
   }
-  draining_ = true;
+  state_.stop(std::chrono::system_clock::now() + patience);
+  service_manager_.tell("STOPPING=1\nSTATUS=ends running sessions");
+  if (patience > std::chrono::seconds(0))
+    workers_.notify_all(fmt::format("this host shuts down; this session ends in {} s", patience.count()));
+  leases_.wake();
   EventLog::info("draining", {{"reason", why}, {"sessions", workers_.sessions()}, {"seconds", patience.count()}});
   const auto stop = [this, why] {
     workers_.stop_all("the host's fargpud is shutting down");
     if (workers_.all().empty()) {
-      finish_drain("no session left");
+      finish_stop("no session left");
       return;
     }
-    drain_timer_.expires_after(stop_patience);
-    drain_timer_.async_wait([this](const asio::error_code& error) {
+    stop_timer_.expires_after(stop_patience);
+    stop_timer_.async_wait([this](const asio::error_code& error) {
       if (error) return;
       workers_.kill_all();
-      finish_drain("workers did not end by themselves");
+      finish_stop("workers did not end by themselves");
     });
   };
   if (workers_.sessions() == 0) {
@@ -247,15 +296,15 @@ void Broker::drain(const std::string& why, std::chrono::seconds patience) {
       stop();
       return;
     }
-    drain_timer_.expires_after(std::chrono::milliseconds(200));
-    drain_timer_.async_wait([look](const asio::error_code& error) {
+    stop_timer_.expires_after(std::chrono::milliseconds(200));
+    stop_timer_.async_wait([look](const asio::error_code& error) {
       if (!error) (*look)();
     });
   };
   (*look)();
 }
 
-void Broker::finish_drain(const std::string& why) {
+void Broker::finish_stop(const std::string& why) {
   EventLog::info("stopped", {{"reason", why}});
   io_.stop();
 }

@@ -12,12 +12,15 @@
 #include "pending_connections.h"
 #include "fair_limit.h"
 #include "device_watch.h"
+#include "expiry_watch.h"
 #include "identity.h"
 #include "lease.h"
 #include "listeners.h"
 #include "local_keys.h"
 #include "memory_watch.h"
 #include "metrics.h"
+#include "notify.h"
+#include "service_state.h"
 #include "settings.h"
 #include "status.h"
 #include "tickets.h"
@@ -33,9 +36,11 @@ class Broker {
   /// Opens the listening sockets. Throws SettingsError.
   void listen();
   /// Begins to stop: no new sessions, running ones have their time, then everything ends and the io_context runs dry.
-  void drain(const std::string& why, std::chrono::seconds patience);
+  void stop(const std::string& why, std::chrono::seconds patience);
+  /// What running sessions have, as the settings say now.
+  std::chrono::seconds patience() const { return patience_; }
 
-  /// Reads again what may change while sessions run: tenants, certificates, keys. What is wrong changes nothing. Of other settings that
+  /// Reads again what may change while sessions run: tenants, certificates, keys, drain_seconds. What is wrong changes nothing. Of other settings that
   /// changed it says that they wait for another start.
   void reload();
 
@@ -60,11 +65,14 @@ class Broker {
   bool sessions_are_ending() const;
   std::shared_ptr<const Lease> lease_of(const ClientFacts& client, const std::optional<JobKey>& job) const;
   WorkerProfile profile(Environment environment, const Lease& lease) const;
-  /// Whether a caller may change how devices are shared: one of a tenant that may, or, where nobody is told apart, from this machine.
+  /// Whether a caller may look after this host: one of a tenant that may, or, where nobody is told apart, from this machine.
   bool may_administer(const std::string& tenant, bool near) const;
   /// Why not; empty when it is done.
-  std::string change_scheduling(wire::SchedulingRequest::Reader request);
-  void finish_drain(const std::string& why);
+  std::string administer(const std::string& tenant, wire::AdministrationRequest::Reader request);
+  bool stopping() const { return state_.at(std::chrono::system_clock::now()) == ServiceState::State::stopping; }
+  void finish_stop(const std::string& why);
+  /// Why no session can begin now; empty if one can.
+  std::string trouble() const;
 
   asio::io_context& io_;
   const Settings& settings_;
@@ -81,10 +89,14 @@ class Broker {
   FairLimit patient_;  // connections that wait for a lease, or hold one
   Listeners listeners_;
   asio::signal_set signals_;
-  asio::steady_timer drain_timer_;
+  asio::steady_timer stop_timer_;
+  const ServiceManager service_manager_;  // before workers start, which do not inherit its socket
+  ExpiryWatch expiry_watch_;
+  ServiceState state_;
+  std::chrono::seconds patience_;
   std::uint64_t next_session_ = 1;
-  bool draining_ = false;
-  std::map<std::string, std::uint64_t> admissions_;  // by how they went
+  Admissions admissions_;
+  bool reloaded_ = true;  // the last time that it was tried
   std::unique_ptr<MetricsServer> metrics_;
 };
 

@@ -172,13 +172,13 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
             co_await broker_.device_watch_.refresh(broker_.workers_.device_uuids());
             {
               const std::shared_ptr<const Lease> seen = broker_.lease_of(client_, job_);
-              const Viewer viewer{client_.tenant, broker_.may_administer(client_.tenant, here_), seen.get()};
-              co_await send([&](wire::Control::Builder answer) { broker_.status_.write(answer.initStatus(), viewer, broker_.draining_); });
+              const Viewer viewer{client_.tenant, administers(), seen.get()};
+              co_await send([&](wire::Control::Builder answer) { broker_.status_.write(answer.initStatus(), viewer, broker_.state_); });
             }
             break;
-          case wire::Control::SCHEDULING_REQUEST:
+          case wire::Control::ADMINISTRATION_REQUEST:
             if (!welcome) throw ProtocolError("a request before hello");
-            co_await on_scheduling(control.getSchedulingRequest());
+            co_await on_administration(control.getAdministrationRequest());
             break;
           case wire::Control::ATTACH:
             if (transport_ == Transport::tls) throw ProtocolError("an attach on a control connection");
@@ -204,6 +204,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     }
   }
 
+  bool administers() const { return keeper_ || broker_.may_administer(client_.tenant, here_); }
   std::chrono::seconds handshake_time() const { return std::chrono::seconds(broker_.settings_.handshake_seconds); }
 
   void expire_after(std::chrono::milliseconds time) {
@@ -302,6 +303,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     const std::string& denied = judgement.reason;
     shown_.token.clear();
     client_.tenant = judgement.tenant;
+    keeper_ = judgement.administrator;
     const Versions theirs = versions_of(hello);
     const auto version = common_version(our_versions, theirs);
     if (!version) {
@@ -352,7 +354,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   }
 
   asio::awaitable<bool> refuse_lease(wire::Failure::Reason reason, std::string text) {
-    ++broker_.admissions_["refused"];
+    ++broker_.admissions_.refused[reason];
     EventLog::info("lease refused", {{"peer", client_.peer}, {"program", client_.program}, {"reason", text}});
     co_await send([&](wire::Control::Builder control) {
       auto failure = control.initLeaseAnswer().initFailure();
@@ -366,14 +368,22 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   // for one.
   std::optional<LeaseRefusal> try_lease(const LeaseWish& wish, const std::optional<JobKey>& job, bool hold, const Waiter* place,
                                         std::shared_ptr<Lease>& lease, std::unique_ptr<LeaseSession>& session) {
-    if (broker_.draining_) return LeaseRefusal{false, "this host is shutting down"};
+    const auto now = std::chrono::system_clock::now();
+    const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
+    // A job that has begun goes on while the host is drained, with further processes too.
+    const auto state = broker_.state_.at(now);
+    if (state == ServiceState::State::stopping || (state == ServiceState::State::draining && first))
+      return LeaseRefusal{false, broker_.state_.refusal(now)};
+    if (client_.tenant.empty())
+      return LeaseRefusal{false,
+                          "root and the user of fargpud may look after this host, but are of no tenant here; ask for GPUs as a user "
+                          "that a tenant lists under `users`, or set FARGPU_TOKEN_FILE"};
     if (broker_.workers_.taken() + broker_.leases_.before(place, client_.tenant, Shortage::host_sessions) >=
         broker_.settings_.sessions_max) {
       return LeaseRefusal{true, all_sessions_taken(broker_.settings_.sessions_max, "this host"), Shortage::host_sessions};
     }
     const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant);
     if (!tenant) return LeaseRefusal{false, fmt::format("tenant '{}' is none of this host any more", client_.tenant)};
-    const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
     auto granted = broker_.leases_.grant(*tenant, wish, job, place);
     if (auto* const refusal = std::get_if<LeaseRefusal>(&granted)) return std::move(*refusal);
     lease = std::get<std::shared_ptr<Lease>>(granted);
@@ -403,7 +413,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
                                         "environment variable " + printable(name) + " is not one that this host takes");
       environment[name] = value;
     }
-    const LeaseWish wish{request.getGpus(), request.getMemoryBytes(), request.getComputePercent(), request.getPriority()};
+    LeaseWish wish{request.getGpus(), request.getMemoryBytes(), request.getComputePercent(), std::nullopt};
+    if (request.getPriorityAsked() || request.getPriority() != wire::Priority::NORMAL) wish.priority = request.getPriority();
     const bool hold = request.getHold();
     std::optional<JobKey> job;
     if (request.hasJob()) job = read_job(request.getJob());
@@ -433,7 +444,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       const bool soon = broker_.sessions_are_ending();
       const auto until = std::max(deadline, begin + (soon ? std::chrono::milliseconds(Broker::giving_back_max) : end_heard_within));
       if (!refusal->may_change || std::chrono::steady_clock::now() >= until) {
-        const auto reason = broker_.draining_     ? wire::Failure::Reason::DRAINING
+        const bool drained = !broker_.state_.serves(std::chrono::system_clock::now());
+        const auto reason = drained               ? wire::Failure::Reason::DRAINING
                             : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
                                                   : wire::Failure::Reason::DENIED;
         // Who has waited is not told to wait; only `fargpu run` holds leases.
@@ -442,11 +454,15 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       }
       EventLog::debug("lease waits", {{"peer", client_.peer}, {"program", client_.program}, {"reason", refusal->text}});
       if (const Tenant* const tenant = broker_.leases_.tenants().find(client_.tenant); !place && tenant)
-        place = broker_.leases_.wait(*tenant, wish);
-      if (place) place->shortage = refusal->shortage;
+        place = wait_in_queue(*tenant, wish, job);
+      if (place) {
+        place->shortage = refusal->shortage;
+        place->reason = refusal->text;
+      }
       if (!co_await wait_for_change(until)) co_return false;
     }
     place.reset();
+    broker_.admissions_.waited(std::chrono::steady_clock::now() - begin);
     if (hold) {
       expire_after(handshake_time());
       co_await send([&](wire::Control::Builder control) { write_lease(*lease, control.initLeaseAnswer()); });
@@ -479,7 +495,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     }
     expire_after(handshake_time());
     if (!ticket_) co_return co_await refuse_lease(wire::Failure::Reason::HOST_ERROR, failure);
-    ++broker_.admissions_["granted"];
+    ++broker_.admissions_.granted;
     EventLog::debug("lease granted",
                     {{"peer", client_.peer}, {"program", client_.program}, {"tenant", client_.tenant}, {"lease", lease->id}});
     co_await send([&](wire::Control::Builder control) {
@@ -492,6 +508,15 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
       write_lease(*lease, answer);
     });
     co_return true;
+  }
+
+  std::shared_ptr<Waiter> wait_in_queue(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job) {
+    auto place = broker_.leases_.wait(tenant, wish);
+    place->program = client_.program;
+    place->host_name = client_.host_name;
+    place->process_id = client_.process_id;
+    place->job = job;
+    return place;
   }
 
   // Until a lease or a session has ended somewhere, or the time is over. False if the client has gone meanwhile.
@@ -521,16 +546,16 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     for (unsigned i = 0; i < devices.size(); ++i) devices.set(i, lease.devices[i]);
   }
 
-  asio::awaitable<void> on_scheduling(wire::SchedulingRequest::Reader request) {
-    const bool allowed = broker_.may_administer(client_.tenant, here_);
+  asio::awaitable<void> on_administration(wire::AdministrationRequest::Reader request) {
+    const bool allowed = administers();
     const std::string refusal =
-        allowed ? broker_.change_scheduling(request)
-                : "only administrators may change this: tenants that the settings name so or, where they name no tenants, "
-                  "who is on the GPU host itself";
+        allowed ? broker_.administer(client_.tenant, request)
+                : "only administrators of this host may do this: root and the user of fargpud at its Unix socket, tenants that the "
+                  "settings name so or, where they name no tenants, who is on the GPU host itself";
     if (!refusal.empty())
-      EventLog::warn("scheduling not changed", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
+      EventLog::warn("administration refused", {{"peer", client_.peer}, {"tenant", client_.tenant}, {"reason", refusal}});
     co_await send([&](wire::Control::Builder control) {
-      auto failure = control.initSchedulingAnswer().initFailure();
+      auto failure = control.initAdministrationAnswer().initFailure();
       if (refusal.empty()) return;
       failure.setReason(allowed ? wire::Failure::Reason::BAD_REQUEST : wire::Failure::Reason::DENIED);
       failure.setText(refusal);
@@ -608,6 +633,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
   bool here_ = false;       // from this machine
   bool near_ = false;       // by TCP, from this machine
   bool by_socket_ = false;  // a Unix socket
+  bool keeper_ = false;     // root or the broker's own user
   std::optional<LocalKeys::Pair> local_;
   PendingConnections::Place place_;  // among the pending ones
   bool pending_ = false;

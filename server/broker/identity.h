@@ -26,6 +26,7 @@ struct ShownCredentials {
 struct Judgement {
   std::string tenant;  ///< empty: nobody's
   std::string reason;
+  bool administrator = false;  ///< whatever the tenant: root, or the user that fargpud runs as, at a Unix socket
 };
 
 class Identity {

@@ -79,7 +79,7 @@ std::uint64_t Leases::compute_of(std::uint32_t percent, std::size_t groups, unsi
   return std::max<std::uint64_t>(percent * hundredths, all == 0 ? 0 : groups * 100 * hundredths / all);
 }
 
-Leases::TenantUse Leases::use_of(const std::string& tenant) const {
+TenantUse Leases::use_of(const std::string& tenant) const {
   TenantUse use;
   for (const auto& lease : all()) {
     if (lease->tenant != tenant) continue;
@@ -91,6 +91,7 @@ Leases::TenantUse Leases::use_of(const std::string& tenant) const {
       use.compute +=
           compute_of(lease->compute_percent, lease->sm_groups.empty() ? 0 : lease->sm_groups[place].size(), lease->devices[place]);
     use.sessions += lease->sessions;
+    ++use.leases;
   }
   return use;
 }
@@ -126,7 +127,7 @@ LeaseSession::~LeaseSession() {
 }
 
 std::shared_ptr<Waiter> Leases::wait(const Tenant& tenant, const LeaseWish& wish) {
-  std::shared_ptr<Waiter> waiter(new Waiter{tenant.name, wish, Shortage::nothing, {}}, [this](Waiter* gone) {
+  std::shared_ptr<Waiter> waiter(new Waiter{.tenant = tenant.name, .wish = wish}, [this](Waiter* gone) {
     queue_.remove(gone);
     delete gone;
     tell();
@@ -255,8 +256,8 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
     return LeaseRefusal{true, "this host has granted as many leases as it can; try later", Shortage::host_sessions};
   if (capacity_.empty()) return LeaseRefusal{true, "this host does not know its devices yet; try later"};
   if (wish.compute_percent > 100) return never("compute is a share of each device, 1 to 100%");
-  if (rank(wish.priority) > rank(tenant.priority)) {
-    return never(fmt::format("tenant '{}' may not ask for priority {}, at most for {}", tenant.name, text_of(wish.priority),
+  if (wish.priority && rank(*wish.priority) > rank(tenant.priority)) {
+    return never(fmt::format("tenant '{}' may not ask for priority {}, at most for {}", tenant.name, text_of(*wish.priority),
                              text_of(tenant.priority)));
   }
   const std::vector<unsigned> allowed = this->allowed(tenant);
@@ -368,7 +369,7 @@ std::shared_ptr<Lease> Leases::make(const Tenant& tenant, const LeaseWish& wish,
   lease->devices = std::move(devices);
   lease->memory_bytes = wish.memory_bytes;
   lease->compute_percent = wish.compute_percent;
-  lease->priority = wish.priority;
+  lease->priority = wish.priority.value_or(rank(tenant.priority) < rank(wire::Priority::NORMAL) ? tenant.priority : wire::Priority::NORMAL);
   lease->job = job;
   lease->kernel_seconds_max = tenant.kernel_seconds_max;
   lease->mps = tenant.mps;

@@ -23,10 +23,10 @@ namespace fargpu::server {
 
 /// What a client asks a lease to be.
 struct LeaseWish {
-  unsigned gpus = 0;                  ///< 0: all that the tenant may use
-  std::uint64_t memory_bytes = 0;     ///< of each device; 0: none is kept, and the tenant's quota is the limit
-  std::uint32_t compute_percent = 0;  ///< of each device; 0: no limit and no guarantee
-  wire::Priority priority = wire::Priority::NORMAL;
+  unsigned gpus = 0;                       ///< 0: all that the tenant may use
+  std::uint64_t memory_bytes = 0;          ///< of each device; 0: none is kept, and the tenant's quota is the limit
+  std::uint32_t compute_percent = 0;       ///< of each device; 0: no limit and no guarantee
+  std::optional<wire::Priority> priority;  ///< none: the tenant's highest, at most normal
 };
 
 /// The job whose processes share a lease; made up by whoever starts it, and meaningless outside of its tenant.
@@ -93,6 +93,21 @@ struct Waiter {
   LeaseWish wish;
   Shortage shortage = Shortage::nothing;  ///< of what, when it last asked
   std::vector<unsigned> devices;          ///< that are kept for it; chosen once, so that what is in its way there comes to an end
+
+  // For people.
+  std::chrono::system_clock::time_point since = std::chrono::system_clock::now();
+  std::string program, host_name;
+  std::uint32_t process_id = 0;
+  std::optional<JobKey> job;
+  std::string reason;
+};
+
+/// What a tenant's leases take of its limits.
+struct TenantUse {
+  std::uint64_t memory_bytes = 0;  ///< kept for leases, or used by them
+  std::uint64_t compute = 0;       ///< in hundredths of a percent
+  std::size_t sessions = 0;
+  std::size_t leases = 0;
 };
 
 /// Grants leases against what the devices have and what tenants may. Everything runs on the broker's one thread.
@@ -116,6 +131,11 @@ class Leases {
   /// A place in the queue, while the result lives. What those before it lack is kept for them as it becomes free; whoever can do with what
   /// else there is need not wait. First comes each tenant's first, then each one's second, and so on.
   std::shared_ptr<Waiter> wait(const Tenant& tenant, const LeaseWish& wish);
+  /// All that wait, in the order in which they came.
+  const std::list<Waiter*>& waiting() const { return queue_; }
+  TenantUse use_of(const std::string& tenant) const;
+  /// Has all that wait look again.
+  void wake() { tell(); }
   /// How many before a place (or before somebody without one) lack this.
   std::size_t before(const Waiter* place, const std::string& tenant, Shortage shortage) const;
 
@@ -139,14 +159,8 @@ class Leases {
   std::shared_ptr<void> watch(std::function<void()> changed);
 
  private:
-  struct TenantUse {
-    std::uint64_t memory_bytes = 0;
-    std::uint64_t compute = 0;  ///< in hundredths of a percent
-    std::size_t sessions = 0;
-  };
   /// What a share of a device is of the tenant's `compute`, in hundredths of a percent: its percentage, or its groups if those are more.
   std::uint64_t compute_of(std::uint32_t percent, std::size_t groups, unsigned device) const;
-  TenantUse use_of(const std::string& tenant) const;
   /// Of each device, what is free and kept for nobody before a place.
   struct Spare {
     std::vector<std::uint64_t> bytes;

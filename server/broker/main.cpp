@@ -15,7 +15,10 @@
 #include <iostream>
 
 #include "broker.h"
+#include "expiry_watch.h"
+#include "identity.h"
 #include "orphaned_workers.h"
+#include "protocol/text.h"
 #include "event_log.h"
 #include "settings.h"
 #include "tenants.h"
@@ -71,6 +74,19 @@ std::string what_to_do(const Settings& settings, const std::string& failure) {
   return "mend the driver of this machine, or name another by --driver";
 }
 
+// All that can be wrong without a driver. What is not throws.
+int check_all(const Settings& settings) {
+  const Tenants tenants = Tenants::read(settings.file);
+  check_workers(settings);
+  ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
+  const Identity identity(settings);
+  for (const std::string& name : settings.unknown_variables)
+    std::cerr << "fargpud: the variable " << name << " is no setting, and counts for nothing\n";
+  std::cout << (settings.file.empty() ? "the settings" : settings.file) << (settings.file.empty() ? " are" : " is")
+            << " in order: " << fargpu::so_many(tenants.all().size(), "tenant") << ", " << (identity.context() ? "TLS" : "no TLS") << "\n";
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -83,6 +99,7 @@ int main(int argc, char** argv) {
         Tenants::read(settings.file);  // what is wrong with them is said here too
         std::cout << settings_text(settings);
         return 0;
+      case Command::check: return check_all(settings);
       case Command::serve: break;
     }
     EventLog::start(settings.log_level, settings.log_format);
@@ -99,7 +116,7 @@ int main(int argc, char** argv) {
       signals.async_wait([&](const asio::error_code& error, int signal) {
         if (error) return;
         const bool gently = signal == SIGTERM;
-        broker.drain(gently ? "SIGTERM" : "SIGINT", std::chrono::seconds(gently ? settings.drain_seconds : 0));
+        broker.stop(gently ? "SIGTERM" : "SIGINT", gently ? broker.patience() : std::chrono::seconds(0));
         wait();
       });
     };

@@ -25,7 +25,25 @@ std::string escaped(const std::string& text) {
 }  // namespace
 
 void MetricsText::add(const std::string& name, const std::string& type, const std::string& help, const Labels& labels, double value) {
-  Family& family = families_[name];
+  add_sample(name, type, help, name, labels, value);
+}
+
+void MetricsText::add_histogram(const std::string& name, const std::string& help, const Labels& labels, std::span<const double> bounds,
+                                std::span<const std::uint64_t> counts, double sum) {
+  std::uint64_t all = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    all += counts[i];
+    Labels up_to = labels;
+    up_to.emplace_back("le", i < bounds.size() ? fmt::format("{}", bounds[i]) : "+Inf");
+    add_sample(name, "histogram", help, name + "_bucket", up_to, static_cast<double>(all));
+  }
+  add_sample(name, "histogram", help, name + "_sum", labels, sum);
+  add_sample(name, "histogram", help, name + "_count", labels, static_cast<double>(all));
+}
+
+void MetricsText::add_sample(const std::string& of, const std::string& type, const std::string& help, const std::string& name,
+                             const Labels& labels, double value) {
+  Family& family = families_[of];
   family.type = type;
   family.help = help;
   std::string list;
@@ -46,16 +64,20 @@ std::string MetricsText::text() const {
 class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
  public:
   Caller(MetricsServer& server, asio::ip::tcp::socket socket) : server_(server), socket_(std::move(socket)), deadline_(server.io_) {
-    ++server_.callers_;
+    place_ = server_.callers_.insert(server_.callers_.end(), this);
   }
-  ~Caller() { --server_.callers_; }
+  ~Caller() { server_.callers_.erase(place_); }
+
+  void close() {
+    asio::error_code ignored;
+    socket_.close(ignored);
+  }
 
   void start() {
     deadline_.expires_after(patience);
     deadline_.async_wait([weak = weak_from_this()](const asio::error_code& error) {
       const auto self = weak.lock();
-      asio::error_code ignored;
-      if (!error && self) self->socket_.close(ignored);
+      if (!error && self) self->close();
     });
     asio::async_read_until(socket_, asio::dynamic_buffer(request_, request_bytes_max), "\r\n\r\n",
                            [self = shared_from_this()](const asio::error_code& error, std::size_t) {
@@ -69,8 +91,15 @@ class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
     const bool get = line.starts_with("GET ");
     const std::string path = get ? line.substr(4, line.find(' ', 4) - 4) : "";
     if (!get) reply("405 Method Not Allowed", "only GET\n");
-    else if (path != "/metrics") reply("404 Not Found", "only /metrics\n");
-    else reply("200 OK", server_.write_());
+    else if (path == "/metrics") reply("200 OK", server_.pages_.metrics());
+    else if (path == "/healthz") health();
+    else reply("404 Not Found", "only /metrics and /healthz\n");
+  }
+
+  void health() {
+    const std::string trouble = server_.pages_.trouble();
+    if (trouble.empty()) reply("200 OK", "ok\n");
+    else reply("503 Service Unavailable", trouble + "\n");
   }
 
   void reply(const std::string& status, const std::string& body) {
@@ -84,13 +113,14 @@ class MetricsServer::Caller : public std::enable_shared_from_this<Caller> {
   }
 
   MetricsServer& server_;
+  std::list<Caller*>::iterator place_;
   asio::ip::tcp::socket socket_;
   asio::steady_timer deadline_;
   std::string request_, answer_;
 };
 
-MetricsServer::MetricsServer(asio::io_context& io, const std::string& address, bool insecure, std::function<std::string()> write)
-    : io_(io), acceptor_(io), pause_(io), write_(std::move(write)) {
+MetricsServer::MetricsServer(asio::io_context& io, const std::string& address, bool insecure, Pages pages)
+    : io_(io), acceptor_(io), pause_(io), pages_(std::move(pages)) {
   const auto list = parse_listen(address, "metrics_listen");
   if (list.size() != 1 || !list[0].socket.empty()) throw SettingsError("metrics_listen is '" + address + "'; give one host:port");
   asio::ip::tcp::resolver resolver(io);
@@ -124,7 +154,9 @@ void MetricsServer::accept() {
       });
       return;
     }
-    if (callers_ < callers_max) std::make_shared<Caller>(*this, std::move(socket))->start();
+    // One that is closed leaves the list when it hears of it, which is soon: twice as many are the most.
+    if (callers_.size() >= callers_max) (*std::next(callers_.begin(), static_cast<std::ptrdiff_t>(callers_.size() - callers_max)))->close();
+    if (callers_.size() < 2 * callers_max) std::make_shared<Caller>(*this, std::move(socket))->start();
     accept();
   });
 }

@@ -110,7 +110,7 @@ const std::vector<Entry>& entries() {
       {"start_seconds", &Settings::start_seconds, "60", "Seconds that a worker may take to initialise the driver; at most 60"},
       {"silence_seconds", &Settings::silence_seconds, "30",
        "Seconds of silence after which a session's client is taken for dead, and its host by the client"},
-      {"drain_seconds", &Settings::drain_seconds, "30", "On SIGTERM: seconds that running sessions may go on"},
+      {"drain_seconds", &Settings::drain_seconds, "30", "On SIGTERM: seconds that running sessions may go on. Read again on SIGHUP"},
       {"policy", &Settings::policy, "free",
        "How sessions share a device: free (all at once), fair (turns, by weight), fixed (turns, at most each lease's percentage) or "
        "exclusive (turns, one lease after the other)"},
@@ -248,8 +248,9 @@ std::string sample_file() {
       "time\n"
       "# sm_partitions = false      # whether each of its leases has multiprocessors of its own, as many as its percentage says; with mps "
       "only\n"
-      "# administrator = false      # whether it sees all tenants' sessions and may change how devices are shared: `fargpu policy`, "
-      "`fargpu quota`\n"
+      "# administrator = false      # whether it looks after this host: sees all tenants' sessions, and may `fargpu end`, `drain`, "
+      "`policy`, "
+      "`quota`\n"
       "# weight = 200               # against other tenants, for all its leases that have work; 100 if not said\n"
       "# devices = [0, 1]           # that it may use, by their places in `devices`; all if not said\n"
       "# priority = \"normal\"        # the highest that it may ask for: best-effort, normal or latency-critical\n"
@@ -338,7 +339,9 @@ std::string settings_text(const Settings& settings) {
 std::vector<std::string> changed_settings(const Settings& one, const Settings& other) {
   std::vector<std::string> names;
   for (const Entry& entry : entries())
-    if (std::visit([&](const auto field) { return one.*field != other.*field; }, entry.field)) names.emplace_back(entry.name);
+    if (std::string_view(entry.name) != "drain_seconds" &&  // in use at once
+        std::visit([&](const auto field) { return one.*field != other.*field; }, entry.field))
+      names.emplace_back(entry.name);
   return names;
 }
 
@@ -347,9 +350,10 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
   CLI::App app("fargpud lets other machines use the GPUs of this one.", "fargpud");
   app.set_version_flag("--version", "fargpud " FARGPU_VERSION);
   std::string file;
-  bool show_config = false;
+  bool show_config = false, only_check = false;
   app.add_option("--config", file, std::string("Settings file, TOML (default: ") + default_file() + ", if there is one)");
   app.add_flag("--show-config", show_config, "Print every setting and where it came from, and end");
+  app.add_flag("--check", only_check, "Check the settings, tenants, certificates, keys and tokens, and end: 0 if all is in order, else 2");
   app.add_flag_callback(
       "--sample-config",
       [] {
@@ -410,7 +414,7 @@ Command read_settings(int argc, char** argv, Settings& settings, int& exit_code)
     else store(settings, entry, entry.standard, "default");
   }
   check(settings);
-  return show_config ? Command::show_config : Command::serve;
+  return show_config ? Command::show_config : only_check ? Command::check : Command::serve;
 }
 
 std::vector<ListenAddress> parse_listen(const std::string& text, const std::string& setting) {

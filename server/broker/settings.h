@@ -59,7 +59,7 @@ struct Settings {
 };
 
 /// What the command line decides besides settings.
-enum class Command { serve, show_config, done };
+enum class Command { serve, show_config, check, done };
 
 /// Reads everything. On Command::done help or version was printed and `exit_code` is set. Throws SettingsError.
 Command read_settings(int argc, char** argv, Settings& settings, int& exit_code);

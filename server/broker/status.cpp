@@ -11,6 +11,10 @@
 namespace fargpu::server {
 namespace {
 
+std::uint64_t unix_time(std::chrono::system_clock::time_point time) {
+  return static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(time));
+}
+
 std::string host_name() {
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);
@@ -19,13 +23,18 @@ std::string host_name() {
 
 }  // namespace
 
-void HostStatus::write(wire::Status::Builder status, const Viewer& viewer, bool draining) const {
+void HostStatus::write(wire::Status::Builder status, const Viewer& viewer, const ServiceState& state) const {
   const Lease* const seen = viewer.lease;
   status.setHostName(host_name());
   status.setVersion(FARGPU_VERSION);
   status.setDriver(settings_.driver);
-  status.setDraining(draining);
-  status.setStartedSeconds(static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(started_)));
+  const auto now = std::chrono::system_clock::now();
+  status.setDraining(!state.serves(now));
+  status.setState(state.at(now) == ServiceState::State::serving    ? wire::HostState::SERVING
+                  : state.at(now) == ServiceState::State::draining ? wire::HostState::DRAINING
+                                                                   : wire::HostState::STOPPING);
+  if (const auto until = state.until(now)) status.setStateUntil(unix_time(*until));
+  status.setStartedSeconds(unix_time(started_));
   const auto facts = workers_.facts();
   if (!workers_.failure().empty()) {
     auto failure = status.initFailure();
@@ -57,6 +66,53 @@ void HostStatus::write(wire::Status::Builder status, const Viewer& viewer, bool 
   }
   write_sessions(status, sessions, places);
   write_leases(status, viewer, places);
+  if (viewer.lease) return;  // a program under a lease is told of that alone
+  write_tenants(status, viewer);
+  write_waiting(status, viewer);
+}
+
+void HostStatus::write_tenants(wire::Status::Builder status, const Viewer& viewer) const {
+  std::vector<const Tenant*> tenants;
+  for (const auto& [name, tenant] : leases_.tenants().all())
+    if (viewer.administrator || name == viewer.tenant) tenants.push_back(&tenant);
+  auto list = status.initTenants(static_cast<unsigned>(tenants.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const Tenant& tenant = *tenants[i];
+    const TenantUse use = leases_.use_of(tenant.name);
+    auto to = list[i];
+    to.setName(tenant.name);
+    to.setMemoryLimitBytes(tenant.memory_bytes);
+    to.setMemoryBytes(use.memory_bytes);
+    to.setComputeLimitPercent(tenant.compute_percent);
+    to.setComputePercent(static_cast<std::uint32_t>((use.compute + 99) / 100));
+    to.setSessionsLimit(tenant.sessions_max);
+    to.setSessions(use.sessions);
+    to.setLeases(static_cast<std::uint32_t>(use.leases));
+    to.setWaiting(static_cast<std::uint32_t>(std::count_if(leases_.waiting().begin(), leases_.waiting().end(),
+                                                           [&](const Waiter* waiter) { return waiter->tenant == tenant.name; })));
+    to.setPriority(tenant.priority);
+    to.setWeight(tenant.weight);
+  }
+}
+
+void HostStatus::write_waiting(wire::Status::Builder status, const Viewer& viewer) const {
+  std::vector<const Waiter*> waiting;
+  for (const Waiter* const waiter : leases_.waiting())
+    if (viewer.administrator || waiter->tenant == viewer.tenant) waiting.push_back(waiter);
+  auto list = status.initWaiting(static_cast<unsigned>(waiting.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const Waiter& waiter = *waiting[i];
+    auto to = list[i];
+    to.setTenant(waiter.tenant);
+    to.setProgram(waiter.program);
+    to.setHostName(waiter.host_name);
+    to.setProcessId(waiter.process_id);
+    to.setSinceSeconds(unix_time(waiter.since));
+    to.setGpus(waiter.wish.gpus);
+    to.setMemoryBytes(waiter.wish.memory_bytes);
+    to.setComputePercent(waiter.wish.compute_percent);
+    to.setReason(waiter.reason);
+  }
 }
 
 void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions,
@@ -70,7 +126,7 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
     to.setHostName(worker.client.host_name);
     to.setProcessId(worker.client.process_id);
     to.setWorkerId(static_cast<std::uint32_t>(worker.process));
-    to.setStartedSeconds(static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(worker.started)));
+    to.setStartedSeconds(unix_time(worker.started));
     auto memory = to.initMemoryBytes(static_cast<unsigned>(places.size()));
     for (unsigned d = 0; d < places.size(); ++d) memory.set(d, worker.used_bytes(places[d]));
     to.setCalls(worker.calls);
@@ -80,6 +136,7 @@ void HostStatus::write_sessions(wire::Status::Builder status, const std::vector<
     to.setLease(worker.lease->lease().id);
     to.setTenant(worker.client.tenant);
     to.setSharedMemory(worker.client.shares_memory);
+    to.setEnding(worker.told_to_stop);
   }
 }
 
@@ -100,6 +157,7 @@ void HostStatus::write_leases(wire::Status::Builder status, const Viewer& viewer
     to.setComputePercent(leases[i]->compute_percent);
     to.setPriority(leases[i]->priority);
     to.setSessions(static_cast<std::uint32_t>(leases[i]->sessions));
+    write_state(*leases[i], to);
     const std::uint64_t bandwidth = leases[i]->account->bandwidth();
     to.setBandwidthBytes(bandwidth == TenantAccount::no_limit ? 0 : bandwidth);
     to.setMovedBytes(leases[i]->account->moved(leases[i]->id));
@@ -111,6 +169,20 @@ void HostStatus::write_leases(wire::Status::Builder status, const Viewer& viewer
       to.setOverruns(view->overruns);
       to.setHeldBack(view->held_back);
     }
+  }
+}
+
+void HostStatus::write_state(const Lease& lease, wire::LeaseStatus::Builder to) const {
+  bool ending = lease.sessions != 0;
+  for (const Worker& worker : workers_.all())
+    if (worker.lease && &worker.lease->lease() == &lease) ending &= worker.told_to_stop || worker.state == Worker::State::ending;
+  to.setState(ending ? wire::LeaseState::ENDING : lease.sessions != 0 ? wire::LeaseState::RUNNING : wire::LeaseState::IDLE);
+  if (lease.sessions != 0 || !lease.job) return;
+  for (const Waiter* const waiter : leases_.waiting()) {
+    if (waiter->job != lease.job || waiter->tenant != lease.tenant) continue;
+    to.setState(wire::LeaseState::WAITING);
+    to.setWaitingSince(unix_time(waiter->since));
+    return;
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // What the host says of itself: to clients (`fargpu ls`, `top`, `smi`, NVML), and to Prometheus.
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -9,7 +10,9 @@
 
 #include "control.capnp.h"
 #include "device_watch.h"
+#include "expiry_watch.h"
 #include "lease.h"
+#include "service_state.h"
 #include "settings.h"
 #include "workers.h"
 
@@ -23,6 +26,26 @@ struct Viewer {
   bool sees(const Lease& other) const { return lease ? &other == lease : administrator || other.tenant == tenant; }
 };
 
+/// How requests for leases went, since the broker began.
+struct Admissions {
+  std::uint64_t granted = 0;
+  std::map<wire::Failure::Reason, std::uint64_t> refused;
+  /// Times from request to lease; the last bucket is for all that are longer.
+  static constexpr std::array<double, 7> wait_bounds{0.1, 1, 10, 60, 600, 3600, 86'400};
+  std::array<std::uint64_t, wait_bounds.size() + 1> waits{};
+  double waited_seconds = 0;
+
+  void waited(std::chrono::steady_clock::duration time);
+};
+
+/// What the broker knows of itself, for Prometheus.
+struct ServiceFacts {
+  const Admissions& admissions;
+  const ServiceState& state;
+  bool reloaded;  ///< the settings could be read when they were last read
+  std::vector<ExpiryWatch::Certificate> certificates;
+};
+
 /// Reads what others keep. Used by the broker's one thread.
 class HostStatus {
  public:
@@ -30,14 +53,17 @@ class HostStatus {
       : settings_(settings), leases_(leases), workers_(workers), devices_(devices) {}
 
   /// As somebody sees it. How many sessions there are is told to everybody, so that none of one's own is not taken for none at all.
-  void write(wire::Status::Builder status, const Viewer& viewer, bool draining) const;
+  void write(wire::Status::Builder status, const Viewer& viewer, const ServiceState& state) const;
 
-  /// In Prometheus' text format. `admissions`: by how they went.
-  std::string metrics(const std::map<std::string, std::uint64_t>& admissions) const;
+  /// In Prometheus' text format.
+  std::string metrics(const ServiceFacts& service) const;
 
  private:
   void write_devices(wire::Status::Builder status, const std::vector<unsigned>& places, const Lease* seen) const;
   void write_sessions(wire::Status::Builder status, const std::vector<const Worker*>& sessions, const std::vector<unsigned>& places) const;
+  void write_tenants(wire::Status::Builder status, const Viewer& viewer) const;
+  void write_waiting(wire::Status::Builder status, const Viewer& viewer) const;
+  void write_state(const Lease& lease, wire::LeaseStatus::Builder to) const;
   void write_leases(wire::Status::Builder status, const Viewer& viewer, const std::vector<unsigned>& places) const;
 
   const Settings& settings_;

@@ -1,27 +1,78 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "metrics.h"
 #include "status.h"
 
 namespace fargpu::server {
+namespace {
 
-// Series by session cost whoever keeps them; where there are many, only sums are told.
-std::string HostStatus::metrics(const std::map<std::string, std::uint64_t>& admissions) const {
+const char* text_of(wire::Failure::Reason reason) {
+  switch (reason) {
+    case wire::Failure::Reason::NO_CAPACITY: return "no_capacity";
+    case wire::Failure::Reason::DENIED: return "denied";
+    case wire::Failure::Reason::BAD_REQUEST: return "bad_request";
+    case wire::Failure::Reason::DRAINING: return "draining";
+    default: return "host_error";
+  }
+}
+
+constexpr wire::Failure::Reason reasons[] = {wire::Failure::Reason::NO_CAPACITY, wire::Failure::Reason::DENIED,
+                                             wire::Failure::Reason::BAD_REQUEST, wire::Failure::Reason::DRAINING,
+                                             wire::Failure::Reason::HOST_ERROR};
+
+double seconds_of(std::uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
+
+}  // namespace
+
+void Admissions::waited(std::chrono::steady_clock::duration time) {
+  const double seconds = std::chrono::duration<double>(time).count();
+  waited_seconds += seconds;
+  ++waits[static_cast<std::size_t>(std::lower_bound(wait_bounds.begin(), wait_bounds.end(), seconds) - wait_bounds.begin())];
+}
+
+// Series by session cost whoever keeps them; where there are many, only those by tenant are told.
+std::string HostStatus::metrics(const ServiceFacts& service) const {
   constexpr std::size_t by_session_max = 64;
   MetricsText text;
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);
   const std::string host = name;
-  text.add("fargpu_build_info", "gauge", "What runs here.",
-           {{"Hostname", host}, {"version", FARGPU_VERSION}, {"policy", workers_.scheduling().rules().policy}}, 1);
-  for (const char* result : {"granted", "refused"}) {
-    const auto found = admissions.find(result);
-    text.add("fargpu_admission_total", "counter", "Requests for sessions.", {{"Hostname", host}, {"result", result}},
-             found == admissions.end() ? 0 : static_cast<double>(found->second));
+  const auto now = std::chrono::system_clock::now();
+  const MetricsText::Labels of_host{{"Hostname", host}};
+  text.add("fargpu_build_info", "gauge", "What runs here; always 1.", {{"Hostname", host}, {"version", FARGPU_VERSION}}, 1);
+  text.add("fargpu_policy_info", "gauge", "How devices are shared; always 1.",
+           {{"Hostname", host}, {"policy", workers_.scheduling().rules().policy}}, 1);
+  text.add("fargpu_start_time_seconds", "gauge", "Unix time at which fargpud began.", of_host,
+           static_cast<double>(std::chrono::system_clock::to_time_t(started_)));
+  text.add("fargpu_draining", "gauge", "1 while no new sessions are taken, because the host is drained or shuts down.", of_host,
+           service.state.serves(now) ? 0 : 1);
+  text.add("fargpu_last_reload_successful", "gauge", "0 if the settings could not be read again when that was last asked for.", of_host,
+           service.reloaded ? 1 : 0);
+  for (const ExpiryWatch::Certificate& one : service.certificates)
+    text.add("fargpu_certificate_expiry_timestamp_seconds", "gauge", "Unix time at which the certificate of this setting ends.",
+             {{"Hostname", host}, {"setting", one.setting}}, static_cast<double>(one.expires.time_since_epoch().count()));
+
+  const Admissions& admissions = service.admissions;
+  text.add("fargpu_admissions_total", "counter", "Requests for sessions, by result and, of refused ones, reason.",
+           {{"Hostname", host}, {"result", "granted"}, {"reason", ""}}, static_cast<double>(admissions.granted));
+  for (const wire::Failure::Reason reason : reasons) {
+    const auto found = admissions.refused.find(reason);
+    text.add("fargpu_admissions_total", "counter", "Requests for sessions, by result and, of refused ones, reason.",
+             {{"Hostname", host}, {"result", "refused"}, {"reason", text_of(reason)}},
+             found == admissions.refused.end() ? 0 : static_cast<double>(found->second));
   }
-  text.add("fargpu_worker_restarts_total", "counter", "Workers that ended by a fault.", {{"Hostname", host}},
-           static_cast<double>(workers_.faults()));
+  text.add_histogram("fargpu_lease_wait_seconds", "Seconds from a request for a lease until it was granted.", of_host,
+                     Admissions::wait_bounds, admissions.waits, admissions.waited_seconds);
+  text.add("fargpu_worker_failures_total", "counter", "Workers that ended by a fault.", of_host, static_cast<double>(workers_.faults()));
+  text.add("fargpu_workers_warm", "gauge", "Workers that are ready for a session.", of_host,
+           static_cast<double>(std::count_if(workers_.all().begin(), workers_.all().end(),
+                                             [](const Worker& worker) { return worker.state == Worker::State::ready; })));
+  text.add("fargpu_sessions_max", "gauge", "Sessions that the host runs at once at most.", of_host,
+           static_cast<double>(settings_.sessions_max));
+
   const auto facts = workers_.facts();
   const auto uuid_of = [&](unsigned place) {
     std::string uuid = "GPU";
@@ -44,16 +95,56 @@ std::string HostStatus::metrics(const std::map<std::string, std::uint64_t>& admi
       text.add("fargpu_device_memory_used_bytes", "gauge", "Memory that sessions hold.", labels, static_cast<double>(used));
     }
   }
-  std::size_t sessions = 0;
-  double busy_all = 0, waited_all = 0;
-  const bool by_session = workers_.sessions() <= by_session_max;
+
+  for (const auto& [tenant_name, tenant] : leases_.tenants().all()) {
+    const MetricsText::Labels labels{{"Hostname", host}, {"tenant", tenant_name}};
+    const TenantUse use = leases_.use_of(tenant_name);
+    const auto known = workers_.totals().find(tenant_name);
+    const TenantTotals totals = known == workers_.totals().end() ? TenantTotals{} : known->second;
+    std::uint64_t moved = totals.moved, sessions = 0;
+    for (const Worker& worker : workers_.all()) {
+      if (worker.state != Worker::State::session || worker.lease->lease().tenant != tenant_name) continue;
+      ++sessions;
+      moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
+    }
+    text.add("fargpu_sessions", "gauge", "Sessions that run.", labels, static_cast<double>(sessions));
+    text.add("fargpu_sessions_started_total", "counter", "Sessions that have begun.", labels, static_cast<double>(totals.started));
+    for (const SessionEnd end : session_ends) {
+      MetricsText::Labels by = labels;
+      by.emplace_back("reason", server::text_of(end));
+      text.add("fargpu_sessions_ended_total", "counter",
+               "Sessions that have ended: by their client, stopped by the host, or by a fault of their worker.", by,
+               static_cast<double>(totals.ended_by(end)));
+    }
+    text.add("fargpu_leases", "gauge", "Leases that are held.", labels, static_cast<double>(use.leases));
+    text.add("fargpu_leases_waiting", "gauge", "Requests for leases that wait.", labels,
+             static_cast<double>(std::count_if(leases_.waiting().begin(), leases_.waiting().end(),
+                                               [&](const Waiter* waiter) { return waiter->tenant == tenant.name; })));
+    text.add("fargpu_tenant_memory_bytes", "gauge", "Device memory that is kept for leases of the tenant, or used by them.", labels,
+             static_cast<double>(use.memory_bytes));
+    if (tenant.memory_bytes != 0)
+      text.add("fargpu_tenant_memory_limit_bytes", "gauge", "Device memory that the tenant may have, if there is a limit.", labels,
+               static_cast<double>(tenant.memory_bytes));
+    text.add("fargpu_tenant_compute_ratio", "gauge", "Shares of devices that leases of the tenant have, 1 for each device.", labels,
+             static_cast<double>(use.compute) / 10'000);
+    if (tenant.compute_percent != 0)
+      text.add("fargpu_tenant_compute_limit_ratio", "gauge", "Shares of devices that the tenant may have, if there is a limit.", labels,
+               tenant.compute_percent / 100.0);
+    if (tenant.sessions_max != 0)
+      text.add("fargpu_tenant_sessions_limit", "gauge", "Sessions that the tenant may have at once, if there is a limit.", labels,
+               static_cast<double>(tenant.sessions_max));
+    text.add("fargpu_tenant_compute_seconds_total", "counter", "Seconds for which devices had work of the tenant's sessions.", labels,
+             seconds_of(totals.busy_ns));
+    text.add("fargpu_tenant_throttled_seconds_total", "counter", "Seconds for which the tenant's sessions had work and no turn.", labels,
+             seconds_of(totals.waited_ns));
+    text.add("fargpu_tenant_network_bytes_total", "counter", "Bytes that the tenant's sessions have sent and received.", labels,
+             static_cast<double>(moved));
+  }
+
+  if (!facts || workers_.sessions() > by_session_max) return text.text();
   for (const Worker& worker : workers_.all()) {
     if (worker.state != Worker::State::session) continue;
-    ++sessions;
     const Lease& lease = worker.lease->lease();
-    waited_all += static_cast<double>(worker.waited_ns) / 1e9;
-    for (const std::uint64_t busy : worker.busy_ns) busy_all += static_cast<double>(busy) / 1e9;
-    if (!by_session || !facts) continue;
     const MetricsText::Labels labels{
         {"Hostname", host}, {"session", std::to_string(worker.session)}, {"lease", std::to_string(lease.id)}, {"tenant", lease.tenant}};
     for (std::size_t i = 0; i < lease.devices.size(); ++i) {
@@ -62,10 +153,11 @@ std::string HostStatus::metrics(const std::map<std::string, std::uint64_t>& admi
       on.emplace_back("UUID", uuid_of(lease.devices[i]));
       text.add("fargpu_session_memory_bytes", "gauge", "Device memory that a session holds.", on,
                static_cast<double>(worker.used_bytes(lease.devices[i])));
-      text.add("fargpu_session_memory_limit_bytes", "gauge", "Device memory that its lease may hold; 0 is no limit of its own.", on,
-               static_cast<double>(lease.memory_bytes));
+      if (lease.memory_bytes != 0)
+        text.add("fargpu_session_memory_limit_bytes", "gauge", "Device memory that its lease may hold, if it has a limit of its own.", on,
+                 static_cast<double>(lease.memory_bytes));
       text.add("fargpu_session_compute_seconds_total", "counter", "Seconds for which the device had work of the session.", on,
-               i < worker.busy_ns.size() ? static_cast<double>(worker.busy_ns[i]) / 1e9 : 0);
+               i < worker.busy_ns.size() ? seconds_of(worker.busy_ns[i]) : 0);
     }
     if (const auto view = workers_.scheduling().view(worker.session)) {
       text.add("fargpu_session_compute_share_ratio", "gauge", "Part of a device that its lease may use at most, under the policy fixed.",
@@ -78,17 +170,8 @@ std::string HostStatus::metrics(const std::map<std::string, std::uint64_t>& admi
     if (account.bandwidth() != TenantAccount::no_limit)
       text.add("fargpu_session_network_limit_bytes_per_second", "gauge", "What the sessions of its lease may move together.", labels,
                static_cast<double>(account.bandwidth()));
-    MetricsText::Labels turn = labels;
-    turn.emplace_back("reason", "turn");
-    text.add("fargpu_throttle_seconds_total", "counter", "Seconds for which a session had work that had to wait.", turn,
-             static_cast<double>(worker.waited_ns) / 1e9);
-  }
-  text.add("fargpu_session_active", "gauge", "Sessions that run.", {{"Hostname", host}}, static_cast<double>(sessions));
-  if (!by_session) {
-    text.add("fargpu_session_compute_seconds_total", "counter", "Seconds for which devices had work of sessions that run.",
-             {{"Hostname", host}}, busy_all);
-    text.add("fargpu_throttle_seconds_total", "counter", "Seconds for which sessions had work that had to wait.",
-             {{"Hostname", host}, {"reason", "turn"}}, waited_all);
+    text.add("fargpu_session_throttled_seconds_total", "counter", "Seconds for which a session had work and no turn.", labels,
+             seconds_of(worker.waited_ns));
   }
   return text.text();
 }

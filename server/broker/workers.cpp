@@ -249,7 +249,7 @@ void Workers::fail(Worker& worker, const std::string& why) {
   ++faults_;
   EventLog::error("worker failed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
   const bool never_ready = worker.state == Worker::State::starting;
-  if (worker.state == Worker::State::session) end_session(worker, why);
+  if (worker.state == Worker::State::session) end_session(worker, why, SessionEnd::fault);
   worker.state = Worker::State::ending;
   worker.start_deadline->cancel();
   if (never_ready && worker.profile.standard()) rest(why);
@@ -288,17 +288,11 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       require(Worker::State::starting);
       fail(worker, printable(message.getFailed().cStr(), 512));
       return;
-    case wire::WorkerMessage::USAGE: {
+    case wire::WorkerMessage::USAGE:
       require(Worker::State::session, message.getUsage().getMemoryBytes().size());
-      worker.memory_bytes.clear();
-      for (const std::uint64_t bytes : message.getUsage().getMemoryBytes()) worker.memory_bytes.push_back(bytes);
-      worker.calls = message.getUsage().getCalls();
-      if (message.getUsage().getBusyNs().size() > limits::devices_max) throw ProtocolError("the worker says what makes no sense now");
-      worker.busy_ns.clear();
-      for (const std::uint64_t nanoseconds : message.getUsage().getBusyNs()) worker.busy_ns.push_back(nanoseconds);
-      worker.waited_ns = message.getUsage().getWaitedNs();
+      require(Worker::State::session, message.getUsage().getBusyNs().size());
+      take_usage(worker, message.getUsage());
       return;
-    }
     case wire::WorkerMessage::ACTIVITY:
       require(Worker::State::session);
       scheduling_.heard(worker.session, message.getActivity());
@@ -323,10 +317,26 @@ void Workers::on_message(Worker& worker, wire::WorkerMessage::Reader message, De
       return;
     case wire::WorkerMessage::ENDED:
       require(Worker::State::session);
-      end_session(worker, printable(message.getEnded().cStr(), 512));
+      end_session(worker, printable(message.getEnded().cStr(), 512), worker.told_to_stop ? SessionEnd::stopped : SessionEnd::client);
       return;
     default: throw ProtocolError("the worker says what only the broker may");
   }
+}
+
+// What a worker takes back of an earlier word does not count: totals only grow.
+void Workers::take_usage(Worker& worker, wire::Usage::Reader usage) {
+  TenantTotals& totals = totals_[worker.lease->lease().tenant];
+  const auto more = [](std::uint64_t now, std::uint64_t before) { return now > before ? now - before : 0; };
+  worker.memory_bytes.clear();
+  for (const std::uint64_t bytes : usage.getMemoryBytes()) worker.memory_bytes.push_back(bytes);
+  worker.calls = usage.getCalls();
+  worker.busy_ns.resize(usage.getBusyNs().size());
+  for (unsigned i = 0; i < usage.getBusyNs().size(); ++i) {
+    totals.busy_ns += more(usage.getBusyNs()[i], worker.busy_ns[i]);
+    worker.busy_ns[i] = usage.getBusyNs()[i];
+  }
+  totals.waited_ns += more(usage.getWaitedNs(), worker.waited_ns);
+  worker.waited_ns = usage.getWaitedNs();
 }
 
 void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups) {
@@ -341,8 +351,11 @@ void Workers::take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, cap
 }
 
 // What it had of the device is there until its process has ended, which it is made to do.
-void Workers::end_session(Worker& worker, const std::string& reason) {
+void Workers::end_session(Worker& worker, const std::string& reason, SessionEnd end) {
   worker.state = Worker::State::ending;
+  TenantTotals& totals = totals_[worker.lease->lease().tenant];
+  ++totals.ended_by(end);
+  totals.moved += worker.lease->lease().account->slot(worker.lease->slot()).moved;
   worker.end_deadline = std::make_unique<asio::steady_timer>(io_, end_patience);
   worker.end_deadline->async_wait([this, process = worker.process](const asio::error_code& error) {
     const auto late = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.process == process; });
@@ -457,6 +470,7 @@ bool Workers::begin_session(Worker& worker, std::uint64_t id, const ClientFacts&
   worker.session = id;
   worker.client = client;
   worker.started = std::chrono::system_clock::now();
+  ++totals_[lease.tenant].started;
   if (!lease.sm_groups.empty())
     EventLog::info("multiprocessors", {{"session", id}, {"lease", lease.id}, {"groups", text_of(lease.sm_groups)}});
   else if (lease.compute_percent != 0 && lease.compute_percent < scheduler::percent_max && scheduling_.rules().policy != "fixed")
@@ -548,7 +562,7 @@ void Workers::stop(Worker& worker, const std::string& why) {
   if (worker.state != Worker::State::session) return;
   if (std::exchange(worker.told_to_stop, true)) {
     EventLog::warn("worker killed", {{"worker", worker.process}, {"session", worker.session}, {"reason", why}});
-    end_session(worker, why);
+    end_session(worker, why, SessionEnd::stopped);
     kill(worker);
     return;
   }
@@ -556,11 +570,35 @@ void Workers::stop(Worker& worker, const std::string& why) {
   send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder message) { message.setStop(why); });
 }
 
+bool Workers::end(std::uint64_t session, const std::string& why) {
+  const auto find = [this, session] {
+    return std::find_if(workers_.begin(), workers_.end(),
+                        [&](const Worker& w) { return w.state == Worker::State::session && w.session == session; });
+  };
+  const auto found = find();
+  if (found == workers_.end()) return false;
+  stop(*found, why);
+  if (found->state != Worker::State::session) return true;
+  found->end_deadline = std::make_unique<asio::steady_timer>(io_, end_patience);
+  found->end_deadline->async_wait([this, find, why](const asio::error_code& error) {
+    const auto late = find();
+    if (!error && late != workers_.end()) stop(*late, why);
+  });
+  return true;
+}
+
+void Workers::notify_all(const std::string& line) {
+  for (const Worker& worker : workers_)
+    if (worker.state == Worker::State::session)
+      send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder message) { message.setNotice(line); });
+}
+
 void Workers::stop_all(const std::string& why) {
   stopping_ = true;
   retry_.cancel();
   for (Worker& worker : workers_) {
     if (worker.state == Worker::State::session) {
+      worker.told_to_stop = true;
       send_link(worker.link->native_handle(), [&](wire::WorkerMessage::Builder message) { message.setStop(why); });
     } else if (worker.state != Worker::State::ending) {
       worker.start_deadline->cancel();
@@ -592,7 +630,7 @@ void Workers::reap() {
     } else if (found->state != Worker::State::ending) {
       ++faults_;
       EventLog::warn("worker died", {{"worker", process}, {"session", found->session}, {"how", end_of(status)}});
-      if (found->state == Worker::State::session) end_session(*found, "its worker died (" + end_of(status) + ")");
+      if (found->state == Worker::State::session) end_session(*found, "its worker died (" + end_of(status) + ")", SessionEnd::fault);
     }
     shares_.remove_all(process);
     scheduling_.end(found->session);

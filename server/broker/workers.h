@@ -22,6 +22,7 @@
 #include "scheduling.h"
 #include "settings.h"
 #include "shared_things.h"
+#include "tenant_totals.h"
 
 namespace fargpu::server {
 
@@ -112,6 +113,10 @@ class Workers {
   void warm_up();
   /// Has a worker end its session, or ends the worker if it has been told before. The client hears why.
   void stop(Worker& worker, const std::string& why);
+  /// As `stop`, and kills the worker if it does not end its session soon. False if there is no such session.
+  bool end(std::uint64_t session, const std::string& why);
+  /// Gives all sessions a line for the people who run their programs.
+  void notify_all(const std::string& line);
   /// No new workers; sessions are told to end, workers without one end now.
   void stop_all(const std::string& why);
   void kill_all();
@@ -137,6 +142,8 @@ class Workers {
 
   /// Workers that ended by a fault so far.
   std::uint64_t faults() const { return faults_; }
+  /// By tenants that have had sessions.
+  const std::map<std::string, TenantTotals>& totals() const { return totals_; }
   Scheduling& scheduling() { return scheduling_; }
   const Scheduling& scheduling() const { return scheduling_; }
 
@@ -161,7 +168,8 @@ class Workers {
   void rest(const std::string& why);
   void on_message(Worker& worker, wire::WorkerMessage::Reader message, Descriptor descriptor);
   void take_facts(std::unique_ptr<capnp::MallocMessageBuilder> facts, capnp::List<std::uint32_t>::Reader sm_groups);
-  void end_session(Worker& worker, const std::string& reason);
+  void take_usage(Worker& worker, wire::Usage::Reader usage);
+  void end_session(Worker& worker, const std::string& reason, SessionEnd end);
   void answer(Worker& worker, wire::Fetch::Reader fetch);
   void charge(pid_t heir, int device, std::uint64_t bytes, bool pays);
 
@@ -171,6 +179,7 @@ class Workers {
   SharedThings shares_;
   Scheduling scheduling_;
   std::uint64_t faults_ = 0;
+  std::map<std::string, TenantTotals> totals_;
   std::string failure_;
   std::unique_ptr<capnp::MallocMessageBuilder> facts_;  // a builder, because a message reader may be asked only so often
   std::vector<unsigned> sm_groups_;

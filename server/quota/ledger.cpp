@@ -16,10 +16,30 @@ std::uint64_t left_of(std::uint64_t limit, std::uint64_t held) { return limit > 
 
 }  // namespace
 
-Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<AccountPlace> place)
-    : limits_(std::move(limits_bytes)), charged_(limits_.size()), place_(place ? std::move(*place) : place_alone()), lease_(slot().lease) {}
+Ledger::Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<AccountPlace> place, std::function<void(const Refusal&)> refused)
+    : limits_(std::move(limits_bytes)),
+      charged_(limits_.size()),
+      place_(place ? std::move(*place) : place_alone()),
+      lease_(slot().lease),
+      refused_(std::move(refused)) {}
 
+// The smaller of two bounds is the one that was met.
 bool Ledger::charge(int device, std::uint64_t bytes) {
+  if (try_charge(device, bytes)) return true;
+  const std::uint64_t own = limits_[static_cast<std::size_t>(device)];
+  const std::uint64_t lease_left = own == 0 ? TenantAccount::no_limit : left_of(own, place_.account->held(lease_, device));
+  const std::uint64_t all = unreserved() ? place_.account->unreserved_max() : TenantAccount::no_limit;
+  const std::uint64_t tenant_left = all == TenantAccount::no_limit ? all : left_of(all, place_.account->held_unreserved());
+  if (lease_left <= tenant_left) tell({Bound::lease, device, bytes, own, lease_left});
+  else tell({Bound::tenant, device, bytes, all, tenant_left});
+  return false;
+}
+
+void Ledger::tell(const Refusal& refusal) {
+  if (!std::exchange(told_[static_cast<std::size_t>(refusal.bound)], true)) refused_(refusal);
+}
+
+bool Ledger::try_charge(int device, std::uint64_t bytes) {
   const auto d = static_cast<std::size_t>(device);
   const Share share = this->share(device);
   if (share.limit == TenantAccount::no_limit) {  // whatever it is: the driver will say

@@ -1,8 +1,10 @@
 #pragma once
 // What a session is charged for of its devices' memory.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,9 +18,20 @@ namespace fargpu::server {
 class Ledger {
  public:
   /// `limits_bytes` per device; 0 for none. Without a place the session has its limits for itself.
-  explicit Ledger(std::vector<std::uint64_t> limits_bytes, std::optional<AccountPlace> place = std::nullopt);
+  /// `refused` is called when a charge of a kind of bound is refused for the first time.
+  enum class Bound { lease, tenant, device };
+  struct Refusal {
+    Bound bound;
+    int device;
+    std::uint64_t asked, limit, left;  ///< bytes; the last two are 0 for a device, which only the driver knows
+  };
+  explicit Ledger(
+      std::vector<std::uint64_t> limits_bytes, std::optional<AccountPlace> place = std::nullopt,
+      std::function<void(const Refusal&)> refused = [](const Refusal&) {});
   bool charge(int device, std::uint64_t bytes);
   void credit(int device, std::uint64_t bytes);
+  /// The driver has no room for what the session may hold.
+  void device_full(int device, std::uint64_t bytes) { tell({Bound::device, device, bytes, 0, 0}); }
   /// What this session holds.
   const std::vector<std::uint64_t>& charged() const { return charged_; }
   std::uint64_t limit(int device) const { return limits_[static_cast<std::size_t>(device)]; }
@@ -33,11 +46,15 @@ class Ledger {
  private:
   AccountSlot& slot() { return place_.account->slot(place_.slot); }
   bool unreserved() { return slot().unreserved != 0; }
+  bool try_charge(int device, std::uint64_t bytes);
+  void tell(const Refusal& refusal);
 
   std::vector<std::uint64_t> limits_;
   std::vector<std::uint64_t> charged_;
   AccountPlace place_;
   const std::uint64_t lease_;
+  const std::function<void(const Refusal&)> refused_;
+  std::array<bool, 3> told_{};  // by the numbers of Bound
 };
 
 /// Bytes of a device that the session is charged for until this goes.

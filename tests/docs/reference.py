@@ -138,6 +138,7 @@ from its folder, others from the folder in which `fargpud` is started.
 | command | prints |
 |---|---|
 | `fargpud --show-config` | every setting with its value, and where that comes from |
+| `fargpud --check` | whether settings, tenants, certificates, keys and tokens are in order; the exit code is 2 if not |
 | `fargpud --sample-config` | a settings file with every setting explained |
 | `fargpud --help` | the flags, and which settings file is read by default |
 
@@ -188,7 +189,7 @@ def metrics():
     source = (SOURCE / "server" / "broker" / "status_metrics.cpp").read_text()
     labels, found = {}, {}
     pattern = re.compile(r"MetricsText::Labels (\w+)(?:\{(.*?)\};| = (\w+);)|(\w+)\.emplace_back\(\"(\w+)\"|"
-                         r"text\.add\(\"(\w+)\",\s*\"(\w+)\",\s*((?:\"[^\"]*\"\s*)+),\s*(\{\{.*?\}\}|\w+),", re.S)
+                         r"text\.add(?:_histogram)?\(\"(\w+)\",\s*(?:\"(\w+)\",\s*)?((?:\"[^\"]*\"\s*)+),\s*(\{\{.*?\}\}|\w+),", re.S)
     for match in pattern.finditer(source):
         name, given, other, more, label, metric, kind, text, of = match.groups()
         if name:
@@ -197,8 +198,8 @@ def metrics():
             labels[more].append(label)
         else:
             meaning = "".join(re.findall(r'"([^"]*)"', text))
-            found.setdefault(metric, (kind, meaning, re.findall(r'\{"(\w+)"', of) if of.startswith("{") else labels[of]))
-    if len(re.findall(r"text\.add\(", source)) != sum(1 for match in pattern.finditer(source) if match[6]):
+            found.setdefault(metric, (kind or "histogram", meaning, re.findall(r'\{"(\w+)"', of) if of.startswith("{") else labels[of]))
+    if len(re.findall(r"text\.add(?:_histogram)?\(", source)) != sum(1 for match in pattern.finditer(source) if match[6]):
         raise ValueError("a series of status_metrics.cpp is not understood")
     return found
 
@@ -211,12 +212,13 @@ Made from `server/broker/status_metrics.cpp` by {RENEW}.
 
 With `metrics_listen = "127.0.0.1:9470"`, `fargpud` answers `GET /metrics` with these series, in the text format of
 Prometheus. Labels of devices are called as NVIDIA's DCGM exporter calls them (`Hostname`, `gpu`, `UUID`), so that both
-can be joined.
+can be joined. `GET /healthz` answers 200 while the host takes new sessions, and 503 with the reason otherwise.
 
 {table(("series", "type", "meaning", "labels"), rows)}
 
-Series of a session vanish with the session. Where more than 64 sessions run, only sums are told: series that have a
-`session` label are left out, and those of compute and of throttling are sums over all sessions, without it.
+Series of a session vanish with the session, and where more than 64 sessions run, those with a `session` label are left
+out. Counters of a tenant grow as long as `fargpud` runs and count ended sessions too. A limit that is not set has no
+series. [Sharing a host](../guide/sharing-a-host.md#watching) has alert rules.
 """
 
 

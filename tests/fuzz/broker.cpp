@@ -79,9 +79,9 @@ std::vector<Input> seeds() {
     control.getHello().setJob(capnp::Data::Reader(job, sizeof(job)));
   };
   session(say(0, hello), say(0, status));
-  session(say(0, hello_with_token), say(0, [](auto control) { control.initSchedulingRequest().setPolicy("fair"); }), say(0, status));
+  session(say(0, hello_with_token), say(0, [](auto control) { control.initAdministrationRequest().setPolicy("fair"); }), say(0, status));
   session(say(0, hello_with_token), say(0, [](auto control) {
-            auto share = control.initSchedulingRequest().initShare();
+            auto share = control.initAdministrationRequest().initShare();
             share.setSession(1);
             share.setWeight(300);
           }));

@@ -214,12 +214,12 @@ class Seeing(Turns):
                 lines = answer.read().decode().splitlines()
             return [line for line in lines if line.startswith(name)]
 
-        self.assertEqual([line.split()[-1] for line in sample("fargpu_session_active")], ["1"])
-        self.assertTrue(any('result="granted"} 1' in line for line in sample("fargpu_admission_total")))
+        self.assertEqual([line.split()[-1] for line in sample("fargpu_sessions{")], ["1"])
+        self.assertTrue(any('result="granted",reason=""} 1' in line for line in sample("fargpu_admissions_total")))
         wait_until(lambda: any(float(line.split()[-1]) > 0.5 for line in sample("fargpu_session_compute_seconds_total")), "seconds used")
         self.assertTrue(all("UUID=\"GPU-" in line and "Hostname=" in line for line in sample("fargpu_session_memory_bytes")))
         process.kill()
-        wait_until(lambda: [line.split()[-1] for line in sample("fargpu_session_active")] == ["0"], "no session")
+        wait_until(lambda: [line.split()[-1] for line in sample("fargpu_sessions{")] == ["0"], "no session")
         with self.assertRaises(urllib.error.HTTPError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
 

@@ -262,9 +262,12 @@ TEST_CASE("leases: a tenant's quotas") {
 TEST_CASE("leases: priority is what a tenant may ask for at most") {
   Host host("[tenant.low]\npriority = \"best-effort\"\n[tenant.mid]\n[tenant.high]\npriority = \"latency-critical\"\n");
   CHECK(host.get({.priority = wire::Priority::BEST_EFFORT}, "low"));
-  CHECK_FALSE(host.refusal({}, "low").may_change);
-  CHECK(host.get({}, "mid"));
+  CHECK_FALSE(host.refusal({.priority = wire::Priority::NORMAL}, "low").may_change);
   CHECK_FALSE(host.refusal({.priority = wire::Priority::LATENCY_CRITICAL}, "mid").may_change);
+  // Without a wish it is the highest that the tenant may have, and at most normal.
+  CHECK(host.get({}, "low")->priority == wire::Priority::BEST_EFFORT);
+  CHECK(host.get({}, "mid")->priority == wire::Priority::NORMAL);
+  CHECK(host.get({}, "high")->priority == wire::Priority::NORMAL);
   CHECK(host.get({.priority = wire::Priority::LATENCY_CRITICAL}, "high"));
 }
 

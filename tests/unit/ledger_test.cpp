@@ -19,6 +19,21 @@ TEST_CASE("charges stop at the limit, to the byte") {
   CHECK(ledger.charged()[0] == 1000);
 }
 
+TEST_CASE("a refusal names its bound, once for each kind") {
+  std::vector<Ledger::Refusal> told;
+  Ledger ledger({1000}, std::nullopt, [&](const Ledger::Refusal& refusal) { told.push_back(refusal); });
+  REQUIRE(ledger.charge(0, 600));
+  CHECK_FALSE(ledger.charge(0, 500));
+  CHECK_FALSE(ledger.charge(0, 700));
+  ledger.device_full(0, 300);
+  ledger.device_full(0, 400);
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].bound == Ledger::Bound::lease);
+  CHECK((told[0].asked == 500 && told[0].limit == 1000 && told[0].left == 400));
+  CHECK(told[1].bound == Ledger::Bound::device);
+  CHECK(told[1].asked == 300);
+}
+
 TEST_CASE("credits make room again") {
   Ledger ledger({1000});
   REQUIRE(ledger.charge(0, 1000));

@@ -89,6 +89,7 @@ CUresult DeviceMemory::create(std::uint64_t bytes, const CUmemAllocationProp& pr
   if (!charge) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver_.cuMemCreate(&handle, bytes, &prop, 0);
   if (result == CUDA_SUCCESS) handles_[handle] = {std::move(charge), 1};
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) ledger_.device_full(device, bytes);
   return result;
 }
 

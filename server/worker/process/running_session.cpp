@@ -26,6 +26,12 @@ void RunningSession::stop(const std::string& why) {
   if (session_) session_->stop(why);
 }
 
+// Before the session runs its program waits for it, and is told soon enough by its end.
+void RunningSession::notify(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  if (session_) session_->notify(line);
+}
+
 void RunningSession::take_lane(std::unique_ptr<Channel> lane, bool known) {
   const std::lock_guard lock(mutex_);
   server::take_lane(session_, std::move(lane), known);

@@ -22,6 +22,7 @@ class RunningSession {
 
   void hear_turn(const scheduler::Turn& turn);
   void stop(const std::string& why);
+  void notify(const std::string& line);
   /// A connection that asks to be a bulk lane; `known`: by the right key.
   void take_lane(std::unique_ptr<Channel> lane, bool known);
   /// Session::rounds(); nothing while no session runs.

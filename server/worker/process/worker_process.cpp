@@ -262,6 +262,7 @@ void WorkerProcess::hear(wire::WorkerMessage::Reader message, Descriptor descrip
                           .number = told.getNumber()});
       return;
     }
+    case wire::WorkerMessage::NOTICE: running_.notify(message.getNotice().cStr()); return;
     case wire::WorkerMessage::STOP: running_.stop(message.getStop().cStr()); return;
     default: return;
   }

@@ -208,6 +208,7 @@ std::string serve_session(Channel& channel, std::span<const std::byte> attach_me
     wanted.host_window = windows.host();
     wanted.memory_limits.resize(wanted.devices.size());
     const bool shares_memory = attach.getSharedMemory() && channel.passes_descriptors();
+    wanted.hears_notices = attach.getHearsNotices();
     if (!shares_memory) wanted.compression = compression_of(attach.getCompression());
     std::optional<SharedRings> shared;
     if (shares_memory) shared.emplace(channel);

@@ -36,7 +36,7 @@ Session::Session(Channel& channel, DriverTable& driver, SessionOptions options)
       host_budget_(options_.host_bytes_max, options_.account_place, [this](HostBudget::Bound bound) { tell_full(bound); }),
       reader_(channel, *this, /*frames_before=*/1),  // attach
       output_(channel, options_.compression, [this] { return lanes_.given(); }),
-      ledger_(options_.memory_limits, options_.account_place),
+      ledger_(options_.memory_limits, options_.account_place, [this](const Ledger::Refusal& refusal) { tell_full(refusal); }),
       memory_(driver, ledger_, options_.device_window.base, options_.device_window.bytes),
       sharing_(driver, memory_, options_.exchange),
       host_blocks_(driver, memory_, host_budget_, options_.host_window, {.scrub = options_.scrub, .one_process = options_.one_process}),
@@ -94,6 +94,23 @@ void Session::stop(const std::string& why) {
   waker_.signal();
 }
 
+void Session::notify(const std::string& line) {
+  if (!options_.hears_notices) return;
+  {
+    const std::lock_guard lock(stop_mutex_);
+    notice_ = line;
+  }
+  noticed_ = true;
+  waker_.signal();
+}
+
+bool Session::tell_notice() {
+  if (!noticed_.load(std::memory_order_relaxed) || !noticed_.exchange(false)) return false;
+  const std::lock_guard lock(stop_mutex_);
+  output_.control_ahead([&](wire::Control::Builder control) { control.setNotice(notice_); });
+  return true;
+}
+
 // One round: read and execute, collect, look for completions, send. Returns whether anything happened.
 bool Session::round() {
   rounds_.fetch_add(1, std::memory_order_relaxed);
@@ -108,6 +125,7 @@ bool Session::round() {
   progress |= ordering_.poll();
   progress |= retries_.poll();
   progress |= client_.poll();
+  progress |= tell_notice();
   progress |= tell_settled(/*idle=*/!progress);
   output_.set_confirmed(static_cast<std::uint32_t>(reader_.frames()));
   if (reader_.frames() - confirmed_at_ >= confirm_interval && output_.empty()) output_.confirm();
@@ -219,6 +237,28 @@ void Session::tell_full(HostBudget::Bound bound) {
                               : "all sessions of the lease may take " + std::to_string(options_.account_place->account->host_max());
   prints_.warn(who + " bytes of the GPU host's memory (" + (own ? "host_bytes_max of its fargpud" : "host_memory of the tenant") +
                (own ? ") and wants" : ") and want") + " more: CUDA_ERROR_OUT_OF_MEMORY");
+}
+
+void Session::tell_full(const Ledger::Refusal& refusal) {
+  using Bound = Ledger::Bound;
+  const std::string asked = bytes_text(refusal.asked) + " of device memory is asked for, ";
+  std::string bound, repair;
+  switch (refusal.bound) {
+    case Bound::lease:
+      bound = "the lease has " + bytes_text(refusal.left) + " of its " + bytes_text(refusal.limit) + " left";
+      repair = "ask for more (`fargpu run -m`, FARGPU_MEM)";
+      break;
+    case Bound::tenant:
+      bound = "the tenant has " + bytes_text(refusal.left) + " left of the " + bytes_text(refusal.limit) +
+              " for its leases without memory of their own (`memory` of the tenant)";
+      repair = "try later, or ask the administrator of the host for a larger quota";
+      break;
+    case Bound::device:
+      bound = "and device " + std::to_string(refusal.device) + " has no room for it, whatever the lease may hold";
+      repair = "ask for memory that is kept for the job (`fargpu run -m`, FARGPU_MEM), or try later";
+      break;
+  }
+  prints_.warn(asked + bound + "; " + repair + ": CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 bool Session::tell_usage(bool now) {

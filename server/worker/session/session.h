@@ -70,6 +70,7 @@ struct SessionOptions {
                                                   ///< that are the session's; empty: all are
   bool scrub = false;                             ///< others' memory comes here: it becomes zeros before it is seen
   bool one_process = false;                       ///< with the client (tests)
+  bool hears_notices = false;                     ///< the client shows lines for the person who runs the program
   /// Hears what the session uses, now and then.
   std::function<void(const SessionUsage&)> report;
 };
@@ -87,6 +88,8 @@ class Session final : FrameHandler, Executor {
 
   /// Makes run() end soon, with a word to the client. Any thread.
   void stop(const std::string& why);
+  /// Gives the client a line for the person who runs the program, if it can show one. Any thread.
+  void notify(const std::string& line);
   /// Grows while the executor goes round; a driver call that does not return stops it. Any thread.
   std::uint64_t rounds() const { return rounds_.load(std::memory_order_relaxed); }
   /// A further connection for contents of memory, on which both sides have sent one frame. Any thread.
@@ -157,6 +160,8 @@ class Session final : FrameHandler, Executor {
   CUresult close_green(ContextState& context, ContextState& heir);
   void forgotten(HandleKind kind, std::uint64_t value);
   void tell_full(HostBudget::Bound bound);
+  void tell_full(const Ledger::Refusal& refusal);
+  bool tell_notice();
   void end(const std::string& why);
   bool tell_usage(bool now);  // false if it was too soon
   bool round();
@@ -208,6 +213,8 @@ class Session final : FrameHandler, Executor {
   std::atomic<bool> stopping_{false};
   std::mutex stop_mutex_;
   std::string stop_why_;
+  std::atomic<bool> noticed_{false};
+  std::string notice_;  // guarded by stop_mutex_
   std::atomic<std::uint64_t> rounds_{0};
   std::uint64_t calls_ = 0;
   std::uint64_t confirmed_at_ = 0;

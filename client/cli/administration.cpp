@@ -1,0 +1,77 @@
+// `fargpu end`, `drain` and `resume`: what runs on a host, and whether more may begin.
+
+#include "administration.h"
+
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "commands.h"
+#include "protocol/site/tokens.h"
+#include "protocol/text.h"
+
+namespace fargpu::client::cli {
+
+PoolHost one_host(const std::string& text) {
+  const auto hosts = pool_hosts(text);
+  if (hosts.size() != 1)
+    throw std::runtime_error("name one GPU host with --host, such as 127.0.0.1:8470: this is about one, and the pool has several");
+  return hosts.front();
+}
+
+int administer(const std::string& host, const std::function<void(wire::AdministrationRequest::Builder)>& fill,
+               const std::function<void(wire::Status::Reader)>& show) {
+  int code = 0;
+  ControlConnection broker(one_host(host), ControlConnection::For::host);
+  broker.ask([&](wire::Control::Builder control) { fill(control.initAdministrationRequest()); }, wire::Control::ADMINISTRATION_ANSWER,
+             [&](wire::Control::Reader control) {
+               const auto failure = control.getAdministrationAnswer().getFailure();
+               if (failure.getReason() == wire::Failure::Reason::NONE) return;
+               std::cerr << "fargpu: " << printable(failure.getText().cStr(), 512) << "\n";
+               code = failure.getReason() == wire::Failure::Reason::DENIED ? exit_denied : exit_own_error;
+             });
+  if (code != 0) return code;
+  broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+             [&](wire::Control::Reader control) { show(control.getStatus()); });
+  return 0;
+}
+
+namespace {
+
+void show_state(wire::Status::Reader status) {
+  const std::string running = so_many(status.getSessionsTaken(), "session");
+  if (!status.getDraining()) {
+    std::cout << "the host takes new sessions; " << running << " of at most " << status.getSessionsMax() << " taken\n";
+    return;
+  }
+  const std::string end = status.getStateUntil() == 0
+                              ? "until `fargpu resume`"
+                              : "until " + site::time_text(std::chrono::sys_seconds(std::chrono::seconds(status.getStateUntil())));
+  std::cout << "the host takes no new sessions " << end << "; " << running << " of it may go on\n";
+}
+
+}  // namespace
+
+int end_session(const EndOptions& options) {
+  return administer(
+      options.host, [&](wire::AdministrationRequest::Builder request) { request.setEndSession(options.session); },
+      [&](wire::Status::Reader) { std::cout << "session " << options.session << " ends; a second time kills its worker\n"; });
+}
+
+int drain(const DrainOptions& options) {
+  std::uint64_t seconds = 0;
+  if (!options.time.empty()) {
+    const auto time = parse_duration(options.time);
+    if (!time || time->count() <= 0) throw std::runtime_error("--for is '" + options.time + "'; give a time with its unit, for example 2h");
+    seconds = static_cast<std::uint64_t>(time->count());
+  }
+  return administer(
+      options.host, [&](wire::AdministrationRequest::Builder request) { request.setDrain(seconds); }, show_state);
+}
+
+int resume(const DrainOptions& options) {
+  return administer(
+      options.host, [](wire::AdministrationRequest::Builder request) { request.setResume(); }, show_state);
+}
+
+}  // namespace fargpu::client::cli
