@@ -37,8 +37,8 @@ Broker::Broker(asio::io_context& io, const Settings& settings)
       patience_(settings.drain_seconds) {
   signals_.add(SIGCHLD);
   leases_.set_tenants(Tenants::read(settings.file));
-  ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
   take_identity(std::make_unique<Identity>(settings));
+  ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
   // Leases name devices by their places. So those stay what they are while a lease lasts, also when the driver loses a device.
   workers_.refuse_facts = [this](wire::HostFacts::Reader facts) -> std::string {
     const auto known = workers_.facts();
@@ -123,8 +123,8 @@ void Broker::reload() {
     if (fresh.file.empty() && !settings_.file.empty())
       throw SettingsError(settings_.file + ": the file is gone");  // else everybody had no limits
     Tenants tenants = Tenants::read(fresh.file);
-    ExpiryWatch::require_valid(settings_, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
     auto identity = std::make_unique<Identity>(settings_);
+    ExpiryWatch::require_valid(settings_, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
     if (tls_ && !identity->context()) throw SettingsError("TLS is spoken here, and nothing is left to speak it with");
     take_identity(std::move(identity));
     leases_.set_tenants(std::move(tenants));

@@ -78,8 +78,8 @@ std::string what_to_do(const Settings& settings, const std::string& failure) {
 int check_all(const Settings& settings) {
   const Tenants tenants = Tenants::read(settings.file);
   check_workers(settings);
-  ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
   const Identity identity(settings);
+  ExpiryWatch::require_valid(settings, std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
   for (const std::string& name : settings.unknown_variables)
     std::cerr << "fargpud: the variable " << name << " is no setting, and counts for nothing\n";
   std::cout << (settings.file.empty() ? "the settings" : settings.file) << (settings.file.empty() ? " are" : " is")

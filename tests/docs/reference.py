@@ -218,7 +218,7 @@ can be joined. `GET /healthz` answers 200 while the host takes new sessions, and
 
 Series of a session vanish with the session, and where more than 64 sessions run, those with a `session` label are left
 out. Counters of a tenant grow as long as `fargpud` runs and count ended sessions too. A limit that is not set has no
-series. [Sharing a host](../guide/sharing-a-host.md#watching) has alert rules.
+series.
 """
 
 

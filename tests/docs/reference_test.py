@@ -42,7 +42,7 @@ class Reference(unittest.TestCase):
         self.assertGreater(len(metrics()), 10)
         for name, (kind, meaning, labels) in metrics().items():
             self.assertRegex(name, "^fargpu_")
-            self.assertIn(kind, ("counter", "gauge"))
+            self.assertIn(kind, ("counter", "gauge", "histogram"))
             self.assertTrue(meaning and "Hostname" in labels, name)
 
 

@@ -70,7 +70,7 @@ class Doctor(SystemTest):
     def test_commands_that_are_none(self):
         done = fargpu("nvidia-smi")
         self.assertEqual(done.code, 125)
-        self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota smi doctor variables token pki", done.err)
+        self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota end drain resume smi doctor variables token pki", done.err)
         self.assertIn("--pool is '::'", fargpu("ls", "--pool", "::").err)
         for command, said in ((("token", "remove"), "`fargpu token` has no command 'remove'"), (("--bogus",), "`fargpu` has no option '--bogus'"),
                               (("run", "--bogus", "--", "true"), "`fargpu run` has no option '--bogus'"), (("policy",), "A subcommand is required")):
