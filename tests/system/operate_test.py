@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -279,6 +280,14 @@ class Service(Operating):
             self.assertEqual(manager.recv(1000), b"STATUS=drained: no new sessions")
             host.terminate()
             self.assertIn(b"STOPPING=1", manager.recv(1000))
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is missing")
+    def test_the_unit_exposes_little(self):
+        unit = self.folder() / "fargpud.service"
+        unit.write_text((paths.SOURCE / "server/broker/fargpud.service.in").read_text().replace("@CMAKE_INSTALL_FULL_BINDIR@", "/usr/bin"))
+        done = run(["systemd-analyze", "security", "--offline=yes", "--threshold=30", unit])  # in tenths
+        self.assertEqual(done.code, 0, done.out + done.err)
+        self.assertIn("Overall exposure level", done.out)
 
     def test_settings_can_be_checked(self):
         def check(text, *options):
