@@ -2,29 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <fstream>
-#include <numeric>
 #include <regex>
 #include <sstream>
-#include <utility>
 
 #include "protocol/text.h"
 
 namespace fargpu::server {
 namespace {
-
-// How many letters must be changed, added or left out to make one of the other.
-std::size_t changes_between(const std::string& one, const std::string& other) {
-  std::vector<std::size_t> row(other.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < one.size(); ++i) {
-    std::size_t before = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < other.size(); ++j)
-      before = std::exchange(row[j + 1], std::min({before + (one[i] != other[j]), row[j] + 1, row[j + 1] + 1}));
-  }
-  return row.back();
-}
 
 // What a line says whose value is text without quotes, as it should be; empty if it is none of these.
 std::string with_quotes(const std::string& file, std::uint32_t number) {
@@ -79,23 +64,6 @@ toml::table read_toml(const std::string& file) {
     where << place;
     throw SettingsError(file + ": " + std::string(error.description()) + " (" + where.str() + ")");
   }
-}
-
-std::string nearest(const std::string& written, const std::vector<std::string>& names) {
-  constexpr std::size_t long_name = 100;  // nobody meant that
-  std::string best;
-  std::size_t least = written.size() > long_name ? 0 : 1 + std::max<std::size_t>(1, written.size() / 3);
-  for (const std::string& name : names)
-    if (const std::size_t changes = changes_between(written, name); changes < least) {
-      least = changes;
-      best = name;
-    }
-  return best;
-}
-
-std::string perhaps(const std::string& written, const std::vector<std::string>& names) {
-  const std::string meant = nearest(written, names);
-  return meant.empty() ? "" : "; perhaps '" + meant + "' is meant";
 }
 
 }  // namespace fargpu::server

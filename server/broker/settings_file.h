@@ -4,8 +4,8 @@
 #include <toml++/toml.h>
 
 #include <string>
-#include <vector>
 
+#include "protocol/nearest.h"
 #include "settings_error.h"
 
 namespace fargpu::server {
@@ -21,10 +21,5 @@ std::string quoted(const std::string& text);
 
 /// A settings file as TOML has it. Throws SettingsError, with the place, and a word more for text without quotes.
 toml::table read_toml(const std::string& file);
-
-/// Of these names, the one that somebody meant who wrote this; empty if none is near.
-std::string nearest(const std::string& written, const std::vector<std::string>& names);
-/// "; perhaps 'listen' is meant", or nothing.
-std::string perhaps(const std::string& written, const std::vector<std::string>& names);
 
 }  // namespace fargpu::server

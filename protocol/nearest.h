@@ -1,0 +1,14 @@
+#pragma once
+// Names that people misspell: which one is meant.
+
+#include <string>
+#include <vector>
+
+namespace fargpu {
+
+/// Of these names, the one that somebody meant who wrote this; empty if none is near.
+std::string nearest(const std::string& written, const std::vector<std::string>& names);
+/// "; perhaps 'listen' is meant", or nothing.
+std::string perhaps(const std::string& written, const std::vector<std::string>& names);
+
+}  // namespace fargpu
