@@ -82,7 +82,7 @@ CUresult RemoteCallBase::post(Stream* stream) {
     note(stream, number);
     stats::of(opcode_).leaves(bytes);
   });
-  trace::sent(thread_, stream, bytes);
+  trace::sent(thread_, stream, opcode_, message, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -119,7 +119,7 @@ CUresult RemoteCallBase::wait(Stream* stream) {
   calls_.receiver.wait(number_, pending_, context_ && context_->sleeps() ? Receiver::Manner::sleep : manner_);
   auto& counts = stats::of(opcode_);
   counts.waited.fetch_add(1, std::memory_order_relaxed);
-  trace::sent(thread_, stream, bytes);
+  trace::sent(thread_, stream, opcode_, message, bytes);
   trace::answered(thread_, opcode_, pending_.result, pending_.message.size() + pending_.arrived_bytes, begin);
   const auto took = std::chrono::steady_clock::now() - begin;
   counts.nanoseconds.fetch_add(static_cast<std::uint64_t>(took.count()), std::memory_order_relaxed);

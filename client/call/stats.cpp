@@ -1,12 +1,14 @@
 #include "stats.h"
 
 #include <algorithm>
+#include <ctime>
 #include <string>
 #include <vector>
 
 #include "cuda_facts.h"
 #include "client/base/log.h"
 #include "protocol/compression.h"
+#include "protocol/text.h"
 #include "client/objects/thread.h"
 
 namespace fargpu::client::stats {
@@ -19,9 +21,38 @@ constinit OpcodeCounts opcode_counts[opcode_max + 1];
 
 void trace(Symbol symbol, CUresult result) noexcept {
   try {
-    log::report(fmt::format("{} {} [{}]", facts_of(symbol).name, result_name(result), Thread::current().id()));
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    tm local{};
+    ::localtime_r(&now.tv_sec, &local);
+    log::report(fmt::format("{:02}:{:02}:{:02}.{:06} thread {}: {} {}", local.tm_hour, local.tm_min, local.tm_sec, now.tv_nsec / 1000,
+                            Thread::current().id(), facts_of(symbol).name, result_name(result)));
   } catch (...) {}
 }
+
+namespace {
+
+std::string amount(std::uint64_t bytes) {
+  constexpr std::uint64_t kib = 1024;
+  return bytes < kib         ? fmt::format("{} bytes", bytes)
+         : bytes < kib * kib ? fmt::format("{:.0f} KiB", static_cast<double>(bytes) / kib)
+                             : bytes_text(bytes);
+}
+
+// "3.2 s at HOST by TCP, of which 0.4 s (12%) waited for the host in 14 round trips; 23 KiB out, 41 KiB in"
+std::string summary(const SessionTotals& totals) {
+  std::uint64_t waited_ns = 0;
+  for (unsigned i = 1; i <= opcode_max; ++i) waited_ns += of(static_cast<Opcode>(i)).nanoseconds;
+  const double ran = std::chrono::duration<double>(totals.ran).count(), waited = static_cast<double>(waited_ns) / 1e9;
+  const std::uint64_t trips = round_trips();
+  // Threads that wait at the same time may together wait for longer than the program runs.
+  const std::string share = waited > ran ? ", of all its threads together," : fmt::format(" ({:.0f}%)", ran > 0 ? 100 * waited / ran : 0);
+  return fmt::format("{:.3g} s at {} by {}, of which {:.2g} s{} waited for the host in {}; {} out, {} in", ran, totals.host,
+                     totals.shares_memory ? "shared memory" : "TCP", waited, share, so_many(trips, "round trip"), amount(totals.bytes_sent),
+                     amount(totals.bytes_received));
+}
+
+}  // namespace
 
 std::uint64_t round_trips() {
   std::uint64_t sum = 0;
@@ -29,19 +60,19 @@ std::uint64_t round_trips() {
   return sum;
 }
 
-void print(std::uint64_t bytes_sent, std::uint64_t bytes_received) {
-  std::string text = "calls of this process\n";
-  text += fmt::format("  {:<58}{:>12}  {}\n", "call", "count", "served");
+void print(const SessionTotals& totals) {
+  std::string text = summary(totals) + "\n";
+  text += fmt::format("  {:<58}{:>12}  {}\n", "call", "count", "answered by");
   std::vector<std::pair<std::uint64_t, unsigned>> calls;
   for (unsigned i = 0; i < symbol_count; ++i)
     if (const std::uint64_t n = symbol_counts[i]) calls.emplace_back(n, i);
   std::sort(calls.rbegin(), calls.rend());
-  constexpr const char* served[] = {"generated", "local", "special", "refused"};
+  constexpr const char* served[] = {"host", "client", "client or host", "nobody: it is not served"};
   for (const auto& [n, i] : calls) {
     const SymbolFacts& facts = facts_of(static_cast<Symbol>(i));
     text += fmt::format("  {:<58}{:>12}  {}\n", facts.name, n, served[static_cast<int>(facts.service)]);
   }
-  text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", "sent to the worker", "frames", "round trips", "cached", "bytes",
+  text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", "sent to the host", "messages", "round trips", "cached", "bytes",
                       "waited us");
   std::vector<std::pair<std::uint64_t, unsigned>> opcodes;
   for (unsigned i = 1; i <= opcode_max; ++i) {
@@ -54,7 +85,7 @@ void print(std::uint64_t bytes_sent, std::uint64_t bytes_received) {
     text += fmt::format("  {:<38}{:>10}{:>12}{:>10}{:>14}{:>14}\n", opcode_name(static_cast<std::uint16_t>(i)), c.sent.load(),
                         c.waited.load(), c.recalled.load(), c.bytes.load(), c.nanoseconds.load() / 1000);
   }
-  text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), bytes_sent, bytes_received);
+  text += fmt::format("  round trips {}, bytes sent {}, bytes received {}", round_trips(), totals.bytes_sent, totals.bytes_received);
   const auto compressed = [&](const char* way, const CompressionCounts::Way& counts) {
     if (const std::uint64_t before = counts.before)
       text += fmt::format("\n  compressed {}: {} bytes as {}", way, before, counts.after.load());

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 #include "opcodes.h"
 #include "symbols.h"
@@ -35,13 +36,24 @@ inline void count(Symbol symbol) {
     symbol_counts[static_cast<unsigned>(symbol)].fetch_add(1, std::memory_order_relaxed);
 }
 
-/// FARGPU_LOG=trace: every call with its result, as it returns.
+/// FARGPU_LOG=trace: every call with its result, as it returns, with the time and the thread.
 void trace(Symbol symbol, CUresult result) noexcept;
 
 /// Blocking round trips so far.
 std::uint64_t round_trips();
 
-/// Writes the table.
-void print(std::uint64_t bytes_sent, std::uint64_t bytes_received);
+using Clock = std::chrono::steady_clock;
+
+/// What of a session counts and times elsewhere.
+struct SessionTotals {
+  std::string host;
+  bool shares_memory = false;
+  Clock::duration ran{0};  ///< since the first cuInit
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+};
+
+/// Writes one line with what people want to know first, and the tables.
+void print(const SessionTotals& totals);
 
 }  // namespace fargpu::client::stats

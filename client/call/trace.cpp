@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "cuda_facts.h"
+#include "trace_details.h"
 #include "client/base/log.h"
-#include "protocol/text.h"
 #include "client/objects/stream.h"
 #include "client/objects/thread.h"
 #include "client/base/threads.h"
@@ -133,6 +135,30 @@ long thread_id(Thread& thread) {
   return known;
 }
 
+/// What streams are called: numbers in the order in which they are first met, as a program makes them.
+class StreamNames {
+ public:
+  std::string name(const Stream& stream) {
+    if (stream.legacy()) return "default";
+    const std::lock_guard lock(mutex_);
+    return std::to_string(numbers_.try_emplace(stream.id, numbers_.size() + 1).first->second);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::size_t> numbers_;
+};
+
+StreamNames& stream_names() {
+  static StreamNames* const instance = new StreamNames;  // never destroyed, as the file
+  return *instance;
+}
+
+std::function<std::string(Handle)>& name_of_function() {
+  static auto* const instance = new std::function<std::string(Handle)>([](Handle) { return std::string(); });
+  return *instance;
+}
+
 template <class Write>
 void guarded(Write&& write) noexcept {
   try {
@@ -145,35 +171,31 @@ void guarded(Write&& write) noexcept {
 
 const bool enabled = !wanted_path().empty();
 
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : printable(text)) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return result;
-}
-
 void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_point begin) noexcept {
   guarded([&] {
     const auto end = Clock::now();
     TraceCosts& costs = thread.traced;
     const long tid = thread_id(thread);
-    file().add(fmt::format(R"({{"name":"{}","cat":"call","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"result":"{}",)"
+    file().add(fmt::format(R"({{"name":"{}","cat":"call","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{"result":"{}",{})"
                            R"("bytes_out":{},"bytes_in":{},"round_trips":{},"waited_us":{:.3f}}}}})",
-                           facts_of(symbol).name, us(begin), us(end - begin), ::getpid(), tid, result_name(result), costs.bytes_out,
-                           costs.bytes_in, costs.round_trips, us(costs.waited)));
+                           facts_of(symbol).name, us(begin), us(end - begin), ::getpid(), tid, result_name(result),
+                           costs.details ? costs.details->json() : "", costs.bytes_out, costs.bytes_in, costs.round_trips,
+                           us(costs.waited)));
     costs = TraceCosts{.thread_id = tid};
   });
 }
 
-void write_frame(Thread& thread, const Stream* stream, std::uint64_t bytes) noexcept {
+void write_frame(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message, std::uint64_t bytes) noexcept {
   guarded([&] {
     thread.traced.bytes_out += bytes;
     if (!stream) return;
+    auto& details = thread.traced.details;
+    if (!details) details = std::make_shared<Details>();
+    details->add(opcode, message, name_of_function());
+    details->stream = stream_names().name(*stream);
     const std::uint64_t items = stream->items, retired = stream->retired;
-    file().add(fmt::format(R"({{"name":"stream {}: given, not known to be done","ph":"C","ts":{:.3f},"pid":{},"args":{{"pieces":{}}}}})",
-                           stream->id, us(Clock::now()), ::getpid(), items > retired ? items - retired : 0));
+    file().add(fmt::format(R"({{"name":"stream {}: work in flight","ph":"C","ts":{:.3f},"pid":{},"args":{{"pieces":{}}}}})",
+                           details->stream, us(Clock::now()), ::getpid(), items > retired ? items - retired : 0));
   });
 }
 
@@ -205,6 +227,7 @@ void write_transfer(Thread& thread, Direction direction, std::uint64_t bytes, Cl
 
 void begin_session(const SessionFacts& session, Clock::time_point begin) noexcept {
   guarded([&] {
+    if (session.name_of_function) name_of_function() = session.name_of_function;
     start_thread("fargpu-trace", [] {
       for (;; std::this_thread::sleep_for(written_every)) file().write_what_there_is();
     });

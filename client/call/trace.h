@@ -6,11 +6,15 @@
 #include <cuda.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "opcodes.h"
+#include "protocol/handle.h"
 #include "symbols.h"
 
 namespace fargpu::client {
@@ -24,7 +28,7 @@ extern const bool enabled;
 using Clock = std::chrono::steady_clock;
 
 void write_call(Thread& thread, Symbol symbol, CUresult result, Clock::time_point begin) noexcept;
-void write_frame(Thread& thread, const Stream* stream, std::uint64_t bytes) noexcept;
+void write_frame(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message, std::uint64_t bytes) noexcept;
 void write_round_trip(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in, Clock::time_point begin) noexcept;
 
 /// An exported function while it runs.
@@ -68,9 +72,9 @@ class Transfer {
 };
 
 /// A frame has left, for work on this stream if it is not null.
-inline void sent(Thread& thread, const Stream* stream, std::uint64_t bytes) noexcept {
+inline void sent(Thread& thread, const Stream* stream, Opcode opcode, std::span<const std::byte> message, std::uint64_t bytes) noexcept {
   if (enabled) [[unlikely]]
-    write_frame(thread, stream, bytes);
+    write_frame(thread, stream, opcode, message, bytes);
 }
 /// Its answer is here.
 inline void answered(Thread& thread, Opcode opcode, CUresult result, std::uint64_t bytes_in, Clock::time_point begin) noexcept {
@@ -84,15 +88,13 @@ struct SessionFacts {
   std::uint64_t id = 0;
   std::vector<std::string> devices;
   bool shares_memory = false;
+  std::function<std::string(Handle)> name_of_function;  ///< empty for one that is unknown; called by any thread
 };
 void begin_session(const SessionFacts& session, Clock::time_point begin) noexcept;
 /// Something that has no length.
 void note(const std::string& text) noexcept;
 /// The process ends: nothing more is written.
 void finish() noexcept;
-
-/// Text as it stands between the quotes of JSON.
-std::string escaped(const std::string& text);
 
 }  // namespace trace
 }  // namespace fargpu::client

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,9 @@
 namespace fargpu::client {
 
 struct Context;
+namespace trace {
+struct Details;
+}
 
 /// FARGPU_TRACE: what one thread's call has cost so far.
 struct TraceCosts {
@@ -24,6 +28,7 @@ struct TraceCosts {
   std::uint64_t round_trips = 0;
   std::chrono::steady_clock::duration waited{0};  ///< for the network and the worker
   long thread_id = 0;                             ///< the system's; 0 until the thread was named in the file
+  std::shared_ptr<trace::Details> details;        ///< what it asks for; null for nothing
 };
 
 /// What cuStreamGetCaptureInfo gave pointers to; stands until the thread asks again.

@@ -56,7 +56,7 @@ CUresult Process::initialise() {
   if (tried_) return outcome_;
   tried_ = true;
   try {
-    const auto began = trace::Clock::now();
+    began_ = stats::Clock::now();
     Session* const session = dial(config()).release();
     take(session);
     if (session->terms.facts.devices.empty()) {
@@ -79,9 +79,12 @@ CUresult Process::initialise() {
                    [] { process().session()->host_memory.pages().unlock_after_fork(); }, [] { process().in_forked_child(); });
     std::atexit([] { process().at_exit(); });
     if (trace::enabled) {
-      trace::SessionFacts facts{session->terms.host, session->terms.session_id, {}, session->shares_memory()};
+      trace::SessionFacts facts{session->terms.host, session->terms.session_id, {}, session->shares_memory(), [session](Handle handle) {
+                                  const Function* const function = session->functions.find(reinterpret_cast<CUfunction>(handle.value()));
+                                  return function ? function->name : std::string();
+                                }};
       for (const Device& device : session->terms.facts.devices) facts.devices.push_back(device.name);
-      trace::begin_session(facts, began);
+      trace::begin_session(facts, began_);
     }
     current_life.store(Life::ready, std::memory_order_release);
     return outcome_ = CUDA_SUCCESS;
@@ -103,7 +106,7 @@ void Process::adopt(Session* session) {
 void Process::give_up() {
   current_life.store(Life::ended);
   session()->leave();
-  session()->lose("the test is over");
+  session()->lose("it is given up");
   current_life.store(Life::unborn);
 }
 
@@ -127,9 +130,13 @@ void Process::at_exit() noexcept {
   if (was_ready) session()->leave();
   waiting_prints.write();
   current_life.store(Life::ended);
-  if (stats::enabled)
-    stats::print(session()->calls.commands.bytes_sent() + session()->lanes.bytes_sent(),
-                 session()->calls.receiver.bytes_received() + session()->lanes.bytes_received());
+  if (stats::enabled) {
+    stats::print({.host = session()->terms.host,
+                  .shares_memory = session()->shares_memory(),
+                  .ran = stats::Clock::now() - began_,
+                  .bytes_sent = session()->calls.commands.bytes_sent() + session()->lanes.bytes_sent(),
+                  .bytes_received = session()->calls.receiver.bytes_received() + session()->lanes.bytes_received()});
+  }
   trace::finish();
 }
 

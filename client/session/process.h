@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ class Process {
   /// cuInit: connects, once. The result of a failure is given again to every later attempt.
   CUresult initialise();
 
-  /// Takes a session that was made otherwise, and gives it up again: tests, which have client and worker in one process.
+  /// Takes a session that was made otherwise, and gives it up again: tests, which have client and worker in one
+  /// process, and `fargpu doctor`.
   void adopt(Session* session);
   void give_up();
 
@@ -36,6 +38,7 @@ class Process {
   void in_forked_child() noexcept;
 
   std::mutex mutex_;
+  std::chrono::steady_clock::time_point began_{};  // the first cuInit
   bool tried_ = false;
   CUresult outcome_ = CUDA_ERROR_NOT_INITIALIZED;
   std::atomic<Session*> session_{nullptr};  // never deleted: late calls and other threads may still look

@@ -66,10 +66,14 @@ class Logs(SystemTest):
 
     def test_stats(self):
         text = self.log_of("stats")
-        self.assertTrue(text.startswith("fargpu: calls of this process\n"), text)
-        calls = {name: (int(count), served) for name, count, served in re.findall(r"(?m)^  (cu\w+) +(\d+)  (\w+)$", text)}
-        self.assertEqual(calls["cuLaunchKernel"], (3, "special"))
-        self.assertEqual(calls["cuInit"], (1, "special"))
+        first = re.match(r"fargpu: ([\d.]+) s at 127\.0\.0\.1:\d+ by TCP, of which ([\d.e-]+) s \((\d+)%\) waited for the host in (\d+) round trips; "
+                         r"\d+ KiB out, \d+ KiB in\n", text)
+        self.assertTrue(first, text)
+        self.assertLessEqual(float(first[2]), float(first[1]))
+        self.assertLess(abs(int(first[3]) - 100 * float(first[2]) / float(first[1])), 5)
+        calls = {name: (int(count), served) for name, count, served in re.findall(r"(?m)^  (cu\w+) +(\d+)  (\w[\w ]*)$", text)}
+        self.assertEqual(calls["cuLaunchKernel"], (3, "client or host"))
+        self.assertEqual(calls["cuInit"], (1, "client or host"))
         self.assertEqual(calls["cuMemcpyHtoD_v2"][0], 1)
         self.assertEqual(calls["cuMemcpyDtoH_v2"][0], 1)
         self.assertEqual(calls["cuMemFree_v2"][0], 1)
@@ -83,6 +87,7 @@ class Logs(SystemTest):
         self.assertEqual(sent["copyOut"][1], 1)
         total = re.search(r"round trips (\d+), bytes sent (\d+), bytes received (\d+)", text)
         self.assertEqual(int(total[1]), sum(row[1] for row in sent.values()))
+        self.assertEqual(first[4], total[1])
         self.assertGreaterEqual(int(total[2]), sum(row[3] for row in sent.values()))
         self.assertGreater(int(total[3]), 65536)
         self.assertGreater(waited, 0)
@@ -108,7 +113,7 @@ class Logs(SystemTest):
         os.kill(self.worker_of(host, client), 9)
         client.says("the session is lost")
         self.assertEqual(client.finish(), 0)
-        self.assertIn("fargpu: calls of this process", client.errors())
+        self.assertIn("waited for the host in", client.errors())
 
     def test_silence_unless_asked(self):
         self.assertEqual(self.log_of(""), "")
@@ -124,7 +129,10 @@ class Logs(SystemTest):
 
     def test_trace(self):
         lines = self.log_of("trace", "init", "context", "sync").splitlines()
-        calls = [line.split()[1] for line in lines if re.fullmatch(r"fargpu: cu\w+ CUDA_SUCCESS \[\d+\]", line)]
+        told = [re.fullmatch(r"fargpu: (\d\d:\d\d:\d\d\.\d{6}) thread \d+: (cu\w+) CUDA_SUCCESS", line) for line in lines]
+        times = [call[1] for call in told if call]
+        self.assertTrue(times == sorted(times) or times[0] > "23:59", times)
+        calls = [call[2] for call in told if call]
         self.assertEqual([call for call in calls if call != "cuGetErrorName"],
                          ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuCtxSynchronize"])
 
@@ -136,7 +144,7 @@ class Logs(SystemTest):
             self.assertEqual(self.log_of("stats", FARGPU_LOG_FILE=f"{folder}/log-%p.txt"), "")
             file = next(Path(folder).iterdir())
             self.assertRegex(file.name, r"^log-\d+\.txt$")
-            self.assertIn("calls of this process", file.read_text(encoding="utf-8"))
+            self.assertIn("waited for the host in", file.read_text(encoding="utf-8"))
             self.assertEqual(file.stat().st_mode & 0o777, 0o600)  # addresses and names of the program are nobody else's business
         self.assertIn("cannot be written", self.log_of("stats", FARGPU_LOG_FILE="/no/such/folder/log"))
 
@@ -183,11 +191,16 @@ class Traces(SystemTest):
         self.assertGreater(written["args"]["bytes_out"], 65536)
         [read] = self.named(events, "cuMemcpyDtoH_v2")
         self.assertGreaterEqual(read["args"]["bytes_in"], 65536)
+        self.assertEqual([(e["args"]["kernel"], len(e["args"]["grid"]), len(e["args"]["block"]), e["args"]["stream"]) for e in launches],
+                         [(launches[0]["args"]["kernel"], 3, 3, launches[0]["args"]["stream"])] * 3)
+        self.assertRegex(launches[0]["args"]["kernel"], r"^[a-zA-Z_]\w*$")
+        self.assertEqual([(e["args"]["copy"], e["args"]["bytes"]) for e in (written, read)], [("host to device", 65536), ("device to host", 65536)])
         # A round trip lies within its call.
         [trip] = self.named(events, "round trip: copyOut")
         self.assertGreaterEqual(trip["ts"], read["ts"])
         self.assertLessEqual(trip["ts"] + trip["dur"], read["ts"] + read["dur"])
         self.assertGreaterEqual(read["args"]["waited_us"], trip["dur"])
+        self.assertEqual({e["name"] for e in events if e["ph"] == "C"}, {f"stream {launches[0]['args']['stream']}: work in flight"})
         depths = [e["args"]["pieces"] for e in events if e["ph"] == "C"]
         self.assertGreater(max(depths), 0)
 
