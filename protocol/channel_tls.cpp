@@ -74,12 +74,13 @@ class TlsChannel final : public Channel {
       const int error = done == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_, done);
       if (error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ) {
         bool known = false;
-        const std::string why = reason(error, known);
+        auto cause = TlsError::Cause::other;
+        const std::string why = reason(error, known, cause);
         try {
           flush();  // the alert that tells the other end
         } catch (const ChannelClosed&) {}
         if (known) throw TlsKnownError(why);
-        throw TlsError(why);
+        throw TlsError(why, cause);
       }
       while (!flush()) await(POLLOUT, deadline);
       if (done == 1) return;
@@ -177,7 +178,7 @@ class TlsChannel final : public Channel {
   }
 
   // Why a handshake failed, for people; `known`: and what would help.
-  std::string reason(int error, bool& known) {
+  std::string reason(int error, bool& known, TlsError::Cause& cause) {
     const long verified = SSL_get_verify_result(ssl_);
     known = verified != X509_V_OK;
     if (verified == X509_V_ERR_HOSTNAME_MISMATCH || verified == X509_V_ERR_IP_ADDRESS_MISMATCH)
@@ -190,8 +191,14 @@ class TlsChannel final : public Channel {
     if (verified != X509_V_OK)
       return std::string("its certificate is not believed by the authorities known here (") + X509_verify_cert_error_string(verified) + ")";
     const unsigned long last = ERR_peek_error();
-    if (error == SSL_ERROR_SYSCALL || ERR_GET_REASON(last) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return "it closed the connection";
-    if (ERR_GET_REASON(last) == SSL_R_WRONG_VERSION_NUMBER) return "what it sends is not TLS";
+    if (error == SSL_ERROR_SYSCALL || ERR_GET_REASON(last) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
+      cause = TlsError::Cause::closed;
+      return "it closed the connection";
+    }
+    if (ERR_GET_REASON(last) == SSL_R_WRONG_VERSION_NUMBER) {
+      cause = TlsError::Cause::not_tls;
+      return "what it sends is not TLS";
+    }
     return tls_complaint();
   }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <string_view>
 
 #include "frame.h"
 #include "message.h"
@@ -11,15 +12,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void receive_exactly(Channel& channel, std::span<std::byte> into, Clock::time_point deadline) {
+// `received` counts the bytes that have come, for a caller that looks at them when the rest does not come.
+void receive_exactly(Channel& channel, std::span<std::byte> into, Clock::time_point deadline, std::size_t& received) {
   while (!into.empty()) {
     const std::size_t got = channel.receive_some(into);
     into = into.subspan(got);
+    received += got;
     if (got > 0) continue;
     const auto left = deadline - Clock::now();
     if (left <= Clock::duration::zero()) throw ChannelClosed(channel.peer() + " does not answer");
     channel.wait({.readable = true}, left);
   }
+}
+
+// A service that is no fargpud and begins so is named for the person who mistook its port.
+void refuse_other_service(std::span<const std::byte> first) {
+  const std::string_view text(reinterpret_cast<const char*>(first.data()), first.size());
+  if (text.starts_with("HTTP/")) throw ProtocolError("it is a web server: it answers by HTTP");
+  if (text.starts_with("SSH-")) throw ProtocolError("it is an SSH server");
+  // TLS: an alert, or a handshake.
+  if (text.starts_with("\x15\x03") || text.starts_with("\x16\x03"))
+    throw ProtocolError("it speaks TLS, which tls:// in front of the host asks for");
 }
 
 }  // namespace
@@ -48,12 +61,20 @@ void send_control(Channel& channel, std::uint32_t sequence, const std::function<
 std::vector<std::byte> receive_control(Channel& channel, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   FrameHeader header;
-  receive_exactly(channel, std::as_writable_bytes(std::span(&header, 1)), deadline);
+  const auto first = std::as_writable_bytes(std::span(&header, 1));
+  std::size_t received = 0;
+  try {
+    receive_exactly(channel, first, deadline, received);
+  } catch (const ChannelClosed&) {
+    refuse_other_service(first.first(received));
+    throw;
+  }
+  refuse_other_service(first);
   check_frame_header(header);
   if (header.kind != FrameKind::control || header.bulk_bytes != 0)
     throw ProtocolError(channel.peer() + " does not speak fargpu's protocol");
   std::vector<std::byte> message(header.message_bytes);
-  receive_exactly(channel, message, deadline);
+  receive_exactly(channel, message, deadline, received);
   return message;
 }
 

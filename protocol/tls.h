@@ -16,7 +16,13 @@ namespace fargpu {
 
 /// A handshake failed, or cannot begin; the text says why and what would help.
 struct TlsError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  enum class Cause {
+    not_tls,  ///< the other end sends something else
+    closed,   ///< it closed the connection without a word
+    other,    ///< as the text says
+  };
+  explicit TlsError(const std::string& text, Cause cause = Cause::other) : std::runtime_error(text), cause(cause) {}
+  Cause cause;
 };
 
 /// The handshake failed for a reason that is known, to which nothing need be added.

@@ -118,7 +118,8 @@ Socket connect_by_path(const PoolHost& host) {
     if (descriptor >= 0) ::close(descriptor);
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address_text(host) + " (" + std::strerror(error) +
                                                      "); is fargpud running on this machine and FARGPU_POOL right?" +
-                                                     std::string(doctor_hint));
+                                                     std::string(doctor_hint))
+        .with_repair("start fargpud on this machine with unix: in its listen, or correct FARGPU_POOL");
   }
   return {descriptor, true};
 }
@@ -133,7 +134,8 @@ Socket connect_socket(const PoolHost& host) {
   asio::error_code resolved;
   const auto endpoints = resolver.resolve(host.host, std::to_string(host.port), resolved);
   if (resolved)
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL");
+    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "no address for host '" + host.host + "' (" + resolved.message() + "); check FARGPU_POOL")
+        .with_repair("correct FARGPU_POOL, or have the name put into DNS or /etc/hosts");
   const auto deadline = std::chrono::steady_clock::now() + limits::connect_timeout;
   bool local = false;
   for (const auto& endpoint : endpoints) {
@@ -154,7 +156,10 @@ Socket connect_socket(const PoolHost& host) {
   }
   if (outcome) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, "cannot connect to " + address + " (" + outcome.message() +
-                                                     "); is fargpud running there and FARGPU_POOL right?" + std::string(doctor_hint));
+                                                     "); is fargpud running there and FARGPU_POOL right?" + std::string(doctor_hint))
+        .with_repair(outcome == asio::error::connection_refused
+                         ? "the machine is there, and nothing listens at this port: start fargpud there, or correct the port in FARGPU_POOL"
+                         : "no such machine answers: start it, open the port in its firewall, or correct FARGPU_POOL");
   }
   return {socket.release(), local};
 }
@@ -167,14 +172,25 @@ DialError untrusted(const PoolHost& host, const std::string& why, const TlsTrust
   return DialError::of_tls(address_text(host) + ": no TLS: " + why + repair);
 }
 
-// What would help when a handshake of TLS failed and nobody said why.
-DialError tls_failure(const PoolHost& host, const std::string& why) {
-  const std::string address = address_text(host);
-  return DialError::of_tls(address + ": no TLS: " + why +
-                           "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, FARGPU_PSK_FILE right, and does its fargpud listen " +
-                           "with TLS? If it serves without, write tcp://" + address +
-                           ". A host that has shut out this address, for a minute after many "
-                           "connections that came to nothing, says no more than that either");
+// What would help when a handshake of TLS failed: of each cause its own line.
+DialError tls_failure(const PoolHost& host, const TlsError& error) {
+  const std::string address = address_text(host), cause = address + ": no TLS: " + error.what();
+  const std::string without = "if its fargpud serves without TLS, write tcp://" + address;
+  const auto with = [&](const std::string& repair) { return DialError::of_tls(cause + "; " + repair).with_repair(repair); };
+  switch (error.cause) {
+    case TlsError::Cause::not_tls: return with(without + "; if another service has this port, correct FARGPU_POOL");
+    case TlsError::Cause::closed:
+      return with(without + "; a host that has shut out this address after many failed connections lets it in again after a minute");
+    case TlsError::Cause::other: break;
+  }
+  return DialError::of_tls(cause + "; is FARGPU_CA or FARGPU_FINGERPRINT that host's, and FARGPU_PSK_FILE right?");
+}
+
+// The port takes connections, and nothing comes from it.
+DialError mute(const std::string& why) {
+  return DialError(CUDA_ERROR_SYSTEM_NOT_READY, why + " during the handshake; is it fargpud?")
+      .with_repair(
+          "another service has this port, or a firewall holds back what is said: open the port in its firewall, or correct FARGPU_POOL");
 }
 
 }  // namespace
@@ -193,11 +209,10 @@ Line connect_to(const PoolHost& host) {
   try {
     credentials = read_credentials();
     if (!credentials.can_tell_hosts()) {
-      throw DialError::of_setting(
-          address +
-          " is to be spoken to by TLS, but nothing says how to know it; set FARGPU_CA to its authority's certificate, "
-          "FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write tcp://" +
-          address + " if it serves without TLS");
+      const std::string repair =
+          "set FARGPU_CA to the certificate of its authority, or FARGPU_FINGERPRINT or FARGPU_PSK_FILE, or write tcp://" + address +
+          " if it serves without TLS";
+      throw DialError::of_setting(address + " is to be spoken to by TLS, but nothing says how to know it; " + repair).with_repair(repair);
     }
     context = make_client_context(credentials.trust);
   } catch (const TlsError& error) {
@@ -213,9 +228,9 @@ Line connect_to(const PoolHost& host) {
   } catch (const TlsKnownError& error) {
     throw untrusted(host, error.what(), credentials.trust);
   } catch (const TlsError& error) {
-    throw tls_failure(host, error.what());
+    throw tls_failure(host, error);
   } catch (const ChannelClosed& error) {
-    throw tls_failure(host, error.what());
+    throw mute(error.what());
   }
   return line;
 }
@@ -278,6 +293,7 @@ std::unique_ptr<Channel> connect_lane(const PoolHost& host, bool encrypted, std:
 ControlConnection::ControlConnection(const PoolHost& host, For whom) : name_(address_text(host)), address_(host), whom_(whom) {
   Line line = connect_to(host);
   channel_ = std::move(line.channel);
+  encrypted_ = line.encrypted;
   token_ = read_credentials().token;
   if (!token_.empty() && !line.encrypted && !line.local) {
     throw DialError::of_setting("a token would be readable on the way to " + name_ + "; write tls://" + name_ +
@@ -340,6 +356,7 @@ void ControlConnection::come_closer(const Local& local) {
     sequence_ = 0;
     if (hello(local.key).proof == local.proof) {
       address_ = near;
+      encrypted_ = false;
       return;
     }
     log::debug("{}: what listens on {} is another", name_, near.socket);
@@ -386,7 +403,7 @@ void ControlConnection::ask(const std::function<void(wire::Control::Builder)>& r
                       std::string(error.what()) + " before it had answered: its fargpud has been shut down, or has ended; try again later",
                       wire::Failure::Reason::DRAINING);
     }
-    throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, std::string(error.what()) + " during the handshake; is it fargpud?");
+    throw mute(error.what());
   } catch (const kj::Exception& error) {
     throw DialError(CUDA_ERROR_SYSTEM_NOT_READY, name_ + " is no fargpud (" + error.getDescription().cStr() + "); is the port right?");
   } catch (const std::exception& error) {  // another version would have said so

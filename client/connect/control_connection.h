@@ -59,6 +59,8 @@ class ControlConnection {
   /// Leaves the connection open to the programs that this process becomes or starts, for as long as any of them lives.
   void bequeath();
 
+  /// Where a broker on another machine, or a socket of TLS, is spoken to in secret.
+  bool encrypted() const { return encrypted_; }
   const std::string& broker_version() const { return broker_version_; }
   const std::string& name() const { return name_; }
   /// Where to open the session: as configured, or at the broker's Unix socket, if it is on this machine and memory may be shared.
@@ -77,6 +79,7 @@ class ControlConnection {
   PoolHost address_;
   For whom_;
   std::string token_;
+  bool encrypted_ = false;
   std::unique_ptr<Channel> channel_;
   std::uint32_t sequence_ = 0;
   std::string broker_version_;

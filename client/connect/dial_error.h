@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "control.capnp.h"
@@ -32,6 +33,12 @@ struct DialError : std::runtime_error {
   wire::Failure::Reason reason;  ///< the broker's, if it gave one
   bool setting = false;
   bool tls = false;
+  std::string repair;  ///< what mends just this, for `fargpu doctor`; empty where its reason tells
+
+  DialError with_repair(const std::string& text) && {
+    repair = text;
+    return std::move(*this);
+  }
 };
 
 /// What ends a message that `fargpu doctor` can say more about.

@@ -1,6 +1,7 @@
 """Who may use a host: TLS, certificates, keys and tokens, tenants, and what is said to those who may not."""
 
 import os
+import re
 import signal
 import ssl
 import tempfile
@@ -8,7 +9,7 @@ import unittest
 from pathlib import Path
 
 from rig import SystemTest, fargpu, paths, wait_until
-from rig.wire import VERSION, control, data_of, frame
+from rig.wire import VERSION, control, data_of, frame, listener
 
 MIB = 1 << 20
 TENANTS = '[tenant.lab]\nmemory = "64MiB"\n[tenant.other]\n'
@@ -212,7 +213,30 @@ class Identity(SystemTest):
         host = self.host(listen="127.0.0.1:0")
         env = self.trusting(token=self.token("t"))
         self.assert_refused("tls://" + host.pool, env, "no TLS", "write tcp://")
-        self.assertIn("correct what that host is known by", fargpu("doctor", pool="tls://" + host.pool, env=env).out)
+        self.assertIn(f"if its fargpud serves without TLS, write tcp://{host.pool}", fargpu("doctor", pool="tls://" + host.pool, env=env).out)
+
+    def test_other_services_where_tls_is_expected(self):
+        """Each cause has a line of its own, and a repair that fits it."""
+        def web(connection):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        for serve, cause, repair in (
+                (web, "no TLS: what it sends is not TLS", "if its fargpud serves without TLS, write tcp://127.0.0.1:"),
+                (lambda connection: connection.recv(1 << 16), "no TLS: it closed the connection", "if its fargpud serves without TLS"),
+                (lambda connection: connection.recv(1 << 16) and connection.recv(1), "does not answer during the handshake; is it fargpud?",
+                 "open the port in its firewall")):
+            with self.subTest(cause=cause), listener(serve) as pool:
+                report = fargpu("doctor", pool="tls://" + pool, env=self.trusting()).out
+                self.assertRegex(report, rf"(?m)^  FAIL  [^;]*{re.escape(cause)}\n        .*{re.escape(repair)}")
+
+    def test_the_doctor_tells_by_what_each_knows_the_other(self):
+        host = self.host()
+        report = fargpu("doctor", pool=host.pool, env=self.trusting(token=self.token("t"))).out
+        self.assertIn(f"  ok    its broker is reached by TCP with TLS 1.3; the host is known by the authority in {self.pki / 'ca.crt'}\n", report)
+        self.assertIn("  ok    tenant 'lab' (shown to it: a token)\n", report)
+        report = fargpu("doctor", pool=host.pool, env={}).out
+        self.assertRegex(report, r"(?m)^  FAIL  \S+ is to be spoken to by TLS, but nothing says how to know it\n        set FARGPU_CA to the certificate")
 
     # --- strangers ----------------------------------------------------------------------------------------------------------------
 
