@@ -4,6 +4,7 @@
 
 #include "client/base/config.h"
 #include "control_connection.h"
+#include "pool_contacts.h"
 #include "client/base/uuid.h"
 
 namespace fargpu::client::report {
@@ -49,20 +50,19 @@ Host read(wire::Status::Reader status) {
 
 Host ask_host() {
   require_pool(config());
-  std::vector<DialError> errors;
-  for (const PoolHost& pool_host : config().hosts) {
+  PoolContacts contacts(config().hosts);
+  while (const auto contact = contacts.next()) {
     try {
-      ControlConnection broker(pool_host);
       Host host;
-      broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
-                 [&](wire::Control::Reader control) { host = read(control.getStatus()); });
-      host.address = address_text(pool_host);
+      contact->broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
+                           [&](wire::Control::Reader control) { host = read(control.getStatus()); });
+      host.address = address_text(contact->host);
       return host;
     } catch (const DialError& error) {
-      errors.push_back(error);
+      contacts.failed(contact->place, error);
     }
   }
-  throw none_usable(errors);
+  throw none_usable(contacts.errors());
 }
 
 }  // namespace fargpu::client::report

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "client/base/log.h"
+#include "client/connect/pool_contacts.h"
 #include "protocol/handshake.h"
 #include "protocol/message.h"
 #include "protocol/text.h"
@@ -175,10 +176,15 @@ std::unique_ptr<Session> attach(std::unique_ptr<Channel> channel, std::span<cons
 std::unique_ptr<Session> dial(const Config& config) {
   if (!config.number_error.empty()) throw DialError(CUDA_ERROR_NO_DEVICE, config.number_error);
   require_pool(config);
-  std::vector<DialError> errors;
-  for (const PoolHost& host : config.hosts) {
+  PoolContacts contacts(config.hosts);
+  while (const auto contact = contacts.next()) {
+    const PoolHost& host = contact->host;
+    ControlConnection& broker = *contact->broker;
+    const auto failed = [&](DialError error) {
+      log::info("{}", error.what());
+      contacts.failed(contact->place, std::move(error));
+    };
     try {
-      ControlConnection broker(host);
       require_transport(config, broker);
       Ticket ticket;
       broker.ask_for_lease(/*hold=*/false, [&](wire::LeaseAnswer::Reader answer) {
@@ -199,15 +205,14 @@ std::unique_ptr<Session> dial(const Config& config) {
                 so_many(session->terms.facts.devices.size(), "device"), session->shares_memory() ? "shared memory" : "TCP");
       return session;
     } catch (const DialError& error) {
-      log::info("{}", error.what());
-      errors.push_back(error);
+      failed(error);
     } catch (const kj::Exception& error) {  // whose what() is more than a line
-      errors.emplace_back(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.getDescription().cStr());
+      failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.getDescription().cStr()});
     } catch (const std::exception& error) {
-      errors.emplace_back(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what());
+      failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what()});
     }
   }
-  throw none_usable(errors);
+  throw none_usable(contacts.errors());
 }
 
 }  // namespace fargpu::client

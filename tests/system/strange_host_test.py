@@ -1,10 +1,11 @@
 """Hosts that are not there, are something else, or mean harm: cuInit fails with the right error and one line that says what to mend."""
 
 import socket
+import time
 import unittest
 
 from rig import SystemTest, fake_broker, fargpu
-from rig.wire import VERSION, listener
+from rig.wire import VERSION, deaf_host, listener
 
 WELCOME = f"(helloAnswer = ({VERSION}))"
 TICKET = '(leaseAnswer = (ticket = "abc"))'
@@ -48,6 +49,32 @@ class StrangeHosts(SystemTest):
         client = self.client(f"127.0.0.1:1,{full.pool},no-such-host.invalid,{host.pool}", "init", "context", "alloc a 4096", "write a 1")
         self.assert_lives(client)
         self.assertEqual(client.errors(), "")
+
+    def test_a_silent_host_is_not_waited_for_while_another_answers(self):
+        host, other = self.broker(), self.broker()
+        with deaf_host() as deaf, listener(lambda connection: connection.recv(1 << 16) and connection.recv(1)) as mute:
+            begin = time.monotonic()
+            client = self.client(f"{deaf},{mute},{host.pool},{other.pool}", "init", "context", "alloc a 4096", "write a 1")
+            done = fargpu("run", "--", "sh", "-c", "echo $FARGPU_POOL", pool=f"{mute},{host.pool}")
+            took = time.monotonic() - begin
+        self.assert_lives(client)
+        self.assertEqual(client.errors(), "")
+        self.assertEqual((done.code, done.out), (0, host.pool + "\n"))
+        self.assertLess(took, 4.5)  # each of the silent ones alone takes five seconds to be given up
+        self.assertEqual(other.logged("session started"), [])
+
+    def test_the_first_host_serves_that_answers(self):
+        first, second = self.broker(), self.broker()
+        for _ in range(5):
+            self.client(f"{first.pool},{second.pool}", "init")
+        self.assertEqual((len(first.logged("session started")), len(second.logged("session started"))), (5, 0))
+
+    def test_a_silent_host_is_told_of_when_no_other_serves(self):
+        full = self.broker("--sessions-max", "1")
+        self.client(full, "init")
+        with deaf_host() as deaf:
+            self.refused(f"{deaf},{full.pool}", "SYSTEM_NOT_READY", f"(1) cannot connect to {deaf} (Connection timed out)",
+                         "(2) " + full.pool + ": the only session of this host is taken")
 
     def test_of_several_each_is_named(self):
         full = self.broker("--sessions-max", "1")

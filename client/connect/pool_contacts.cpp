@@ -1,0 +1,113 @@
+#include "pool_contacts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "client/base/threads.h"
+
+namespace fargpu::client {
+namespace {
+
+// Longer than a host takes that is far away, and shorter than people notice.
+constexpr auto head_start = std::chrono::milliseconds(500);
+
+}  // namespace
+
+struct PoolContacts::State {
+  struct Host {
+    bool answered = false;  // or failed
+    bool given = false;
+    std::unique_ptr<ControlConnection> broker;
+    std::optional<DialError> error;
+  };
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Host> hosts;
+  bool over = false;  // nobody takes an answer any more
+
+  void call(std::size_t place, const PoolHost& host, ControlConnection::For whom) {
+    std::unique_ptr<ControlConnection> broker;
+    std::optional<DialError> error;
+    try {
+      broker = std::make_unique<ControlConnection>(host, whom);
+    } catch (const DialError& failure) {
+      error = failure;
+    } catch (const std::exception& failure) {
+      error = DialError(CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + failure.what());
+    }
+    const std::lock_guard lock(mutex);
+    if (over) return;
+    hosts[place].broker = std::move(broker);
+    hosts[place].error = std::move(error);
+    hosts[place].answered = true;
+    changed.notify_all();
+  }
+};
+
+PoolContacts::PoolContacts(std::vector<PoolHost> hosts, ControlConnection::For whom)
+    : hosts_(std::move(hosts)), whom_(whom), state_(std::make_shared<State>()) {
+  state_->hosts.resize(hosts_.size());
+}
+
+PoolContacts::~PoolContacts() {
+  const std::lock_guard lock(state_->mutex);
+  state_->over = true;
+}
+
+void PoolContacts::call(std::size_t place) {
+  // The last host is waited for in any case, and needs no thread while no other one is silent.
+  const auto silent = [](const State::Host& host) { return !host.answered; };
+  bool alone = place + 1 == hosts_.size();
+  {
+    const std::lock_guard lock(state_->mutex);
+    alone = alone && std::none_of(state_->hosts.begin(), state_->hosts.end() - 1, silent);
+  }
+  if (alone) return state_->call(place, hosts_[place], whom_);
+  start_thread("fargpu-contact", [state = state_, place, host = hosts_[place], whom = whom_] { state->call(place, host, whom); });
+}
+
+std::optional<PoolContacts::Contact> PoolContacts::next() {
+  using State = State;
+  const auto ready = [&]() -> State::Host* {
+    const auto found =
+        std::find_if(state_->hosts.begin(), state_->hosts.end(), [](const State::Host& host) { return host.broker && !host.given; });
+    return found == state_->hosts.end() ? nullptr : &*found;
+  };
+  const auto waited_for = [&] {
+    return std::any_of(state_->hosts.begin(), state_->hosts.begin() + static_cast<std::ptrdiff_t>(called_),
+                       [](const State::Host& host) { return !host.answered; });
+  };
+  for (;;) {
+    {
+      std::unique_lock lock(state_->mutex);
+      const auto decided = [&] { return ready() || !waited_for(); };
+      if (called_ == hosts_.size()) state_->changed.wait(lock, decided);
+      else state_->changed.wait_for(lock, head_start, decided);
+      if (State::Host* const host = ready()) {
+        host->given = true;
+        const auto place = static_cast<std::size_t>(host - state_->hosts.data());
+        return Contact{std::move(host->broker), hosts_[place], place};
+      }
+      if (called_ == hosts_.size()) return std::nullopt;
+    }
+    call(called_++);
+  }
+}
+
+void PoolContacts::failed(std::size_t place, DialError error) {
+  const std::lock_guard lock(state_->mutex);
+  state_->hosts[place].error = std::move(error);
+}
+
+std::vector<DialError> PoolContacts::errors() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<DialError> errors;
+  for (const State::Host& host : state_->hosts)
+    if (host.error) errors.push_back(*host.error);
+  return errors;
+}
+
+}  // namespace fargpu::client
