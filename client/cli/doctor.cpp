@@ -6,41 +6,31 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <string_view>
+#include <vector>
 
-#include "client/session/dial.h"
 #include "client/connect/windows.h"
+#include "client/connect/control_connection.h"
+#include "client/connect/credentials.h"
 #include "commands.h"
+#include "findings.h"
 #include "library_folder.h"
 #include "cuda_facts.h"
 #include "protocol/site/pki.h"
 #include "protocol/site/tokens.h"
 #include "protocol/text.h"
+#include "repair.h"
+#include "trial_session.h"
 #include "variables.h"
 
 namespace fargpu::client::cli {
 namespace {
 
-/// Findings, as they are made.
-class Report {
- public:
-  void good(const std::string& what) { std::cout << "  ok    " << what << "\n"; }
-  void bad(const std::string& what, const std::string& repair) {
-    std::cout << "  FAIL  " << what << "\n        " << repair << "\n";
-    ++failures_;
-  }
-  void note(const std::string& what) { std::cout << "  note  " << what << "\n"; }
-  int failures() const { return failures_; }
-
- private:
-  int failures_ = 0;
-};
-
-void check_library(Report& report) {
+void check_library(Findings& report) {
   const std::filesystem::path folder = library_folder();
   if (folder.empty()) {
     report.bad(missing_library_text(), missing_library_repair());
@@ -56,9 +46,12 @@ void check_library(Report& report) {
     return;
   }
   report.good(fmt::format("client library {}, CUDA level {}.{}", path, version / 1000, version % 1000 / 10));
+  const std::string devices = (folder / "libnvidia-ml.so.1").string();
+  if (::dlopen(devices.c_str(), RTLD_NOW | RTLD_LOCAL)) report.good("library of the device list " + devices);
+  else report.note(fmt::format("programs that ask NVML see no device: {}; install fargpu's client files again", ::dlerror()));
 }
 
-void check_memory(Report& report) {
+void check_memory(Findings& report) {
   rlimit limit{};
   ::getrlimit(RLIMIT_AS, &limit);
   if (limit.rlim_cur != RLIM_INFINITY) {
@@ -72,12 +65,12 @@ void check_memory(Report& report) {
   else report.good("address space for device memory");
 }
 
-void check_variables(Report& report) {
-  for (const std::string& name : strange_variables()) report.note(name + " is no variable of fargpu; it counts for nothing");
+void check_variables(Findings& report) {
+  for (const StrangeVariable& variable : strange_variables()) report.note(variable.text());
 }
 
 // What says who one is is for oneself.
-void check_secrets(Report& report) {
+void check_secrets(Findings& report) {
   for (const Variable& variable : variables()) {
     const char* const path = variable.names == Variable::Names::secret ? std::getenv(variable.name) : nullptr;
     struct stat status {};
@@ -87,7 +80,7 @@ void check_secrets(Report& report) {
 }
 
 // A certificate that ends soon is to be renewed before it does.
-void check_certificates(Report& report) {
+void check_certificates(Findings& report) {
   constexpr auto soon = std::chrono::days(30);
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
   for (const char* const name : {"FARGPU_CA", "FARGPU_CERT"}) {
@@ -107,7 +100,7 @@ void check_certificates(Report& report) {
 }
 
 // A program warns of these in its log, and goes on without.
-void check_outputs(Report& report) {
+void check_outputs(Findings& report) {
   for (const Variable& variable : variables()) {
     const char* const path = variable.names == Variable::Names::output ? std::getenv(variable.name) : nullptr;
     if (!path || !*path) continue;
@@ -122,32 +115,66 @@ void check_outputs(Report& report) {
   }
 }
 
-/// What mends that a host is not reached, or does not let this client in.
-std::string repair_of(const DialError& error) {
-  if (error.setting) return "unset or correct it";
-  if (error.tls) return "correct what that host is known by (FARGPU_CA, FARGPU_FINGERPRINT, FARGPU_PSK_FILE), or its name in FARGPU_POOL";
-  if (error.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) return "install the same version of fargpu on both machines";
-  switch (error.reason) {
-    case wire::Failure::Reason::NONE: return "start fargpud there, open the port in its firewall, or correct FARGPU_POOL";
-    case wire::Failure::Reason::NO_CAPACITY:
-    case wire::Failure::Reason::DRAINING: return "try again later";
-    case wire::Failure::Reason::DENIED:
-      return "set what says who you are (FARGPU_TOKEN_FILE, FARGPU_CERT and FARGPU_KEY, FARGPU_PSK_FILE), or ask who looks after that host";
-    default: return "look at the log of fargpud there";
-  }
+/// By what the host is known, and what is shown to it.
+std::string secrecy_text(const ControlConnection& broker) {
+  if (!broker.address().socket.empty()) return "by a Unix socket of this machine, without TLS";
+  if (!broker.encrypted()) return "by TCP without TLS";
+  const TlsTrust trust = read_credentials().trust;
+  std::vector<std::string> known_by;
+  if (trust.key) known_by.push_back("the shared key '" + printable(trust.key->identity) + "'");
+  if (!trust.fingerprint.empty()) known_by.emplace_back("its certificate's fingerprint (FARGPU_FINGERPRINT)");
+  else if (!trust.ca_file.empty()) known_by.push_back("the authority in " + trust.ca_file);
+  std::string text;
+  for (const std::string& one : known_by) text += (text.empty() ? "" : " or ") + one;
+  return "by TCP with TLS 1.3; the host is known by " + text;
 }
 
-void check_host(Report& report, const PoolHost& host) {
+std::string shown_text() {
+  const Credentials credentials = read_credentials();
+  std::string text;
+  const auto add = [&](const char* what) { text += (text.empty() ? "" : " and ") + std::string(what); };
+  if (!credentials.token.empty()) add("a token");
+  if (!credentials.trust.certificate_file.empty()) add("a certificate");
+  if (credentials.trust.key) add("a shared key");
+  return text.empty() ? "nothing is shown to it" : "shown to it: " + text;
+}
+
+void check_session(Findings& report, const PoolHost& host) {
+  const TrialSession trial = try_session(host);
+  if (!trial.error.empty()) {
+    report.bad("no session: " + trial.error, trial.repair);
+    return;
+  }
+  if (trial.devices == 0) {
+    report.bad("a session sees no device", "CUDA_VISIBLE_DEVICES names none of this host's devices: correct or unset it");
+    return;
+  }
+  report.good(fmt::format("a session with {}, ready in {:.0f} ms", so_many(trial.devices, "device"), trial.ready_ms));
+  report.good(fmt::format("its calls go by {}", trial.shares_memory ? "shared memory" : "TCP"));
+  if (!trial.unmeasured.empty()) {
+    report.note("no copy is measured: " + trial.unmeasured);
+    return;
+  }
+  report.good(fmt::format("round trip {:.2f} ms, with a copy of 4 bytes", trial.round_trip_us / 1e3));
+  report.good(fmt::format("bandwidth {}/s to the device, {}/s back", bytes_text(static_cast<std::uint64_t>(trial.out_bytes_per_second)),
+                          bytes_text(static_cast<std::uint64_t>(trial.in_bytes_per_second))));
+}
+
+void check_host(Findings& report, const PoolHost& host) {
   std::unique_ptr<ControlConnection> broker;
   try {
     broker = std::make_unique<ControlConnection>(host);
   } catch (const DialError& error) {
     std::string_view what = error.what();
     if (what.ends_with(doctor_hint)) what.remove_suffix(doctor_hint.size());
-    report.bad(std::string(what), repair_of(error));
+    const std::string repair = repair_of(error);
+    // It has a line of its own.
+    if (const std::string end = "; " + repair; what.ends_with(end)) what.remove_suffix(end.size());
+    report.bad(std::string(what), repair);
     return;
   }
   report.good(fmt::format("{} answers, fargpud {}", broker->name(), broker->broker_version()));
+  report.good("its broker is reached " + secrecy_text(*broker));
   try {
     broker->ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
                 [&](wire::Control::Reader control) {
@@ -160,8 +187,12 @@ void check_host(Report& report, const PoolHost& host) {
                     report.bad(fmt::format("its driver is of CUDA level {}, this client of {}", version, config().driver_version),
                                fmt::format("set FARGPU_DRIVER_VERSION={}, or update the driver there", version));
                   }
-                  for (const auto device : status.getDevices())
-                    report.good(fmt::format("device {}, {}", printable(device.getName().cStr()), memory_text(device.getMemoryBytes())));
+                  report.good(fmt::format("tenant '{}' ({})", printable(status.getTenant().cStr()), shown_text()));
+                  report.good(fmt::format("{} of {} taken", status.getSessionsTaken(), so_many(status.getSessionsMax(), "session")));
+                  for (const auto device : status.getDevices()) {
+                    report.good(fmt::format("device {}, {}, of which a new lease may have {}", printable(device.getName().cStr()),
+                                            memory_text(device.getMemoryBytes()), memory_text(device.getFreeBytes())));
+                  }
                 });
   } catch (const DialError& error) {
     report.bad(error.what(), "look at the log of fargpud there");
@@ -171,34 +202,13 @@ void check_host(Report& report, const PoolHost& host) {
     report.note("no session is tried before the variable above is mended");
     return;
   }
-  try {  // a session, as a program would have it
-    Config one = config();
-    one.hosts = {host};
-    one.pool_error.clear();
-    const auto begin = std::chrono::steady_clock::now();
-    Session* const session = dial(one).release();
-    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-    if (session->terms.facts.devices.empty()) {
-      report.bad("a session sees no device", "CUDA_VISIBLE_DEVICES names none of this host's devices: correct or unset it");
-    } else {
-      report.good(fmt::format("a session with {}, ready in {} ms, by {}", so_many(session->terms.facts.devices.size(), "device"),
-                              took.count(), session->shares_memory() ? "shared memory" : "TCP"));
-    }
-    session->leave();
-  } catch (const DialError& error) {
-    // Who one is has been accepted: it is what is asked for that is not had.
-    report.bad(std::string("no session: ") + error.what(),
-               error.reason == wire::Failure::Reason::DENIED ? "ask for what this host gives (FARGPU_GPUS, FARGPU_MEM, FARGPU_COMPUTE, "
-                                                               "FARGPU_PRIORITY; they count here too), or ask who looks after it"
-               : error.reason == wire::Failure::Reason::NONE ? "look at the log of fargpud there"
-                                                             : repair_of(error));
-  }
+  check_session(report, host);
 }
 
 }  // namespace
 
 int doctor(const DoctorOptions& options) {
-  Report report;
+  Findings report;
   std::cout << "this machine\n";
   check_library(report);
   check_memory(report);

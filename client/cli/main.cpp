@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "commands.h"
+#include "help.h"
 
 namespace {
 
@@ -149,6 +150,8 @@ int main(int argc, char** argv) {
     command->footer(exit_codes({{0, "all hosts answered"}, {cli::exit_own_error, "a host did not answer, or an error of fargpu"}}));
   doctor_command->footer(exit_codes({{0, "everything is in order"}, {1, "something is to be mended"}}));
 
+  cli::complete_help(app);
+
   // What people try first.
   if (argc == 2 && (std::strcmp(argv[1], "help") == 0 || std::strcmp(argv[1], "version") == 0)) {
     static char help[] = "--help", version[] = "--version";
@@ -163,7 +166,7 @@ int main(int argc, char** argv) {
     if (!word.empty() && word[0] != '-' && std::none_of(commands.begin(), commands.end(), is_word)) {
       std::cerr << "fargpu: there is no command '" << word << "'; commands are";
       for (const CLI::App* command : commands) std::cerr << " " << command->get_name();
-      std::cerr << "; `fargpu run -- " << word << "` runs a program\n";
+      std::cerr << cli::perhaps_meant(app, word) << "; `fargpu run -- " << word << "` runs a program\n";
       return cli::exit_own_error;
     }
     if (error.get_exit_code() == 0) return app.exit(error);
@@ -176,7 +179,8 @@ int main(int argc, char** argv) {
     const bool strange =
         !unknown.empty() && (dynamic_cast<const CLI::RequiredError*>(&error) || dynamic_cast<const CLI::ExtrasError*>(&error));
     std::cerr << "fargpu: "
-              << (strange ? "`" + help + "` has no " + (unknown[0].starts_with('-') ? "option" : "command") + " '" + unknown[0] + "'"
+              << (strange ? "`" + help + "` has no " + (unknown[0].starts_with('-') ? "option" : "command") + " '" + unknown[0] + "'" +
+                                cli::perhaps_meant(*of, unknown[0])
                           : error.what())
               << "; see `" << help << " --help`\n";
     return cli::exit_own_error;

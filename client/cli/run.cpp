@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "client/connect/control_connection.h"
+#include "client/connect/pool_contacts.h"
 #include "commands.h"
 #include "library_folder.h"
 #include "protocol/text.h"
@@ -82,8 +83,7 @@ class Waiting {
 };
 
 /// Gets the job's lease at a host, which lasts as long as the programs of the job. Throws DialError.
-void take_lease(const PoolHost& host) {
-  ControlConnection broker(host);
+void take_lease(ControlConnection& broker) {
   std::string policy;
   broker.ask([](wire::Control::Builder control) { control.setStatusRequest(); }, wire::Control::STATUS,
              [&](wire::Control::Reader control) {
@@ -109,18 +109,20 @@ void take_lease(const PoolHost& host) {
 /// and to no other.
 int take_lease(const std::vector<PoolHost>& hosts) {
   const auto rank = [](int code) { return code == exit_no_capacity ? 2 : code == exit_denied ? 1 : 0; };
-  std::vector<DialError> errors;
-  int worst = exit_own_error;
-  for (const PoolHost& host : hosts) {
+  PoolContacts contacts(hosts);
+  while (const auto contact = contacts.next()) {
     try {
-      take_lease(host);
-      ::setenv("FARGPU_POOL", pool_text(host).c_str(), 1);
+      take_lease(*contact->broker);
+      ::setenv("FARGPU_POOL", pool_text(contact->host).c_str(), 1);
       return 0;
     } catch (const DialError& error) {
-      errors.push_back(error);
-      if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;
+      contacts.failed(contact->place, error);
     }
   }
+  const std::vector<DialError> errors = contacts.errors();
+  int worst = exit_own_error;
+  for (const DialError& error : errors)
+    if (const int code = exit_code_of(error); rank(code) > rank(worst)) worst = code;
   std::cerr << "fargpu: " << none_usable(errors).what() << "\n";
   return worst;
 }
@@ -176,6 +178,7 @@ void ask_for(const RunOptions& options) {
 int run(const RunOptions& options) {
   if (!options.pool.empty()) ::setenv("FARGPU_POOL", options.pool.c_str(), 1);
   make_paths_whole();
+  for (const StrangeVariable& variable : strange_variables()) std::cerr << "fargpu: warning: " << variable.text() << "\n";
   ask_for(options);
   const std::vector<PoolHost> hosts = pool_hosts(options.pool);
   const std::filesystem::path folder = library_folder();

@@ -12,7 +12,8 @@ namespace {
 
 constexpr Variable all[] = {
     {"FARGPU_POOL", "",
-     "GPU hosts, [tls://|tcp://]host[:port][,...]; the first that offers a session is used. The port is 8470 by default. unix:/path is a "
+     "GPU hosts, [tls://|tcp://]host[:port][,...]; the first that offers a session is used, and a host that is silent for half a second is "
+     "passed over while another one answers. The port is 8470 by default. unix:/path is a "
      "broker on this machine. none: programs that load the library find no GPU"},
     {"FARGPU_GPUS", "all of the host", "Number of devices to ask for"},
     {"FARGPU_MEM", "nothing is kept", "Memory of each device to be kept for the job, for example 8GiB"},
@@ -39,7 +40,7 @@ constexpr Variable all[] = {
      "(cudaDeviceScheduleBlockingSync), and soon where other threads need all processors"},
     {"FARGPU_DRIVER_VERSION", "13000", "The CUDA level that programs see, for hosts with an older driver, for example 12080"},
     {"FARGPU_LOG", "warn",
-     "Comma-separated: a level (error, warn, info, debug), stats for a table of calls at exit, trace for a line per call"},
+     "Comma-separated: a level (error, warn, info, debug), stats for time waited and a table of calls at exit, trace for a line per call"},
     {"FARGPU_LOG_FILE", "stderr", "File for the log; %p stands for the process id", Variable::Names::output},
     {"FARGPU_TRACE", "", "File for a trace of what happens over time; %p stands for the process id", Variable::Names::output},
     {"FARGPU_JOB", "", "Set by `fargpu run` for the processes of a job, which share a lease; not for people"},

@@ -46,8 +46,8 @@ def client_variables():
 Made from `client/cli/variables.cpp` by {RENEW}. `fargpu variables` prints the same list.
 
 Variables of the environment that the client library and the command `fargpu` read. `fargpu run` makes names of files
-absolute, so that they count from the folder in which it is started. `fargpu doctor` names variables that look like
-fargpu's and are not in this list.
+absolute, so that they count from the folder in which it is started. `fargpu run` and `fargpu doctor` name variables
+that look like fargpu's and are not in this list.
 
 {table(("variable", "default", "meaning"), rows)}
 

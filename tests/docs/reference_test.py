@@ -27,6 +27,11 @@ class Reference(unittest.TestCase):
         named.discard("FARGPU_SOFTGPU_")  # how those of the software GPU begin
         self.assertEqual({one["name"] for one in variables()}, named, "client/cli/variables.cpp has the table")
 
+    def test_help_has_examples_and_says_what_a_value_is(self):
+        for name, text in commands().items():
+            self.assertRegex(text, rf"(?m)^Example:\n  {name}", "client/cli/help.cpp has the table")
+            self.assertNotRegex(text, r"(?m)^  -.* (TEXT|FLOAT|U?INT)\b", f"client/cli/help.cpp has the table, for {name}")
+
     def test_exit_codes_of_the_source_are_told(self):
         told = {int(number) for text in commands().values() for number, _ in exit_code_lines(text)}
         known = {int(number) for number in re.findall(r"^inline constexpr int exit_\w+ = (\d+);", read("client/cli/commands.h"), re.M)}

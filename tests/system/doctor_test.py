@@ -24,13 +24,36 @@ class Doctor(SystemTest):
                                code=0)
         self.assertNotIn("FAIL", report)
 
+    def test_a_fact_a_line(self):
+        report = self.findings(self.broker("--sessions-max", "4").pool, code=0)
+        for line in (r"its broker is reached by TCP without TLS", r"tenant 'default' \(nothing is shown to it\)", r"0 of 4 sessions taken",
+                     r"device Fake GPU 0, [\d.]+ GiB, of which a new lease may have [\d.]+ GiB", r"a session with 2 devices, ready in \d+ ms",
+                     r"its calls go by TCP", r"round trip \d+\.\d\d ms, with a copy of 4 bytes",
+                     r"bandwidth [\d.]+ [KMG]iB/s to the device, [\d.]+ [KMG]iB/s back", r"library of the device list \S+/libnvidia-ml\.so\.1"):
+            self.assertRegex(report, rf"(?m)^  ok    {line}$")
+
+    def test_each_host_of_a_pool(self):
+        """A session leaves reserved addresses behind, which are not the next host's fault."""
+        first, second = self.broker(), self.broker()
+        for pool in (f"{first.pool},{second.pool}", f"{second.pool},{first.pool}", f"{first.pool},{first.pool}"):
+            report = self.findings(pool, "everything is in order", code=0)
+            self.assertEqual(report.count("a session with 2 devices"), 2, report)
+        full = self.broker("--sessions-max", "1")
+        self.client(full, "init")
+        report = self.findings(f"{full.pool},{second.pool}", "the only session of this host is taken", "1 thing to mend")
+        self.assertEqual(report.count("a session with 2 devices"), 1, report)
+
+    def test_less_memory_than_a_copy_is_measured_with(self):
+        self.findings(self.broker().pool, "note  no copy is measured: an allocation of 16 MiB gives CUDA_ERROR_OUT_OF_MEMORY", code=0,
+                      env={"FARGPU_MEM": "2MiB"})
+
     def test_no_pool(self):
         self.findings(None, "no pool is named", "for example FARGPU_POOL=gpuhost:8470", "1 thing to mend")
 
     def test_wrong_port(self):
         with socket.socket() as unused:  # bound, so that nobody else takes it, and deaf
             unused.bind(("127.0.0.1", 0))
-            report = self.findings("127.0.0.1:{}".format(unused.getsockname()[1]), "Connection refused", "start fargpud there")
+            report = self.findings("127.0.0.1:{}".format(unused.getsockname()[1]), "Connection refused", "nothing listens at this port: start fargpud there")
             self.assertNotIn("tells more", report)  # than the doctor
 
     def test_numbers_that_are_none(self):
@@ -38,8 +61,17 @@ class Doctor(SystemTest):
         self.findings(self.broker().pool, "FARGPU_COMPRESS is 'very'; use auto, on or off", env={"FARGPU_COMPRESS": "very"})
 
     def test_variables_that_are_none(self):
-        report = self.findings(self.broker().pool, "note  FARGPU_COMPRES is no variable of fargpu", code=0, env={"FARGPU_COMPRES": "on", "FARGPU_COMPRESS": "on"})
+        report = self.findings(self.broker().pool, "note  FARGPU_COMPRES is no variable of fargpu; it counts for nothing; perhaps FARGPU_COMPRESS is meant", code=0, env={"FARGPU_COMPRES": "on", "FARGPU_COMPRESS": "on"})
         self.assertNotIn("FARGPU_COMPRESS is no", report)
+
+    def test_run_warns_of_variables_that_are_none(self):
+        pool = self.broker().pool
+        done = fargpu("run", "--", "echo", "ran", pool=pool, env={"FARGPU_TRANPORT": "tcp", "FARGPU_ZEBRA": "1", "FARGPU_SOFTGPU_THREADS": "1"})
+        self.assertEqual((done.code, done.out), (0, "ran\n"))
+        self.assertEqual(sorted(done.err.splitlines()), [
+            "fargpu: warning: FARGPU_TRANPORT is no variable of fargpu; it counts for nothing; perhaps FARGPU_TRANSPORT is meant",
+            "fargpu: warning: FARGPU_ZEBRA is no variable of fargpu; it counts for nothing"])
+        self.assertEqual(fargpu("run", "--", "true", pool=pool, env={"FARGPU_TRANSPORT": "auto"}).err, "")
 
     def test_files_that_cannot_be_written(self):
         for name in ("FARGPU_LOG_FILE", "FARGPU_TRACE"):
@@ -50,6 +82,10 @@ class Doctor(SystemTest):
 
     def test_words_that_are_none(self):
         for arguments, words in ((("ls", "--long"), "fargpu: `fargpu ls` has no option '--long'; see `fargpu ls --help`"),
+                                 (("run", "--men", "8GiB", "--", "true"), "fargpu: `fargpu run` has no option '--men'; perhaps '--mem' is meant; see `fargpu run --help`"),
+                                 (("run", "--wiat=5s", "--", "true"), "; perhaps '--wait' is meant; see"),
+                                 (("policy", "shiw"), "`fargpu policy` has no command 'shiw'; perhaps 'show' is meant; see"),
+                                 (("docter",), "there is no command 'docter'"), (("docter",), "; perhaps 'doctor' is meant;"),
                                  (("policy",), "see `fargpu policy --help`"),
                                  (("policy", "set"), "see `fargpu policy set --help`"),
                                  (("quota", "1"), "--percent or --weight"),
@@ -72,7 +108,7 @@ class Doctor(SystemTest):
         self.assertEqual(done.code, 125)
         self.assertIn("there is no command 'nvidia-smi'; commands are run ls top policy quota end drain resume smi doctor variables token pki", done.err)
         self.assertIn("--pool is '::'", fargpu("ls", "--pool", "::").err)
-        for command, said in ((("token", "remove"), "`fargpu token` has no command 'remove'"), (("--bogus",), "`fargpu` has no option '--bogus'"),
+        for command, said in ((("token", "remove"), "`fargpu token` has no command 'remove'; perhaps 'revoke' is meant"), (("--bogus",), "`fargpu` has no option '--bogus'"),
                               (("run", "--bogus", "--", "true"), "`fargpu run` has no option '--bogus'"), (("policy",), "A subcommand is required")):
             done = fargpu(*command)
             self.assertEqual(done.code, 125)
@@ -96,16 +132,21 @@ class Doctor(SystemTest):
         answers = {
             "http": b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nbad request\r\n",
             "ssh": b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\nProtocol mismatch.\n",
+            "tls": bytes((21, 3, 3, 0, 2, 2, 70)),
             "zeros": bytes(4096),
             "noise": bytes((i * 167 + 13) % 256 for i in range(4096)),
         }
+        causes = {"http": "is no fargpud (it is a web server: it answers by HTTP); is the port right?", "ssh": "is no fargpud (it is an SSH server)",
+                  "tls": "is no fargpud (it speaks TLS, which tls:// in front of the host asks for)"}
         for name, answer in answers.items():
             def serve(connection, answer=answer):
                 connection.recv(1 << 16)
                 connection.sendall(answer)
 
             with self.subTest(service=name), listener(serve) as pool:
-                self.findings(pool, "fargpud", "correct FARGPU_POOL")
+                report = self.findings(pool, causes.get(name, "fargpud"), "correct FARGPU_POOL")
+                for finding in report.split("  FAIL  ")[1:]:
+                    self.assertEqual(len(finding.split("\n        ")), 2, report)
         with self.subTest(service="hangs up"), listener(lambda connection: connection.recv(1 << 16)) as pool:
             self.findings(pool, "closed the connection during the handshake; is it fargpud?")
 

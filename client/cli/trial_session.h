@@ -1,0 +1,26 @@
+#pragma once
+// A session as a program would have it, for `fargpu doctor`.
+
+#include <cstddef>
+#include <string>
+
+#include "client/base/config.h"
+
+namespace fargpu::client::cli {
+
+struct TrialSession {
+  std::string error;   ///< why there is none; empty if there was one
+  std::string repair;  ///< of the error
+  std::size_t devices = 0;
+  double ready_ms = 0;
+  bool shares_memory = false;
+  std::string unmeasured;  ///< why there is none of what follows; empty if there is
+  double round_trip_us = 0;
+  double out_bytes_per_second = 0;  ///< of a copy to the device
+  double in_bytes_per_second = 0;   ///< of one back
+};
+
+/// Has a session at this host, in a child process: a session leaves reserved addresses behind, which the next host's session would find taken.
+TrialSession try_session(const PoolHost& host);
+
+}  // namespace fargpu::client::cli
