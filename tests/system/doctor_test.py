@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import tempfile
 import unittest
 
 from rig import SystemTest, fake_broker, fargpu, paths
@@ -46,6 +47,14 @@ class Doctor(SystemTest):
     def test_less_memory_than_a_copy_is_measured_with(self):
         self.findings(self.broker().pool, "note  no copy is measured: an allocation of 16 MiB gives CUDA_ERROR_OUT_OF_MEMORY", code=0,
                       env={"FARGPU_MEM": "2MiB"})
+
+    def test_a_trace_of_a_program_stays(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("a trace")
+            file.flush()
+            self.findings(self.broker().pool, "note  no copy is measured: FARGPU_TRACE is set", code=0, env={"FARGPU_TRACE": file.name})
+            with open(file.name, encoding="utf-8") as trace:
+                self.assertEqual(trace.read(), "a trace")
 
     def test_no_pool(self):
         self.findings(None, "no pool is named", "for example FARGPU_POOL=gpuhost:8470", "1 thing to mend")
