@@ -9,7 +9,7 @@ from goals import OLD, UNMEASURED
 from results import NOT_RUN, in_columns, rounded
 from rounds import spread
 
-GROUPS = {"control", "programs"}  # whose rows are measured of both
+GROUPS = {"control", "programs"}  # their rows are measured of both
 PART = 0.05  # of the old figure, from which on a worse one is marked
 
 

@@ -75,7 +75,7 @@ class Results:
         return kept["facts"]
 
     def with_unmeasured(self):
-        """The same, and a row for each goal that is not measured yet."""
+        """These results, and a row for each goal that is not measured yet."""
         every = Results(self.goals)
         every.found = dict(self.found)
         for goal in self.goals.goals.values():

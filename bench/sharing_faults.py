@@ -57,7 +57,7 @@ def neighbours(bench, tenants):
 
 
 def run_counting(tenants, pool, wishes, happen):
-    """As Tenants.run, with nothing for whoever fails."""
+    """As Tenants.run, with nothing for a program that fails."""
     with tenants.started(pool, "turns", [(["together", *arguments], env) for arguments, env in wishes]) as running:
         for tenant in running:
             tenant.tell()

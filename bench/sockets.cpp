@@ -162,7 +162,7 @@ int serve_all() {
   while (true) {
     pollfd polled[] = {{listener, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
     if (::poll(polled, 2, -1) < 0 && errno != EINTR) throw std::runtime_error(std::strerror(errno));
-    if (polled[1].revents) ::_exit(0);  // whoever started it is gone; threads may still be in the middle of something
+    if (polled[1].revents) ::_exit(0);  // the starter is gone; threads may be in the middle of something
     if (!polled[0].revents) continue;
     const int client = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     if (client >= 0) std::thread(serve, client).detach();

@@ -58,7 +58,7 @@ class Channel {
   /// The descriptor of the connection; -1 if it has none.
   virtual int descriptor() const { return -1; }
 
-  /// Who the other end is, for messages.
+  /// The name of the other end, for messages.
   virtual std::string peer() const = 0;
 
   // --- beside the bytes: descriptors, on channels between processes of one machine ---
@@ -78,7 +78,8 @@ class Channel {
 /// A connected stream socket (TCP or Unix); takes ownership of the descriptor and makes it non-blocking.
 std::unique_ptr<Channel> make_socket_channel(int descriptor, std::string peer);
 
-/// A channel through two rings in shared memory, between the ends of `socket`, which wakes who sleeps, tells when the other end is gone, and
+/// A channel through two rings in shared memory, between the ends of `socket`, which wakes a sleeping end, tells when
+/// the other end is gone, and
 /// passes descriptors. `memory` is what make_ring_memory() made, here or at the other end; it is mapped here, and its descriptor is the caller's
 /// still. `first`: this end writes the first ring and the other end the second. Throws ProtocolError if the memory is not what it should be.
 std::unique_ptr<Channel> make_shared_channel(std::shared_ptr<Channel> socket, int memory, std::size_t ring_bytes, bool first);

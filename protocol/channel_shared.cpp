@@ -213,7 +213,7 @@ class SharedChannel final : public Channel {
   Positions* in_ = nullptr;
   std::byte* out_ring_ = nullptr;
   std::byte* in_ring_ = nullptr;
-  std::atomic<std::uint64_t> written_{0};  // our own; atomic because those who wait look too
+  std::atomic<std::uint64_t> written_{0};  // our own; atomic because waiting threads look too
   std::atomic<std::uint64_t> read_{0};
   std::atomic<bool> over_{false};  // nothing more will come, or be taken
   std::mutex mutex_;               // reading the socket, and everything below

@@ -229,7 +229,7 @@ class TlsChannel final : public Channel {
     const std::lock_guard lock(mutex_);
     try {
       return flush();
-    } catch (const ChannelClosed&) {  // as whoever sends next is told
+    } catch (const ChannelClosed&) {  // as the next sending says
       return true;
     }
   }

@@ -49,7 +49,7 @@ std::size_t Compressor::try_pack(Bytes bytes, Cost& cost) {
     return 0;
   }
   if (!context_) return 0;
-  if (!read_program_memory(bytes.data(), plain_.data(), bytes.size())) return 0;  // who sends them as they are will tell
+  if (!read_program_memory(bytes.data(), plain_.data(), bytes.size())) return 0;  // sending the plain bytes will tell
   const Prefix prefix{static_cast<std::uint32_t>(bytes.size())};
   std::memcpy(packed_.data(), &prefix, sizeof(prefix));
   const std::size_t size = ZSTD_compressCCtx(context_.get(), packed_.data() + sizeof(prefix), packed_.size() - sizeof(prefix),

@@ -1,5 +1,5 @@
 @0xd6b1f0a7c3e45a91;
-# The control messages of fargpu: who sends what, when, and what the receiver must do.
+# The control messages of fargpu: the sender of each, when it is sent, and what the receiver must do.
 #
 # Vocabulary: a *client* is the library in a program's process (or the command line tool); a *broker* (fargpud) admits
 # clients on a GPU host; a *worker* is the process there that executes one session; a *session* is one client process at one
@@ -110,13 +110,13 @@ struct Failure {
 # --- hello ----------------------------------------------------------------------------------------------------------
 
 struct Hello {
-  # The broker checks the version, remembers who asks (for logs and `fargpu ls`), and answers at once.
+  # The broker checks the version, remembers the client (for logs and `fargpu ls`), and answers at once.
   protocolVersion @0 :UInt32;
   driverVersion @1 :UInt32;   # CUDA version the client's programs see, for example 13000
   program @2 :Text;           # file name of the program, for people
   hostName @3 :Text;
   processId @4 :UInt32;
-  token @5 :Text;             # who asks, if not a certificate or key of TLS says so; never sent where strangers can read it
+  token @5 :Text;             # names the client if no certificate or key does; never sent where strangers can read it
   job @6 :Data;               # 16 bytes: the job that this process belongs to; `status` then tells of that job's devices
   localKey @7 :Data;          # on a Unix socket that an answer by TCP has named: the key that came with the name
   oldestProtocol @8 :UInt32;  # 0: protocolVersion
@@ -131,8 +131,9 @@ struct HelloAnswer {
 
   # Two processes on one machine use shared memory, which begins with a Unix socket. To a client that came by TCP from this machine the
   # broker names its socket, in the abstract namespace, with two random numbers of 16 bytes that are good while that connection is open.
-  # The client says hello there with the key, and is answered with the proof. Whoever else has taken that name, on a client's machine whose
-  # loopback port leads elsewhere through a tunnel, does not know the proof: the broker tells it on this connection and on its own socket only.
+  # The client says hello there with the key, and is answered with the proof. Through a tunnel, a client's loopback port
+  # leads to another machine. A process of the client's machine that has taken the name does not know the proof:
+  # the broker tells it on this connection and on its own socket only.
   localSocket @5 :Text;       # without the leading zero byte; empty: there is none, or the client is on another machine
   localKey @6 :Data;
   localProof @7 :Data;
@@ -159,7 +160,7 @@ struct LeaseRequest {
   priority @4 :Priority;
   waitMs @5 :UInt32;          # how long to wait while there is not enough; 0: be refused at once
 
-  job @6 :Data;               # 16 bytes, made up by whoever starts a job: all that name it share one lease. Empty: a lease of its own
+  job @6 :Data;               # 16 bytes, by a job's starter: all that name it share one lease. Empty: a lease of its own
   hold @7 :Bool;              # no session: the lease itself, which lasts while this connection is open or it has sessions
   priorityAsked @8 :Bool;     # false, and `priority` is normal: the client asks for none, and gets the tenant's highest, at most normal
 }
@@ -379,11 +380,11 @@ struct Status {
   failure @9 :Failure;            # why there are no devices, if so
   sessionsMax @10 :UInt32;
   driverRelease @11 :Text;        # such as 580.95.05; empty if unknown
-  sessionsTaken @12 :UInt32;      # of sessionsMax: those that run and those promised to somebody who is on the way
+  sessionsTaken @12 :UInt32;      # of sessionsMax: those that run and those promised to clients on the way
   distances @13 :List(Distance);  # between devices, where the host's NVML tells
   peers @14 :List(PeerFacts);
-  leases @15 :List(LeaseStatus);  # those of the tenant who asks
-  tenant @16 :Text;               # who asks, as the broker sees it
+  leases @15 :List(LeaseStatus);  # those of the asking tenant
+  tenant @16 :Text;               # the asking tenant, as the broker sees it
   policy @17 :Text;               # how devices are shared
   quantumMs @18 :UInt32;
   graceMs @19 :UInt32;
@@ -529,7 +530,7 @@ struct DeviceStatus {
   pciDevice @6 :UInt32;
   computeCapability @7 :UInt32;   # 10 * major + minor
   pciDeviceId @8 :UInt32;         # vendor in the lower half, as NVML has it; 0 if unknown
-  pciSubSystemId @9 :UInt32;      # the same
+  pciSubSystemId @9 :UInt32;      # as pciDeviceId
   attributes @10 :List(AttributeValue);
   readings @11 :List(Reading);
   freeBytes @12 :UInt64;          # that a new lease could be given

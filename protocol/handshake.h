@@ -1,6 +1,7 @@
 #pragma once
-// Control messages one at a time, before (or without) a session: read exactly, so that whatever follows on the connection is left
-// for whoever takes it over.
+// Control messages one at a time, before (or without) a session:
+// read exactly, so that whatever follows on the connection
+// is left for its next reader.
 
 #include <chrono>
 #include <cstdint>

@@ -72,7 +72,7 @@ class MessageWriter {
 
 /// Reads one message in place; the bytes must outlive it and lie at a multiple of eight. No bytes read as a message all of whose
 /// fields have their defaults. Malformed contents make accessors
-/// throw kj::Exception, which whoever ends sessions treats as a protocol error.
+/// throw kj::Exception, which the end of a session treats as a protocol error.
 class MessageReader {
  public:
   explicit MessageReader(std::span<const std::byte> bytes)

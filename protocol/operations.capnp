@@ -238,7 +238,7 @@ struct CopyDevice {
   # Between device memory and arrays, also of several devices. Deferred.
   stream @0 :UInt64;
   copy @1 :Copy;
-  targetContext @2 :UInt64;       # whose memory or array that is; 0: an array is the stream's, memory tells by its address
+  targetContext @2 :UInt64;       # of that memory or array; 0: an array is the stream's, memory tells by its address
   sourceContext @3 :UInt64;
 }
 
@@ -359,7 +359,8 @@ struct LoadImageReply {
   ahead @6 :List(LoadedAhead);    # of a library: what earlier sessions loaded next is loaded already
 }
 struct LoadedAhead {
-  # An answer to a loadImage that was not sent yet. Whose program comes to load that says so by takeLoaded.
+  # An answer to a loadImage that was not sent yet.
+  # A client whose program comes to load that image says so by takeLoaded.
   request @0 :Data;               # the message that it answers
   reply @1 :Data;                 # LoadImageReply
 }

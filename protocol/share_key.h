@@ -1,5 +1,5 @@
 #pragma once
-// Names of what sessions share with each other: random bytes, so that only who was told one can use it.
+// Names of what sessions share with each other: random bytes, so that only a session that was told one can use it.
 
 #include <capnp/blob.h>
 

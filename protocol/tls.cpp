@@ -45,7 +45,7 @@ TlsContext make_context(const SSL_METHOD* method) {
   SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION);
   SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION);
   if (SSL_CTX_set_ciphersuites(c, ciphers) != 1) throw TlsError("OpenSSL lacks the ciphers of TLS 1.3: " + tls_complaint());
-  // No tickets: whoever comes shows each time who it is.
+  // No tickets: a client shows its identity with each connection.
   SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_num_tickets(c, 0);
   SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
@@ -101,7 +101,7 @@ int find_key(SSL* connection, const unsigned char* identity, std::size_t identit
   }
 }
 
-// The one certificate that is expected, whoever signed it.
+// The one certificate that is expected, by whatever authority it is signed.
 int verify_fingerprint(X509_STORE_CTX* store, void*) {
   auto* const connection = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
   const std::vector<std::byte>& expected = attached(connection).fingerprint;
@@ -148,7 +148,7 @@ TlsContext make_server_context(TlsService service) {
   if (!service.client_ca_file.empty()) {
     if (SSL_CTX_load_verify_file(c, service.client_ca_file.c_str()) != 1)
       throw TlsError("tls_client_ca names '" + service.client_ca_file + "', which cannot be used: " + tls_complaint());
-    SSL_CTX_set_verify(c, SSL_VERIFY_PEER, nullptr);  // who has no certificate may have a token
+    SSL_CTX_set_verify(c, SSL_VERIFY_PEER, nullptr);  // a client without a certificate may have a token
   }
   if (service.find_key) {
     attached(context).find_key = std::move(service.find_key);

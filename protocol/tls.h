@@ -44,7 +44,7 @@ inline constexpr std::size_t tls_key_bytes_min = 16;
 inline constexpr std::size_t tls_key_bytes_max = 64;
 inline constexpr std::size_t tls_identity_bytes_max = 128;
 
-/// How a client knows that a server is the right one, and shows who it is itself.
+/// How a client knows that a server is the right one, and shows its own identity.
 struct TlsTrust {
   std::string ca_file;           ///< of the authority that must have signed the server's certificate
   std::string fingerprint;       ///< or: SHA-256 of the certificate itself, in hexadecimal digits
@@ -66,7 +66,8 @@ struct TlsService {
 /// Throws TlsError.
 TlsContext make_server_context(TlsService service);
 
-/// Who the client of a finished handshake is: the common name of its certificate, or the identity of its key; empty if it did not say.
+/// Names the client of a finished handshake: the common name of its certificate, or the identity of its key. Empty if
+/// it did not say.
 std::string tls_common_name(SSL* connection);
 std::string tls_key_identity(SSL* connection);
 

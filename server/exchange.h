@@ -48,7 +48,7 @@ class Exchange {
   /// False if nobody is there to keep it. `came_by`: of memory of another session, the key by which it was fetched; null for the session's own.
   virtual bool share(const ShareKey& key, const SharedThing& thing, const ShareKey* came_by) = 0;
   virtual void unshare_event(const ShareKey& key) = 0;
-  /// The session gives memory up for which it has paid. When this returns, whoever still has it pays.
+  /// The session gives memory up for which it has paid. When this returns, a session that still has it pays.
   virtual void unshare_memory(const ShareKey& key) = 0;
   /// What was shared by this key, by whichever session; nothing if that is none, or nobody answers in time.
   virtual std::optional<SharedThing> fetch(const ShareKey& key) = 0;

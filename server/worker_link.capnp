@@ -26,7 +26,7 @@ struct WorkerMessage {
     stop @5 :Text;          # end the session (or, if there is none, end) and tell the client why
     notice @16 :Text;       # a line for the person who runs the session's program
     fetched @9 :Fetched;    # with the descriptor of what was shared, if it has one
-    unshared @15 :Data;     # whoever still has the memory of this key pays for it now
+    unshared @15 :Data;     # a session that still has the memory of this key pays for it now
     lane @13 :Data;         # with a connection's descriptor: the first frame on it, a request to be a bulk lane, already read
     turn @12 :Turn;         # which work the session may give to its devices from now on; first, right behind `session`
   }

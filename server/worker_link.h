@@ -14,7 +14,7 @@ namespace fargpu::server {
 
 struct LinkPacket {
   std::vector<std::byte> message;  ///< empty: the other end is gone
-  int descriptor = -1;             ///< owned by whoever receives it
+  int descriptor = -1;             ///< owned by the receiver
 };
 
 /// A connected pair of packet sockets, close-on-exec.
@@ -24,7 +24,7 @@ std::pair<int, int> make_link();
 /// other end is gone, or has not read for so long that there is no room.
 bool send_link(int link, const std::function<void(wire::WorkerMessage::Builder)>& fill, int descriptor = -1);
 
-/// The same of a message that is made already.
+/// Sends a message that is made already.
 bool send_packet(int link, std::span<const std::byte> bytes, int descriptor = -1);
 
 /// Receives one packet; waits for it if the socket is blocking. Nothing if it is not and none is there.

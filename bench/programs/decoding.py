@@ -50,7 +50,7 @@ class Growing:
 
 
 class Fixed:
-    """The same in memory that stays where it is."""
+    """A cache of keys and values in memory that stays where it is."""
 
     def __init__(self):
         self.keys, self.values = (torch.zeros(BATCH, KEY_HEADS, LONGEST, HEAD, dtype=torch.bfloat16, device="cuda") for _ in range(2))

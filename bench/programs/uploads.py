@@ -38,7 +38,7 @@ class Uploads:
 
 
 class Ahead:
-    """The same by a second stream, a step ahead of the training."""
+    """Uploads by a second stream, a step ahead of the training."""
 
     def __init__(self, uploads):
         self.uploads, self.stream = uploads, torch.cuda.Stream()

@@ -244,7 +244,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(Thread& thread, CUdevice dev) {
   return context.active ? session.close_context(thread, context) : CUDA_SUCCESS;
 }
 
-// Destroys the context whoever retained it. The handle stays the same and stays current; the next retain revives it.
+// Destroys the context, however many times it is retained. The handle stays the same and stays current;
+// the next retain revives it.
 CUresult cuDevicePrimaryCtxReset_v2(Thread& thread, CUdevice dev) {
   Session& session = session_of(thread);
   if (!session.terms.facts.device(dev)) return CUDA_ERROR_INVALID_DEVICE;

@@ -92,7 +92,7 @@ CUresult cuIpcOpenEventHandle(Thread& thread, CUevent* out, CUipcEventHandle han
   return CUDA_SUCCESS;
 }
 
-// A pool is known by its device to whoever imports it; its allocations are shared one by one.
+// An importing process knows a pool by its device; its allocations are shared one by one.
 CUresult cuMemPoolExportToShareableHandle(Thread& thread, void* out, CUmemoryPool handle, CUmemAllocationHandleType type,
                                           unsigned long long flags) {
   const auto pool = session_of(thread).device_memory.pools().find(handle);

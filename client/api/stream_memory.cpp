@@ -45,7 +45,7 @@ CUresult do_here(Thread& thread, const StreamUse& stream, const MemoryOperation&
     number = callbacks.take_number();
     session.stream_waits.add(number, operation, *stream->context);
   } else {
-    // Freeing waits for the stream, but it is the worker who says that the stream is done, and who calls this.
+    // Freeing would wait for the stream. The worker says that the stream is done, and calls this.
     number = callbacks.add([&map = session.map, operation](CUresult) {
       const auto region = map.find(operation.address);
       if (region && region->on_host() && region->contains(operation.address, operation.wide() ? 8 : 4)) operation.write();

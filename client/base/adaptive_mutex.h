@@ -5,8 +5,8 @@
 
 namespace fargpu::client {
 
-/// As std::mutex, but whoever finds it held looks again for a moment before it sleeps: where all holders are quick, a thread that went to
-/// sleep would cost them and itself many times what it waits for.
+/// As std::mutex, but a thread that finds it held looks again for a moment before it sleeps. Where all holders are
+/// quick, a thread that went to sleep would cost them and itself many times what it waits for.
 class AdaptiveMutex {
  public:
   AdaptiveMutex() {

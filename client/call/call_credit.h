@@ -34,7 +34,7 @@ class CallCredit {
   const std::uint64_t granted_;
   const std::uint64_t waiting_;            // of that, for those that may wait
   std::atomic<std::uint64_t> taken_{0};    // since the session began
-  std::atomic<std::uint64_t> settled_{0};  // the same
+  std::atomic<std::uint64_t> settled_{0};  // since the session began
 };
 
 }  // namespace fargpu::client

@@ -52,7 +52,8 @@ void Calls::take_credit(Thread& thread, Stream& stream) {
   receiver.wait_until(has_room);
 }
 
-// What is to be settled must have left; who waits reads, so that functions of the program are called meanwhile.
+// What is to be settled must have left. The waiting thread reads, so that functions of the program are called
+// meanwhile.
 void Calls::wait_for_credit(std::uint64_t bytes) {
   commands.flush();
   bool taken = false;

@@ -311,7 +311,8 @@ void ClientLanes::end_stragglers(Lock& lock) {
   lock.lock();
 }
 
-// The session may have ended in good order, of which its own connection tells; whoever misses bytes is told this.
+// The session may have ended in good order, of which its own connection tells.
+// A transfer that misses bytes is told this.
 void ClientLanes::lost(const std::string& why) {
   const std::string text = "a bulk lane is lost: " + why;
   if (close(text)) tell_lost_(text);

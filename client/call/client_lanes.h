@@ -129,7 +129,7 @@ class ClientLanes final : ChunkHandler {
   const std::chrono::nanoseconds silence_;
   std::once_flag opened_;
   std::atomic<bool> ready_{false};
-  std::mutex contest_;  // held by whoever writes memory that several transfers write; before mutex_
+  std::mutex contest_;  // held by a thread that writes memory of several transfers; before mutex_
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint32_t next_ = 1;

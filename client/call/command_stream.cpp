@@ -54,7 +54,8 @@ void CommandStream::gather(Gathered& into, FrameHeader header, Bytes message, st
   if (!message.empty()) std::memcpy(at + sizeof(header), message.data(), message.size());
 }
 
-// If a run of calls lasts t, a sending takes s and there is one every g, sending takes s t/g of it, and who waits at its end waits g longer
+// If a run of calls lasts t, a sending takes s and there is one every g, sending takes s t/g of it, and a wait at its
+// end takes g longer
 // at most. The two together are least where g is the root of s t.
 bool CommandStream::long_enough(Clock::duration gathered, Clock::time_point now) const {
   if (gathered <= gather_time_min) return false;
@@ -119,7 +120,7 @@ void CommandStream::send_large(Lock& lock, FrameHeader header, Bytes message, By
   if (urgent_) send(lock);
 }
 
-// Has what is buffered sent. Whoever sends already, and sends all, goes on with it.
+// Has what is buffered sent. A thread that sends already, and sends all, goes on with it.
 void CommandStream::send(Lock& lock) {
   if (sending_ == Sending::all) {
     urgent_ = true;

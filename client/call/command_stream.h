@@ -147,7 +147,7 @@ class CommandStream {
   bool urgent_ = false;
   Gathered buffer_;
   Gathered outgoing_;       // of the thread that sends
-  Compressor compressor_;   // the same
+  Compressor compressor_;   // of the thread that sends
   std::uint64_t last_ = 1;  // attach was the first frame
   Clock::time_point sent_at_{};
   Clock::time_point begun_at_{};   // the buffer

@@ -49,7 +49,7 @@ void Receiver::wait(std::uint64_t number, PendingReply& pending, Manner manner) 
 void Receiver::forget(std::uint64_t number) noexcept {
   std::unique_lock lock(mutex_);
   stop_reading("a call could not be sent");
-  channel_.close();  // which ends the reading of whoever reads
+  channel_.close();  // which ends the reading of the thread that reads
   changed_.wait(lock, [&] { return !reading_; });
   pending_.erase(static_cast<std::uint32_t>(number));
 }
@@ -225,7 +225,7 @@ void Receiver::take(const FrameHeader& header, std::span<const std::byte> messag
     case FrameKind::control: {
       MessageReader reader(message);
       pushes_.on_push(reader.root<wire::Control>(), bulk.data() == discarded_.data() ? std::span<std::byte>{} : bulk);
-      { const std::lock_guard lock(mutex_); }  // whoever has looked, and not found what this brought, is asleep by now
+      { const std::lock_guard lock(mutex_); }  // a thread that looked before this came is asleep by now
       changed_.notify_all();
       return;
     }

@@ -1,5 +1,5 @@
 #pragma once
-// What comes from the worker: replies for those who wait, and what the worker says by itself.
+// What comes from the worker: replies for waiting threads, and what the worker says by itself.
 
 #include <atomic>
 #include <condition_variable>

@@ -25,8 +25,8 @@ void WaitingPrints::write_all() noexcept {
   if (texts_[output].empty() && texts_[errors].empty()) waiting_.store(false, std::memory_order_release);
 }
 
-// Taken under the stream's lock: who finds nothing here and prints comes behind who took it. Ours is not held meanwhile, because whoever
-// has the stream may be about to come here.
+// Taken under the stream's lock: a thread that finds nothing here and prints comes behind the one that took the text.
+// Our own lock is not held meanwhile, because the thread that has the stream may be about to come here.
 void WaitingPrints::write_text(std::string& waiting, std::FILE* stream) noexcept {
   ::flockfile(stream);
   std::string text;

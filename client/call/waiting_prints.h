@@ -11,7 +11,8 @@
 namespace fargpu::client {
 
 /// Text that arrived waits for a thread of the program that returns from a call: that is when the driver prints too, and such a thread
-/// may wait for a stream's lock or for whoever reads its other end, where the receiving thread must not. Written by the C library's
+/// may wait for a stream's lock or for the reader of its other end, where the receiving thread must not.
+/// Written by the C library's
 /// streams, so that it comes in order with what the program prints itself. Threads: any.
 class WaitingPrints {
  public:

@@ -29,7 +29,7 @@ struct ListOptions {
 };
 int list(const ListOptions& options);
 
-/// Who uses what of the hosts' devices, again and again on a terminal; once elsewhere.
+/// The users of the hosts' devices and what they use, again and again on a terminal; once elsewhere.
 struct TopOptions {
   std::string pool;
   std::string output = "table";

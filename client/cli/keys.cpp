@@ -15,8 +15,9 @@ constexpr int passing[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
 
 termios before, during;  // for the handler
 
-// What the signal does otherwise, it does with the terminal as it was. Who is stopped goes on behind that. Only calls that are allowed in
-// handlers.
+// The signal does what it does otherwise, with the terminal as it was. A stopped process goes on behind that. Only
+// calls
+// that are allowed in handlers.
 void pass(int signal) {
   const int error = errno;
   ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
@@ -47,7 +48,7 @@ Keys::Keys() {
     struct sigaction now, ours{};
     ours.sa_handler = pass;
     ours.sa_flags = SA_RESTART;
-    // What whoever started this wants to be ignored stays so.
+    // A signal that the starting process had ignored stays ignored.
     if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::sigaction(signal, &ours, nullptr);
   }
   ::tcsetattr(STDIN_FILENO, TCSANOW, &during);

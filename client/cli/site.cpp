@@ -1,4 +1,4 @@
-// What those who look after GPU hosts need: tokens, and certificates of the site's own.
+// What administrators of GPU hosts need: tokens, and certificates of the site's own.
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@
 namespace fargpu::client::cli {
 namespace {
 
-// With its unit: who writes 90 for a credential means days, and a number alone would be seconds.
+// With its unit: a user that writes 90 for a credential means days, and a number alone would be seconds.
 std::optional<std::chrono::seconds> duration(const std::string& text) {
   const auto seconds = parse_duration(text);
   const bool unit = !text.empty() && std::isalpha(static_cast<unsigned char>(text.back()));

@@ -182,7 +182,7 @@ int top(const TopOptions& options) {
       if (!keys) std::this_thread::sleep_until(until);
       else if (keys->next(until - Clock::now()) == 'q') return 0;
     }
-    // Who looks once is not kept waiting twice for a host that does not answer.
+    // A single look does not wait twice for a host that does not answer.
     const auto asked = [live](const Json& host) { return live || !host.contains("error"); };
     std::vector<PoolHost> at;
     for (std::size_t i = 0; i < hosts.size(); ++i)

@@ -127,7 +127,7 @@ class Functions {
   void withdraw(const Function& function) { functions_.erase(function.handle); }
   /// Forgets what there was in a context that is closed: the functions of its modules, those that kernels have in it.
   void forget_context(const Context& context);
-  /// The same for a green context, whose functions go on as those of its primary context.
+  /// A green context is closed: its functions go on as those of its primary context.
   void forget_green(std::uint32_t context);
   /// An attribute was set, when so many changes of the function were known: what is known of it changes, and of the kernel or functions that
   /// it is one with. These are returned, itself among them.

@@ -239,7 +239,7 @@ namespace {
 
 capnp::Data::Reader data_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()}; }
 
-// Who is at the other end of a session's connections: when they end, that process has ended, and not its host.
+// The process at the other end of a session's connections: when they end, that process has ended, and not its host.
 std::string worker_text(const PoolHost& host) { return "the worker at " + address_text(host); }
 
 // A connection that begins with one message in the clear, which names the key that both ends have, and goes on with TLS by that key.

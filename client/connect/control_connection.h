@@ -45,7 +45,8 @@ void ask_for_lane(Channel& channel, std::uint64_t session, std::span<const std::
 /// One control connection: requests and answers in turn. Throws DialError on refusals, lost connections and silence.
 class ControlConnection {
  public:
-  /// Whose connection it is: of a process that may belong to a job, which then sees its lease, or of whoever looks after the host.
+  /// The connection's owner: a process that may belong to a job, which then sees its lease, or an administrator of the
+  /// host.
   enum class For { job, host };
   /// Connects and says hello.
   explicit ControlConnection(const PoolHost& host, For whom = For::job);

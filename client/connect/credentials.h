@@ -1,5 +1,5 @@
 #pragma once
-// How this process knows that a GPU host is the right one, and how it shows who it is itself.
+// How this process knows that a GPU host is the right one, and how it shows its own identity.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// A GPU host as it tells of itself: its devices and who uses them. NVML and `fargpu smi` answer from it.
+// A GPU host as it tells of itself: its devices and their users. NVML and `fargpu smi` answer from it.
 
 #include <cstdint>
 #include <map>
@@ -19,7 +19,7 @@ struct Device {
   unsigned pci_bus = 0;
   unsigned pci_device = 0;
   unsigned pci_device_id = 0;     ///< vendor in the lower half; 0 if the host could not tell
-  unsigned pci_subsystem_id = 0;  ///< the same
+  unsigned pci_subsystem_id = 0;  ///< vendor in the lower half; 0 if the host could not tell
   int compute_capability = 0;     ///< 10 * major + minor
   std::uint64_t memory_bytes = 0;
   std::uint64_t used_bytes = 0;

@@ -22,7 +22,8 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) { return (bytes + 
 
 }  // namespace
 
-/// What comes unasked with a request that is under way: as good as there for others, who would else ask for as much each.
+/// What comes unasked with a request that is under way.
+/// It is as good as there for other threads, which would else ask for as much each.
 class DeviceMemory::Coming {
  public:
   explicit Coming(DeviceMemory& owner) : owner_(owner) {}

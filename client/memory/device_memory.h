@@ -61,7 +61,7 @@ class DeviceMemory {
                     const std::shared_ptr<MemoryPool>& pool = nullptr, const Stream* stream = nullptr);
   /// `address` must begin an allocation of ours. Without a stream: as cuMemFree, which programs use to wait for results.
   CUresult free(Thread& thread, std::uint64_t address, Stream* stream = nullptr);
-  /// The same without any wait: what the GPU may still use is not used again before the GPU has passed it.
+  /// Frees without any wait: memory that the GPU may still use is not given out again before the GPU has passed it.
   void discard(Thread& thread, std::uint64_t address);
   /// The context is gone, and with it what was allocated in it; nothing runs any more.
   void context_closed(Thread& thread, Context& context);

@@ -43,7 +43,7 @@ class HostMemory {
  public:
   struct Parts {
     Calls& calls;
-    Channel& channel;  ///< whose worker may share memory
+    Channel& channel;  ///< its worker may share memory
     Contexts& contexts;
     Settler& waits;
     StreamWaits& stream_waits;
@@ -90,7 +90,7 @@ class HostMemory {
     pages_.after_wait(thread);
   }
   void after_wait(Thread& thread) { pages_.after_wait(thread); }
-  /// The same of blocks that are compared.
+  /// Sends what changed in blocks that are compared.
   void send_changes(Thread& thread);
   /// Whether kernels use the block that holds this address, so that the worker keeps its contents.
   bool mapped(std::uint64_t address) const;

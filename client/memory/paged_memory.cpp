@@ -125,7 +125,7 @@ void PagedMemory::hand_over(Thread& thread) {
     send(thread, *block);
   }
   handed_over(thread);
-  // Last: who finds nothing to hand over must not find old pages either.
+  // Last: a thread that finds nothing to hand over must not find old pages either.
   touched_ = false;
   touched_while_busy_ = false;
 }
@@ -184,7 +184,7 @@ bool PagedMemory::fault(std::uint64_t address, bool writing) {
 
 void PagedMemory::touch(std::uint64_t address, std::uint64_t bytes, bool writing) {
   const std::uint64_t end = address + std::min(bytes, ~address);
-  // Without the lock: whoever holds it may be in a system call on other memory.
+  // Without the lock: the thread that holds it may be in a system call on other memory.
   const bool within = std::any_of(windows_.begin(), windows_.end(),
                                   [&](const Window& window) { return address < window.base + window.bytes && window.base < end; });
   if (!within) return;

@@ -1,5 +1,6 @@
 #pragma once
-// Memory of which this process and the GPU's host each have pages, at the same addresses: who has the newest bytes, and fetching them
+// Memory of which this process and the GPU's host each have pages, at the same addresses:
+// which side has the newest bytes, and fetching them
 // when the program touches a page.
 
 #include <cuda.h>

@@ -28,7 +28,7 @@ class SharedStaging {
 
   SharedStaging(Calls& calls, HostMemory& host_memory) : calls_(calls), host_memory_(host_memory) {}
 
-  /// A part of the memory: free again when the last who holds it lets go, which the GPU does by a fence.
+  /// A part of the memory: free again when its last holder lets go, which the GPU does by a fence.
   class Slot;
   /// One that is free in the context's memory, made when it is first needed. Waits for one if `wait` says so; null if there is none.
   std::shared_ptr<Slot> take(Thread& thread, Context& context, bool wait);

@@ -106,7 +106,7 @@ NVML_EXPORT Return nvmlDeviceGetEccMode(DeviceHandle device, unsigned* current, 
   return give_two(device, Kind::ECC_MODE, Kind::ECC_MODE_PENDING, current, pending);
 }
 
-// The same readings by number (NVML_FI_DEV_*); each answer says for itself whether there is one.
+// Readings by number (NVML_FI_DEV_*); each answer says for itself whether there is one.
 NVML_EXPORT Return nvmlDeviceGetFieldValues(DeviceHandle device, int count, FieldValue* values) {
   if (count <= 0 || !values) return NVML_ERROR_INVALID_ARGUMENT;
   struct Field {

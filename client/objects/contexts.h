@@ -42,7 +42,7 @@ class Contexts {
 
   /// A kernel of the device left an error behind: all contexts on it have it, as on NVIDIA's driver.
   void fail(int device, CUresult result);
-  /// As above, for the device of the context that has this number on the wire, if it lives.
+  /// Fails all contexts on the device of the context that has this number on the wire, if it lives.
   void fail_with(std::uint32_t id, CUresult result);
 
   /// Held while contexts are opened and closed, and by what must find them as they are.

@@ -69,7 +69,7 @@ class Pushes final : public PushHandler {
   const Parts parts_;
   const std::string& host_;
   const Window& host_window_;
-  std::vector<std::byte> arriving_;  // what is being delivered, on its way to where it belongs; used by whoever reads
+  std::vector<std::byte> arriving_;  // what is being delivered, on its way to where it belongs; of the reading thread
 };
 
 }  // namespace fargpu::client

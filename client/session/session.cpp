@@ -173,7 +173,7 @@ CUresult Session::close_context(Thread& thread, Context& context) {
   const CUresult late = thread.take_late_error();
   const Thread::AnswersOnly answers_only(thread);
   for (Context* const green : contexts.greens(context)) close_context(thread, *green);
-  stream_waits.forget(context);  // nobody may be left who would write what they wait for
+  stream_waits.forget(context);  // no thread may be left that would write what they wait for
   context.storage.clear(context.cuda());
   RemoteCall<wire::CloseContext> call(calls, thread);
   call.in().setContext(context.handle.value());

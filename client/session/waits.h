@@ -34,7 +34,7 @@ class Waits final : public Settler {
 
   /// Waits for everything given to the context (cuCtxSynchronize); answered here if it is idle.
   CUresult synchronize(Thread& thread, Context& context);
-  /// As above for one stream (cuStreamSynchronize).
+  /// Waits for everything given to the stream (cuStreamSynchronize).
   CUresult synchronize(Thread& thread, Stream& stream);
   CUresult settle(Thread& thread, Context& context) override;
   CUresult settle(Thread& thread, Stream& stream) override;

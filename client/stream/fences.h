@@ -21,7 +21,8 @@ class Fences {
 
   /// Runs `action`, on whichever thread receives the news, once everything given to the stream so far is complete.
   void after(Thread& thread, Stream& stream, Action action);
-  /// The same for all streams of all contexts. Requests without new work in between share one fence.
+  /// Runs `action` when everything given to all streams of all contexts so far is complete.
+  /// Requests without new work in between share one fence.
   void after_all(Thread& thread, Action action);
 
   /// The worker says that a fence was passed. Unknown numbers are ignored.

@@ -14,7 +14,7 @@ class Settler {
   virtual ~Settler() = default;
   /// Waits for everything given to the context, where the program did not ask for a wait: captures do not mind it.
   virtual CUresult settle(Thread& thread, Context& context) = 0;
-  /// As above for one stream.
+  /// Waits for everything given to the stream, where the program did not ask for a wait.
   virtual CUresult settle(Thread& thread, Stream& stream) = 0;
 };
 

@@ -84,7 +84,7 @@ void write_tokens(const std::filesystem::path& file, const std::vector<TokenEntr
   const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   struct stat before {};
   bool written = descriptor >= 0;
-  if (written && ::stat(file.c_str(), &before) == 0) {  // who could read it can go on doing so
+  if (written && ::stat(file.c_str(), &before) == 0) {  // its readers stay its readers
     ::fchmod(descriptor, before.st_mode & 0777);
     [[maybe_unused]] const int kept = ::fchown(descriptor, before.st_uid, before.st_gid);
   }

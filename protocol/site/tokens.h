@@ -50,7 +50,8 @@ class TokenBook {
     std::string name;
     bool expired = false;
   };
-  /// Whose a token is; nothing for one that is not known. Takes as long for every token. Throws TokenError if the file cannot be read.
+  /// The owner of a token; nothing for one that is not known. Takes as long for every token.
+  /// Throws TokenError if the file cannot be read.
   std::optional<Found> find(const std::string& token);
 
  private:

@@ -95,7 +95,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     source_ = source_of(socket);
     client_.peer = error ? "?" : source_ + ":" + std::to_string(endpoint.port());
     here_ = !error && endpoint.address().is_loopback();
-    // Who has our own address is on this machine, or behind a tunnel that ends here.
+    // A client with our own address is on this machine, or behind a tunnel that ends here.
     near_ = !error && transport == Transport::plain && endpoint.address() == socket.local_endpoint(error).address();
     socket_ = std::move(socket);
     keep_alive(socket_);
@@ -435,7 +435,8 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
     deadline_.cancel();
     std::shared_ptr<Waiter> place;  // in the queue
     const auto begin = std::chrono::steady_clock::now();
-    // Who asks for nothing in particular counts on what is there: it is not much less for what is being given back.
+    // A job that asks for nothing in particular counts on what is there:
+    // it is not much less for what is being given back.
     const bool first = !job || !broker_.leases_.find(client_.tenant, *job);
     while (first && wish.memory_bytes == 0 && broker_.much_is_given_back(client_.tenant) &&
            std::chrono::steady_clock::now() < begin + Broker::giving_back_max)
@@ -448,7 +449,7 @@ class Broker::Connection final : public PendingConnection, public std::enable_sh
         const auto reason = drained               ? wire::Failure::Reason::DRAINING
                             : refusal->may_change ? wire::Failure::Reason::NO_CAPACITY
                                                   : wire::Failure::Reason::DENIED;
-        // Who has waited is not told to wait; only `fargpu run` holds leases.
+        // A client that has waited is not told to wait; only `fargpu run` holds leases.
         const bool told = reason == wire::Failure::Reason::NO_CAPACITY && !waits;
         co_return co_await refuse_lease(reason, refusal->text + (!told ? "" : hold ? " or wait with --wait" : " or wait with FARGPU_WAIT"));
       }

@@ -1,5 +1,5 @@
 #pragma once
-// How the host's devices are doing, without waiting for whoever knows.
+// How the host's devices are doing, without waiting for the process that reads them.
 
 #include <sys/types.h>
 

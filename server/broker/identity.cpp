@@ -17,7 +17,7 @@ namespace {
 
 using Keys = std::map<std::string, std::vector<std::byte>>;
 
-// A file of this setting can be read; or words for who would have to be able to.
+// Throws where a file of this setting cannot be read; the text names the user that must be able to.
 void require_readable(const char* setting, const std::string& path) {
   if (path.empty() || ::access(path.c_str(), R_OK) == 0) return;
   const int error = errno;

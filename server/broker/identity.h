@@ -1,5 +1,5 @@
 #pragma once
-// Who clients are: by their certificates, their keys, their tokens or, on this machine, their users.
+// The identity of clients: by their certificates, their keys, their tokens or, on this machine, their users.
 
 #include <map>
 #include <memory>
@@ -19,7 +19,7 @@ struct ShownCredentials {
   std::string certificate;   ///< common name of its certificate, which was checked
   std::string key_identity;  ///< of the key that it knows
   std::string token;
-  std::optional<std::uint32_t> user;  ///< of this machine, who came by a Unix socket
+  std::optional<std::uint32_t> user;  ///< of this machine, by a Unix socket
 };
 
 /// A tenant's name, or why there is none, in words for the client.

@@ -178,7 +178,7 @@ unsigned Leases::wanted_groups(const Tenant& tenant, const LeaseWish& wish, unsi
   return tenant.sm_partitions ? std::max(1u, wish.compute_percent * sm_groups_.at(device) / 100) : 0;
 }
 
-// Who goes by the same MPS daemon shares devices with the tenant, whatever it is called.
+// Groups of a device that no lease has by the tenant's MPS daemon: tenants with one daemon share devices.
 std::vector<unsigned> Leases::free_groups(const Tenant& tenant, unsigned device) const {
   std::vector<unsigned> free;
   if (!tenant.sm_partitions) return free;
@@ -280,7 +280,7 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
           device, tenant.name, sm_group_size));
   }
 
-  // What could never be had, whoever leaves.
+  // What could never be had, whichever leases end.
   const auto large = static_cast<std::size_t>(
       std::count_if(allowed.begin(), allowed.end(), [&](unsigned device) { return capacity_[device] >= wish.memory_bytes; }));
   if (large < count) {
@@ -310,7 +310,7 @@ Leases::Answer Leases::grant(const Tenant& tenant, const LeaseWish& wish, const 
         tenant.name, tenant.compute_percent));
   }
 
-  // What is taken now, by those who have it and by those who have waited longer.
+  // What is taken now, by leases and by jobs that have waited longer.
   const std::vector<Waiter*> earlier = those_before(place, tenant.name);
   TenantUse use = use_of(tenant.name);
   for (const Waiter* const waiter : earlier) {

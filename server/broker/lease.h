@@ -1,5 +1,5 @@
 #pragma once
-// Leases: rights to shares of devices, and who may have one now.
+// Leases: rights to shares of devices, and which jobs may have one now.
 
 #include <array>
 #include <chrono>
@@ -29,7 +29,7 @@ struct LeaseWish {
   std::optional<wire::Priority> priority;  ///< none: the tenant's highest, at most normal
 };
 
-/// The job whose processes share a lease; made up by whoever starts it, and meaningless outside of its tenant.
+/// The job whose processes share a lease; made up by the starter of the job, and meaningless outside of its tenant.
 using JobKey = std::array<std::byte, 16>;
 
 /// A right to a share of some devices, for all sessions of one job. Lasts while somebody points to it: its sessions, what was promised
@@ -128,8 +128,9 @@ class Leases {
   void set_tenants(Tenants tenants);
   const Tenants& tenants() const { return tenants_; }
 
-  /// A place in the queue, while the result lives. What those before it lack is kept for them as it becomes free; whoever can do with what
-  /// else there is need not wait. First comes each tenant's first, then each one's second, and so on.
+  /// A place in the queue, while the result lives. What becomes free is kept for the earlier places that lack it. A job
+  /// that
+  /// can do with the rest need not wait. First comes each tenant's first, then each one's second, and so on.
   std::shared_ptr<Waiter> wait(const Tenant& tenant, const LeaseWish& wish);
   /// All that wait, in the order in which they came.
   const std::list<Waiter*>& waiting() const { return queue_; }
@@ -140,7 +141,7 @@ class Leases {
   std::size_t before(const Waiter* place, const std::string& tenant, Shortage shortage) const;
 
   using Answer = std::variant<std::shared_ptr<Lease>, LeaseRefusal>;
-  /// The lease of a job if it has one, or a new one. `place`: in the queue, for who has waited.
+  /// The lease of a job if it has one, or a new one. `place`: in the queue, for a job that has waited.
   Answer grant(const Tenant& tenant, const LeaseWish& wish, const std::optional<JobKey>& job, const Waiter* place = nullptr);
   /// The lease of a job; null if it has none.
   std::shared_ptr<Lease> find(const std::string& tenant, const JobKey& job) const;

@@ -35,7 +35,8 @@ void Listeners::open_socket(const std::string& name) {
     asio::local::stream_protocol::acceptor& acceptor = local_acceptors_.emplace_back(io_);
     acceptor.open();
     acceptor.bind(endpoint);
-    // Who may have a session is told by the user at the other end, whatever umask this was started with. The folder can be for fewer.
+    // The user at the other end decides whether it may have a session, whatever umask this was started with.
+    // The folder can be for fewer.
     if (!abstract && ::chmod(name.c_str(), 0666) != 0)
       throw asio::system_error(asio::error_code(errno, asio::error::get_system_category()));
     acceptor.listen();

@@ -54,7 +54,7 @@ void check_workers(const Settings& settings) {
                         "', and only root can have workers run as another user; leave it out, or start fargpud as root");
 }
 
-// It counts neither what they hold nor who they are: leases are given as if they were not there.
+// It counts neither what they hold nor whose they are: leases are given as if they were not there.
 void warn_of_earlier_sessions(const Settings& settings) {
   const std::vector<pid_t> workers = orphaned_workers(settings.worker);
   if (workers.empty()) return;

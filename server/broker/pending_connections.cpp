@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::size_t callers_wanted = 1024;
 
-// The loopback's own address is everybody's on this machine, and that of all who come through a tunnel which ends here: any one of them could
-// shut out the others by it, and what his floods cost without that is little. (Another one, such as 127.0.0.2, somebody took on purpose.)
+// The loopback's own address is that of every process of this machine, and of all clients of a tunnel that ends here. A
+// bound by address would let any one of them shut out the others. Without that bound a flood costs little. (Another
+// address, such as 127.0.0.2, is taken on purpose.)
 bool everybodys(const std::string& source) { return source == "127.0.0.1" || source == "::1" || source == "::ffff:127.0.0.1"; }
 
 // As many descriptors as the system allows, up to what can be of use. Returns how many callers there may be at once, so that

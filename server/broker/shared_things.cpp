@@ -46,7 +46,7 @@ void SharedThings::remove(pid_t worker, capnp::Data::Reader bytes) {
   if (piece && piece->payer == worker && !piece->inherited) pass_on(*piece);
 }
 
-// Whoever was lent it first of those that are left, for want of a better reason.
+// The next payer is the first of the holders that are left, for want of a better reason.
 void SharedThings::pass_on(Piece& piece) {
   piece.inherited = !piece.holders.empty();
   piece.payer = piece.inherited ? piece.holders.begin()->first : -1;

@@ -26,7 +26,7 @@ class SharedThings {
   SharedThings(std::size_t most, Charge charge) : room_(most), charge_(std::move(charge)) {}
 
   /// From a worker, with its descriptor, which this takes. Throws ProtocolError if it makes no sense. False if it is too much: then
-  /// nothing is shared by the key, as whoever asks for it is told.
+  /// nothing is shared by the key, and a session that asks for it is told so.
   bool add(pid_t worker, const std::string& tenant, wire::Share::Reader share, Descriptor descriptor);
   void remove(pid_t worker, capnp::Data::Reader key);
   /// Everything of a worker, and what it had of others. What it paid for it pays for until its account ends, and its heirs from now on.

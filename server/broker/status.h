@@ -18,10 +18,10 @@
 
 namespace fargpu::server {
 
-/// Who asks how the host is doing.
+/// The client that asks how the host is doing.
 struct Viewer {
   std::string tenant;
-  bool administrator = false;    ///< sees what every tenant has: nobody can look after sessions that he does not see
+  bool administrator = false;    ///< sees what every tenant has: unseen sessions cannot be managed
   const Lease* lease = nullptr;  ///< that the asking program runs under: then with its devices alone, and of each what the lease may have
   bool sees(const Lease& other) const { return lease ? &other == lease : administrator || other.tenant == tenant; }
 };

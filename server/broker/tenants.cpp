@@ -136,7 +136,7 @@ Tenant read_tenant(const std::string& file, const std::string& name, const toml:
   if (const auto folder = reading.text("mps", "a folder")) {
     if (!folder->starts_with('/'))
       reading.complain("mps", "the folder of an MPS daemon's pipes, from the root on, such as \"/run/mps-lab\"");
-    // One name for one daemon: those who go by it share its multiprocessors.
+    // One name for one daemon: its tenants share its multiprocessors.
     std::string name = std::filesystem::path(*folder).lexically_normal();
     while (name.size() > 1 && name.ends_with('/')) name.pop_back();
     tenant.mps = std::move(name);

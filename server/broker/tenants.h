@@ -1,5 +1,5 @@
 #pragma once
-// Who may use this host, and how much of it. From the tables [tenant.NAME] of the settings file.
+// Tenants: the users of this host, and how much of it each may use. From the tables [tenant.NAME] of the settings file.
 
 #include <cstdint>
 #include <map>
@@ -27,7 +27,7 @@ struct Tenant {
   std::vector<unsigned> devices;                     ///< that it may use, by their places among those of the broker; empty for all
   wire::Priority priority = wire::Priority::NORMAL;  ///< the highest that it may ask for
   std::vector<std::string> certificates;             ///< common names of client certificates, besides its own name
-  std::vector<std::uint32_t> users;                  ///< of this machine, by number, who come by a Unix socket
+  std::vector<std::uint32_t> users;                  ///< of this machine, by number, for the Unix socket
 };
 
 /// Order of priorities: higher is more.
@@ -42,7 +42,7 @@ class Tenants {
   /// Reads them from a settings file; an empty path stands for none. Throws SettingsError, naming what is wrong.
   static Tenants read(const std::string& file);
 
-  /// Whether the file names any: then nobody is served who is none of them.
+  /// Whether the file names any: then no other client is served.
   bool configured() const { return configured_; }
   const std::map<std::string, Tenant>& all() const { return tenants_; }
   const Tenant* find(const std::string& name) const;

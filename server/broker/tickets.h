@@ -31,7 +31,7 @@ class Tickets {
   void withdraw(const Ticket& ticket);
   /// The worker and the client of a ticket, which is used up by that; null if there is none (any more).
   Worker* redeem(std::span<const std::byte> ticket, ClientFacts& client);
-  /// The same by its name, for a connection that is to speak TLS; tells the ticket too.
+  /// Redeems a ticket by its name, for a connection that is to speak TLS; tells the ticket too.
   Worker* redeem_name(std::span<const std::byte> name, ClientFacts& client, Ticket& ticket);
   /// Forgets what was promised of a worker that has ended.
   void worker_ended(const Worker& worker);

@@ -59,7 +59,7 @@ struct Worker {
   enum class State {
     starting,  ///< its driver is being initialised
     ready,     ///< waiting for a session
-    reserved,  ///< promised to whoever brings its ticket
+    reserved,  ///< promised to the client that brings its ticket
     session,   ///< serving
     ending,    ///< done, or told to stop
   };

@@ -43,7 +43,7 @@ class PacedChannel final : public Channel {
     const Time pause = bandwidth_->wait(ahead_);
     if (pause <= Time(0) || (!interest.readable && !interest.writable)) return channel_->wait(interest, timeout, waker);
     channel_->wait({}, timeout < Timeout(0) ? pause : std::min(timeout, pause), waker);
-    return {};  // whoever waits looks again
+    return {};  // the waiting thread looks again
   }
 
   void close() noexcept override { channel_->close(); }

@@ -43,7 +43,7 @@ void* TenantAccount::map(int descriptor, std::size_t bytes) {
 TenantAccount::TenantAccount(std::size_t slots)
     : descriptor_(::memfd_create("fargpu-account", MFD_CLOEXEC | MFD_ALLOW_SEALING)), slots_(slots), memory_(nullptr) {
   if (descriptor_ < 0) fail("memfd_create");
-  // Whoever has it may write to it, but not take it away from under the others.
+  // A process that has the account may write to it, but not take it away from under the others.
   const bool made = ::ftruncate(descriptor_, static_cast<off_t>(bytes_of(slots))) == 0 &&
                     ::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 &&
                     (memory_ = map(descriptor_, bytes_of(slots)));

@@ -37,7 +37,7 @@ void Scheduler::set_rules(const Rules& rules, Time now) {
   for (auto& [id, lease] : leases_) {
     lease.use.virtual_time = 0;
     policy_->joins(lease.use, now);
-    // Turns of the old kind end; who has work asks again.
+    // Turns of the old kind end; a session with work asks again.
     if (lease.holds()) end(lease, now);
     if (lease.wants()) wake(lease, now);
   }
@@ -241,7 +241,7 @@ void Scheduler::grant_waiting(Time now) {
       }
     }
     if (!free) {
-      // Who needs several devices must not be passed over for ever by those who need one.
+      // A lease that needs several devices must not be passed over for ever by leases that need one.
       if (now - lease->use.waiting_since >= 2 * rules_.quantum) reserved.push_back(lease);
       continue;
     }
@@ -257,7 +257,7 @@ void Scheduler::grant_waiting(Time now) {
   }
 }
 
-// What there is no reason for any more ends, and who has company hears of it.
+// A turn without a reason ends, and a lease that has company hears of it.
 void Scheduler::update_turns(Time now) {
   for (auto& entry : leases_) {
     Lease& lease = entry.second;

@@ -1,5 +1,6 @@
 #pragma once
-// Who may give work to which devices, and until when. A machine without threads, clocks or sockets: it is told what happens and when,
+// Which lease may give work to which devices, and until when. A machine without threads, clocks or sockets:
+// it is told what happens and when,
 // and says what follows.
 
 #include <functional>
@@ -24,7 +25,7 @@ class Scheduler {
   Scheduler(const Rules& rules, Tell tell);
 
   const Rules& rules() const { return rules_; }
-  /// The same leases under other rules; what they are owed is forgotten. `rules.policy` must be one of policies().
+  /// Puts the leases under other rules; what they are owed is forgotten. `rules.policy` must be one of policies().
   void set_rules(const Rules& rules, Time now);
 
   void join(LeaseId lease, const Share& share, Time now);

@@ -16,7 +16,7 @@ struct Share {
   std::vector<int> devices;        ///< a turn is for all of them
   unsigned percent = percent_max;  ///< upper limit under the policy `fixed`; 100 is none
   unsigned weight = 1;             ///< against those of others under the policy `fair`
-  std::string owner;               ///< whose weight it is: those of its leases that have work divide it; empty: the lease's own
+  std::string owner;               ///< of the weight, which its leases with work divide; empty: the lease's own
   Priority priority = Priority::normal;
   bool critical() const { return priority == Priority::critical; }
 };

@@ -12,7 +12,7 @@ constexpr Time never = Time::max();
 
 /// How much work is given ahead of what runs.
 constexpr Time ahead_usual = std::chrono::milliseconds(2);
-/// The same, where a lease of higher priority may come at any moment and should wait for one kernel only.
+/// How much is given ahead where a lease of higher priority may come at any moment and should wait for one kernel only.
 constexpr Time ahead_shallow = std::chrono::microseconds(200);
 
 /// What a session may do. Until it hears otherwise, also when it has nothing to do for a while.

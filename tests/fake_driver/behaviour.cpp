@@ -190,7 +190,7 @@ CUresult run_memset(const CUDA_MEMSET_NODE_PARAMS_v2& p) {
   for (std::size_t y = 0; y < p.height; ++y) {
     std::byte* const row = translate(p.dst + y * p.pitch, p.width * p.elementSize);
     if (!row) return CUDA_ERROR_INVALID_VALUE;
-    // What is filled is copied on: element by element would take most of the time of whoever fuzzes.
+    // What is filled is copied on: element by element would take most of the time of the fuzzers.
     const std::size_t bytes = p.width * p.elementSize;
     std::memcpy(row, &p.value, std::min<std::size_t>(bytes, p.elementSize));
     for (std::size_t done = p.elementSize; done < bytes;) {

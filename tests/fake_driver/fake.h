@@ -65,8 +65,9 @@ struct Controls {
   /// While paused, nothing that is recorded or submitted completes.
   void (*pause)(bool paused);
   std::vector<Launch> (*launches)();
-  /// Until it is told otherwise, new memory is as it was left: that of cuMemCreate by whoever had as many bytes before, other memory full of
-  /// `left_behind`.
+  /// Until it is told otherwise, new memory is as it was left:
+  /// that of cuMemCreate by the last owner of as many bytes, other
+  /// memory full of `left_behind`.
   void (*leave)(bool leave);
   /// Bytes in cuMemCreate memory that exist now.
   std::uint64_t (*memory_bytes)();

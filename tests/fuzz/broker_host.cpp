@@ -111,7 +111,7 @@ BrokerHost::BrokerHost(const std::string& settings) {
   expect(server::read_settings(std::size(arguments), const_cast<char**>(arguments), settings_, exit_code) == server::Command::serve,
          "no settings");
   settings_.refusals_per_address_max = ~std::uint64_t{0};  // more than read_settings() would let anybody say
-  // It has much to say: told only to who asks.
+  // It has much to say: told only when asked.
   const char* const level = std::getenv("FARGPU_LOG_LEVEL");
   server::EventLog::start(level ? level : "error", "text");
   if (!level) spdlog::set_level(spdlog::level::off);

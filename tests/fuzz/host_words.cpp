@@ -3,7 +3,7 @@
 // sent that the program did not offer, and no more memory is asked for than there can be a reason
 // for. When the host has broken the protocol, or left, each call says that the session is lost. An
 // input says which calls the program makes (program_calls), and what the host answers and says by
-// itself (pretended_host); or what a host says to who asks it for a session. All is on one thread:
+// itself (pretended_host); or what a host says to a client that asks it for a session. All is on one thread:
 // what the client would do on threads of its own is done between the calls, so that an input does
 // the same each time.
 
@@ -248,7 +248,7 @@ int take_line() {
       ::close(passed);
     }
   }
-  // Who writes to it later is not told so: the host reads nothing, and has left.
+  // A later write to it succeeds: the host reads nothing, and has left.
   ::shutdown(ends[0], SHUT_WR);
   ::close(ends[0]);
   return ends[1];
@@ -395,7 +395,7 @@ std::vector<Input> seeds() {
   append_value(paged, data);
   append_value(paged, fetched);
 
-  // The answer to attach, and those to who asks for a session.
+  // The answer to attach, and those to a request for a session.
   const auto word = [](Input& input, std::span<const std::byte> message, std::uint16_t control) {
     Word w;
     w.kind = static_cast<std::uint8_t>(FrameKind::control);

@@ -1,5 +1,6 @@
-// A file of tokens and a token that somebody shows: whoever is let in has shown what the file has the hash of, and the names that are
-// believed are plain ones. An input is the file, a zero byte, and the token.
+// A file of tokens and a token that a client shows:
+// a client that is let in has shown a token whose hash the file has, and
+// the names that are accepted are plain ones. An input is the file, a zero byte, and the token.
 
 #include <fcntl.h>
 #include <fmt/format.h>

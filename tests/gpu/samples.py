@@ -67,7 +67,8 @@ TWO_DEVICES = {"MonteCarloMultiGPU", "p2pBandwidthLatencyTest", "simpleMultiGPU"
 class Samples:
     def __init__(self, suite):
         self.suite = suite
-        # Without the driver's cache: what it says of a compilation would depend on who compiled the code first.
+        # Without the driver's cache: what it says of a compilation would depend on which program compiled the code
+        # first.
         self.environment = {"LD_LIBRARY_PATH": suite.library_path(), "CUDA_CACHE_DISABLE": "1"}
 
     def once(self, name, kind):

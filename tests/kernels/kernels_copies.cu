@@ -315,7 +315,7 @@ CASE(any_order) {
   HOLDS(neighbours.end());
 }
 
-// An event is not seen before the bytes of the copy that it follows, whoever asks.
+// An event is not seen before the bytes of the copy that it follows, by whichever call.
 CASE(told_behind_the_bytes) {
   constexpr size_t bytes = 2'500'000;
   Stream stream, other;

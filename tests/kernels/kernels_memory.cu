@@ -457,7 +457,7 @@ CASE(parameters) {
   std::vector<double> wanted = {-5, -300, 70000, -5e9, 7, 0.125, 1, 2, 3, 200};
   expect_same(doubles.get(), wanted);
 
-  // The same as one buffer in which each parameter has its natural alignment.
+  // The parameters as one buffer, in which each has its natural alignment.
   doubles.clear();
   struct Packed {
     char a;

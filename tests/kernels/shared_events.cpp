@@ -82,7 +82,7 @@ int child(int socket) {
     tell(socket);
   }
   hear(socket);
-  OK(cuEventRecord(theirs, stream));  // whoever opened it may record it too
+  OK(cuEventRecord(theirs, stream));  // a process that opened it may record it too
   OK(cuEventSynchronize(theirs));
   tell(socket);
   hear(socket);  // the other process has ended

@@ -42,7 +42,7 @@ F nan_of() {
   return rounded<F>(NAN);
 }
 
-/// The same check for one number and for two in a register.
+/// Checks an instruction for one number and for two in a register.
 template <class F, class Reference>
 void check_binary(const std::string& instruction, const std::string& type, Reference reference) {
   check<F(F, F)>(instruction + type, reference);

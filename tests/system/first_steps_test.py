@@ -77,7 +77,7 @@ class FirstSteps(SystemTest):
         # Where nobody looks on, nothing but the outcome.
         done = fargpu("run", "--wait", "1s", "--", "true", pool=host.pool)
         self.assertEqual((done.code, done.err.count("\n")), (75, 1), done.err)
-        # Advice is for who has not waited, by what he has to do it with.
+        # Advice is for a program that has not waited, and names the means of waiting that it has.
         self.assertIn("try later or wait with --wait\n", fargpu("run", "--", "true", pool=host.pool).err)
         client = self.client(host)
         self.assertEqual(client.ask("init"), "SYSTEM_NOT_READY")
@@ -92,7 +92,8 @@ class FirstSteps(SystemTest):
                 client.says(f"the session is lost: the worker at {host.pool} closed the connection")
                 client.says("look at the log of fargpud there for why the worker ended")
 
-    # --- who looks after hosts --------------------------------------------------------------------------------------------------------
+    # --- administrators of hosts
+    # ------------------------------------------------------------------------------------------------------
 
     def test_changes_say_what_holds_now(self):
         host = self.broker()

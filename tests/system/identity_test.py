@@ -1,4 +1,4 @@
-"""Who may use a host: TLS, certificates, keys and tokens, tenants, and what is said to those who may not."""
+"""The right to use a host: TLS, certificates, keys and tokens, tenants, and what refused clients are told."""
 
 import os
 import re
@@ -60,7 +60,8 @@ class Identity(SystemTest):
         self.assertEqual(host.log("session started", pid=client.pid)["tenant"], tenant)
         return client
 
-    # --- those who may -----------------------------------------------------------------------------------------------------------
+    # --- clients that may
+    # --------------------------------------------------------------------------------------------------------
 
     def test_a_token(self):
         host = self.host()
@@ -145,7 +146,8 @@ class Identity(SystemTest):
         self.assert_works(host, {"FARGPU_TOKEN": self.token("local")}, "lab")
         self.assert_refused(host, {}, "say who they are")
 
-    # --- those who may not --------------------------------------------------------------------------------------------------------
+    # --- clients that may not
+    # -----------------------------------------------------------------------------------------------------
 
     def test_tokens_that_are_none(self):
         host = self.host()

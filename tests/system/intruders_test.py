@@ -159,14 +159,15 @@ class Intruders(SystemTest):
         self.assertEqual(client.ask("init"), "SYSTEM_DRIVER_MISMATCH")
         client.says("set FARGPU_DRIVER_VERSION=12080")
 
-    # --- who comes and says nothing ------------------------------------------------------------------------------------------------
+    # --- clients that say nothing
+    # --------------------------------------------------------------------------------------------------
 
     def test_silence(self):
         mute, halting = self.connection(self.host), self.connection(self.host)
         halting.send(frame(control(HELLO))[:40])
         for connection in (mute, halting):
             self.assertTrue(connection.is_closed())
-        # Who says a byte now and then does not get longer.
+        # A client that says a byte now and then does not get longer.
         slow = self.connection(self.host)
         since = time.monotonic()
         for byte in frame(control(HELLO)):
@@ -184,7 +185,7 @@ class Intruders(SystemTest):
         asking = self.connection(host)
         flood = [self.connection(host) for _ in range(200)]
         wait_until(lambda: len(host.logged("connection cut")) >= 100, "room made for later ones")
-        self.assertTrue(asking.is_closed())  # who said nothing for the longest went first
+        self.assertTrue(asking.is_closed())  # the longest silent went first
         self.assert_serves(host)
         self.assertFalse(flood[-1].is_closed(seconds=0.01))
 

@@ -227,7 +227,7 @@ class Leases(SystemTest):
         self.assertEqual(urgent.ask("init"), "NOT_PERMITTED")
         urgent.says("may not ask for priority latency-critical")
         self.client(host, "init", env=asking(gpus=1, mem="64MiB"))
-        # Who asks for no memory of its own has what is left of the tenant's.
+        # A client that asks for no memory of its own has what is left of the tenant's.
         rest = self.client(host, "init", "context")
         self.assertEqual(rest.ask("total_bytes 0"), f"SUCCESS {32 * MIB}")
         self.assertEqual(rest.ask(f"alloc a {34 * MIB}"), "OUT_OF_MEMORY")
@@ -297,7 +297,7 @@ class Leases(SystemTest):
         for _ in range(2):
             client = self.client(host, "init", env=asking(gpus=2, mem="900MiB"))
             self.assertEqual(client.finish(), 0)
-        # Who asks for nothing in particular finds what was there.
+        # A client that asks for nothing in particular finds what was there.
         client = self.client(host, "init", "context", f"alloc a {900 * MIB}")
         self.assertEqual(client.finish(), 0)
         self.client(host, "init", "context", f"alloc a {900 * MIB}")

@@ -185,7 +185,7 @@ class Listing(SystemTest):
         self.assertIn("Fake GPU 1", text.out)
 
     def test_no_host_of_two_serves(self):
-        """Each is named with what is wrong with it, whoever asks."""
+        """Each is named with what is wrong with it, to every command."""
         busy = self.broker("--sessions-max", "1")
         self.client(busy, "init")
         pool = f"127.0.0.1:1,{busy.pool}"

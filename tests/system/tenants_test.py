@@ -372,7 +372,7 @@ class Fairness(SystemTest):
 
         self.one, self.other = token("one"), token("other")
         with settings_file("[tenant.one]\n[tenant.other]\n") as file:
-            # A quarter of the descriptors is for what is shared, another for who waits.
+            # A quarter of the descriptors is for what is shared, another for waiting clients.
             self.host = self.broker("--token-file", tokens, config=file, wrapper=("prlimit", "--nofile=256:256"))
 
     def test_one_tenant_leaves_others_room_for_what_they_share(self):

@@ -75,7 +75,7 @@ class Choice(Transport):
                 left_behind.bind(path)
             host = self.broker(listen=f"127.0.0.1:0,unix:{path}")
             host.log("listening", address=f"unix:{path}")
-            self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o666)  # every user may come; who he is decides
+            self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o666)  # every user may come; the user's name decides
             for env in (AUTO, SHM):
                 client = self.client(f"unix:{path}", env=env)
                 self.use(client)
@@ -119,7 +119,7 @@ class Choice(Transport):
 
 
 class Strangers(Transport):
-    """Who is not the broker, or not on its machine."""
+    """Processes that are not the broker, or not on its machine."""
 
     def relay(self, host, port):
         """A port that leads to the host, as a tunnel does: from another address of this machine."""
@@ -186,7 +186,7 @@ class Strangers(Transport):
         self.assertEqual(self.field(by_socket(named), "localProof"), proof)
         self.assertIsNone(self.field(by_socket(""), "localProof"))
         self.assertIsNone(self.field(by_socket(', localKey = "0123456789abcdef"'), "localProof"))
-        other = self.hello(self.connection(host), named)  # by TCP nobody is told a proof but his own
+        other = self.hello(self.connection(host), named)  # by TCP a client is told its own proof only
         self.assertNotEqual(self.field(other, "localProof"), proof)
         asker.close()
         wait_until(lambda: self.field(by_socket(named), "localProof") is None, "the key is good no longer")

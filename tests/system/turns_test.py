@@ -236,7 +236,7 @@ class Seeing(Turns):
                     while part := connection.recv(65536):
                         answer += part
             self.assertNotIn(b"200 OK", answer)
-        # Those who say nothing keep nobody else out for long.
+        # Sessions that say nothing keep no other out for long.
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
         for connection in silent:
             connection.close()

@@ -1,4 +1,4 @@
-// What a worker makes of events: in which order it calls back, and that what kernels print comes before whoever waits is told.
+// What a worker makes of events: in which order it calls back, and that what kernels print comes before a wait ends.
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -73,7 +73,7 @@ TEST_CASE("what kernels printed is asked for before a signal, though another's e
   CHECK(b.completions.poll());
   CHECK(b.told == std::vector<std::string>{"release"});
   CHECK_FALSE(b.stream.dirty());
-  // The stream is known to be idle: whoever waits is told at once, but not before what was printed.
+  // The stream is known to be idle: waits end at once, but not before what was printed.
   b.completions.soon(Kind::signal, CUDA_SUCCESS, [&](CUresult) { b.told.emplace_back("signal"); });
   CHECK(b.completions.poll());
   CHECK(b.told == std::vector<std::string>{"release", "passed 1", "signal"});

@@ -1,4 +1,4 @@
-// Copying with several threads: everything once, whatever the size, whoever copies at the same time.
+// Copying with several threads: everything once, whatever the size, and whichever threads copy at the same time.
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -119,7 +119,7 @@ TEST_CASE("an index that the worker gives again while its object is in use gets 
   Object* const replacing = map.learn(second, fill(second));
   REQUIRE(replacing);
   CHECK(replacing != old);
-  CHECK(old->owner == first.value());  // as it was, for those who still read it
+  CHECK(old->owner == first.value());  // as it was, for threads that still read it
   CHECK(map.find(first) == nullptr);
   CHECK(map.find(second) == replacing);
   CHECK(map.size() == 1);

@@ -273,7 +273,7 @@ TEST_CASE("a new image is kept without looking at the others, until by the accou
   constexpr std::uint64_t bytes_max = 40u << 10;
   ImageStore store(folder.path, bytes_max, unbounded);
   CHECK(receive(store, pattern(8, 0)));
-  // Nobody charged for these: whoever looked at all files would have to make room.
+  // Nobody is charged for these: a store that counted all files would have to make room.
   for (const char digit : {'a', 'b', 'c'}) std::ofstream(folder.path / std::string(64, digit)) << std::string(16u << 10, 'x');
   for (unsigned i = 1; i < 10; ++i) CHECK(receive(store, pattern(8, i)));
   CHECK(folder.files() == 13);

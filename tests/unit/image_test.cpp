@@ -359,6 +359,6 @@ TEST_CASE("an image keeps within its bytes, unless a length in it leads out") {
       keeps_within(std::as_bytes(std::span("\x7f"
                                            "ELF but no more"))));
   CHECK(keeps_within(std::as_bytes(std::span(".version 8.0"))));
-  CHECK(keeps_within(std::as_bytes(std::span("neither"))));  // text to whoever reads it
+  CHECK(keeps_within(std::as_bytes(std::span("neither"))));  // read as text
   CHECK(keeps_within({}));
 }

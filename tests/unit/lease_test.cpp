@@ -1,4 +1,4 @@
-// Who may have a share of which devices.
+// The rights of jobs to shares of devices.
 
 #include "server/broker/lease.h"
 
@@ -74,7 +74,7 @@ bool mentions(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("leases: who asks for nothing in particular gets every device, as often as he likes") {
+TEST_CASE("leases: a job that asks for nothing in particular gets every device, as often as it likes") {
   Host host;
   const auto one = host.get({}), other = host.get({});
   CHECK(one->devices == std::vector<unsigned>{0, 1});
@@ -134,7 +134,7 @@ TEST_CASE("leases: compute is divided too") {
   const auto most = host.get({.gpus = 2, .compute_percent = 70});
   CHECK(host.refusal({.gpus = 1, .compute_percent = 40}).may_change);
   CHECK(host.get({.gpus = 1, .compute_percent = 30}));
-  CHECK(host.get({}));  // without a share of its own it takes nothing from those who have one
+  CHECK(host.get({}));  // without a share of its own it takes nothing from leases that have one
   CHECK_FALSE(host.refusal({.compute_percent = 101}).may_change);
 }
 
@@ -367,7 +367,7 @@ TEST_CASE("tenants: what is wrong is named") {
 
 namespace {
 
-/// Somebody who was refused and waits.
+/// A job that was refused and waits.
 struct Waiting {
   Waiting(Host& host, const LeaseWish& wish, const std::string& tenant = "default") : host(host), wish(wish), tenant(tenant) {
     REQUIRE_FALSE(try_again());

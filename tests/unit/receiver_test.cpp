@@ -1,4 +1,4 @@
-// Replies for those who wait, and what the worker says by itself.
+// Replies for waiting threads, and what the worker says by itself.
 
 #include "client/call/receiver.h"
 

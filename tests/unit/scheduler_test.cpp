@@ -1,4 +1,5 @@
-// Who has the GPU when, by simulated time: workers that keep to their turns, and a GPU that does one kernel after the other.
+// Which worker has the GPU when, by simulated time:
+// workers that keep to their turns, and a GPU that does one kernel after the other.
 
 #include "server/scheduler/scheduler.h"
 

@@ -73,7 +73,7 @@ TEST_CASE("a driver object is revealed under one handle") {
   CHECK(handles.find(HandleKind::module, module)->value == 0x1110);
   CHECK(handles.find(HandleKind::module, module)->context == 3);
   CHECK(handles.reveal(HandleKind::module, 0x2220, 3) != module);
-  // The same address as an object of another kind is another object.
+  // An address as an object of another kind is another object.
   const Handle library = handles.reveal(HandleKind::library, 0x1110, 0);
   CHECK(library.kind() == HandleKind::library);
   CHECK(handles.reveal(HandleKind::module, 0, 3) == Handle());

@@ -1,4 +1,4 @@
-// Who pays for memory that sessions share.
+// Which session pays for memory that sessions share.
 
 #include "server/broker/shared_things.h"
 

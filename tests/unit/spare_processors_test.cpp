@@ -1,4 +1,4 @@
-// Who waits by looking again and again, and where.
+// Which threads wait by looking again and again, and where.
 
 #include "protocol/spare_processors.h"
 

@@ -1,4 +1,4 @@
-// Copies that the program takes for done: who asks whether they are made hears of those of that moment.
+// Copies that the program takes for done: a question whether they are made is about those of that moment.
 
 #include <catch2/catch.hpp>
 #include <set>

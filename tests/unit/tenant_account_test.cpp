@@ -111,7 +111,7 @@ TEST_CASE("accounts: racing sessions get all there is and not a byte more") {
   for (std::thread& thread : threads) thread.join();
   CHECK(got <= limit);
   CHECK(tenant.account->held(1, 0) == got);
-  // Those who stood back for each other at the very end may have left something, which is still to be had.
+  // Sessions that stood back for each other at the very end may have left something, which is still to be had.
   while (ledgers[0].charge(0, piece)) got += piece;
   CHECK(got == limit);
 }

@@ -1,4 +1,4 @@
-// Channels that speak TLS: that they are channels, and who gets through a handshake.
+// Channels that speak TLS: that they are channels, and which clients get through a handshake.
 
 #include <sys/mman.h>
 #include <sys/socket.h>

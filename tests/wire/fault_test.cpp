@@ -286,7 +286,7 @@ class Unsure final : public test::WrappedChannel {
     }
     if (taken == 0 || said_.exchange(true)) return taken;
     timing_.received.set_value();
-    // Whoever waits for the answer must not leave before this is put away: it does not come.
+    // The thread that waits for the answer must not leave before this is put away: the answer does not come.
     timing_.returned.get_future().wait_for(std::chrono::milliseconds(300));
     return taken;
   }

@@ -46,7 +46,7 @@ class Turnstile {
 class Remote {
  public:
   /// `memory_limits`: bytes per device that the session may hold; none where there is none.
-  /// `turnstile`: who grants turns; without it the session may always give work. `work_max` as in server::TurnOptions.
+  /// `turnstile`: grants turns; without it the session may always give work. `work_max` as in server::TurnOptions.
   /// `scrub`: memory becomes zeros before the session sees it. `sm_groups`: of each device, that the session's kernels may be on; all if empty.
   explicit Remote(client::Config config = default_config(), std::vector<std::uint64_t> memory_limits = {}, Turnstile* turnstile = nullptr,
                   std::chrono::nanoseconds work_max = {}, bool scrub = false, std::vector<unsigned> sm_groups = {});

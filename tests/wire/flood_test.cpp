@@ -71,7 +71,7 @@ TEST_CASE("what is delivered waits at the GPU's side for a client that does not 
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   CHECK(resident() < before + 64 * mib * counted);
-  // Who reads gets all of it.
+  // A client that reads gets all of it.
   client.send_call<wire::CuStreamSynchronize>(Opcode::cuStreamSynchronize, [](auto in) { in.setHStream(1); });
   CHECK(client.reply() == CUDA_SUCCESS);
 }
@@ -97,7 +97,7 @@ TEST_CASE("a client that asks for mapped memory and does not read has no more of
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   CHECK(resident() < before + 6 * bytes * counted);
-  // Who reads gets all of it.
+  // A client that reads gets all of it.
   for (std::uint64_t i = 0; i < times; ++i) CHECK(client.reply() == CUDA_SUCCESS);
 }
 

@@ -1,4 +1,4 @@
-// Managed memory: one address, contents that follow whoever uses them.
+// Managed memory: one address, contents that follow their users.
 
 #include <signal.h>
 #include <sys/socket.h>

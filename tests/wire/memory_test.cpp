@@ -79,7 +79,7 @@ TEST_CASE("device addresses that CUDA does not know are refused, not taken for t
   rows.WidthInBytes = rows.srcPitch = rows.dstPitch = 8;
   rows.Height = 2;
   CHECK(cuMemcpy2D_v2(&rows) == CUDA_ERROR_INVALID_VALUE);
-  // Whoever does not say what an address is has both sides looked up.
+  // A copy that does not say what its addresses are has both sides looked up.
   REQUIRE(cuMemcpy(reinterpret_cast<CUdeviceptr>(host.data()), reinterpret_cast<CUdeviceptr>(other.data()), 64) == CUDA_SUCCESS);
   CHECK(host == other);
 }

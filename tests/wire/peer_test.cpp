@@ -21,7 +21,7 @@ struct Two : test::RemoteContext {
     REQUIRE(cuMemcpyHtoD_v2(here, sent.data(), bytes) == CUDA_SUCCESS);
     accesses = driver->calls("cuMemSetAccess");
   }
-  /// How often the driver was asked since then to change who reaches memory.
+  /// How often the driver was asked since then to change which devices reach memory.
   std::size_t accesses_set() { return driver->calls("cuMemSetAccess") - accesses; }
   std::vector<unsigned> received() {
     std::vector<unsigned> words(sent.size());

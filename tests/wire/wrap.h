@@ -30,7 +30,7 @@ struct Wrapping {
 /// What the client is told can be held back: what it sends goes on its way meanwhile.
 class HoldBack {
  public:
-  /// From now on; whoever wants answers waits.
+  /// From now on; calls that want answers wait.
   void begin() { set(true); }
   void end() { set(false); }
   std::unique_ptr<Channel> wrap(std::unique_ptr<Channel> channel) { return std::make_unique<Held>(std::move(channel), *this); }

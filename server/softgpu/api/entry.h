@@ -41,7 +41,7 @@ CUresult guarded(Body&& body) noexcept {
   }
 }
 
-/// The same for entry points that need cuInit, and that host functions must not call.
+/// Runs the body of an entry point that needs cuInit, and that host functions must not call.
 template <class Body>
 CUresult entry(Body&& body) noexcept {
   return guarded([&] {

@@ -45,10 +45,11 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool_handle, 
   });
 }
 
-/// What is to be freed when its stream gets there: freed already, to whoever frees it again.
+/// Memory that is to be freed when its stream gets there.
+/// A second free of it fails, as of memory that is freed already.
 class Doomed {
  public:
-  /// False if it is.
+  /// False if it is to be freed already.
   bool add(const std::shared_ptr<const MemoryRange>& range) {
     const std::lock_guard lock(mutex_);
     return ranges_.insert(range).second;

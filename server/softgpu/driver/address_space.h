@@ -101,7 +101,7 @@ class AddressSpace {
   /// Lets kernels of one device access the memory of another one, what there is and what comes.
   void enable_peer(int device, int peer);
   void disable_peer(int device, int peer);
-  /// The same without complaint if it is so already.
+  /// Gives or takes away the access of `peer`; no error if it is so already.
   void set_pool_peer(int device, int peer, bool wants_access);
   bool is_peer(int device, int peer) const;
 

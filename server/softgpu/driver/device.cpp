@@ -17,7 +17,7 @@ void Device::make_primary_context() {
 }
 
 CUuuid Device::uuid() const {
-  // The same in every process, different for each device.
+  // Every process has the same, and each device another.
   CUuuid uuid = {};
   constexpr char prefix[] = "fargpu-softgpu";
   static_assert(sizeof prefix - 1 < sizeof uuid.bytes - 1);

@@ -20,7 +20,7 @@ class Stream;
 /// A place in a stream that others can wait for, and the time at which the stream got there.
 class Event {
  public:
-  /// One recording; a later one replaces it, but who waits for this one goes on doing so.
+  /// One recording; a later one replaces it, but threads and streams that wait for this one go on doing so.
   struct Record {
     std::shared_ptr<Task> task;
     std::atomic<int64_t> time_ns{0};

@@ -12,8 +12,8 @@
 
 namespace fargpu::softgpu {
 
-/// Multiprocessors of a device, by number. Which of them a kernel runs on nobody can tell here: who
-/// has them is kept, with CUDA's rules, and kernels run wherever there is a thread.
+/// Multiprocessors of a device, by number. Their owners are kept, with CUDA's rules. Kernels run wherever there is a
+/// thread: nobody can tell here on which multiprocessor a kernel runs.
 struct Multiprocessors {
   int device = 0;
   unsigned first = 0;

@@ -24,7 +24,7 @@ class Library;
 
 /// Attributes of a kernel that a program may set, per function or per kernel and device.
 struct FunctionSettings {
-  int dynamic_shared_bytes_max = 0;  // set to the real default by who makes it
+  int dynamic_shared_bytes_max = 0;  // set to the real default by its maker
   int preferred_shared_carveout = -1;
   bool cluster_must_be_set = false;
   int required_cluster[3] = {0, 0, 0};

@@ -47,7 +47,7 @@ bool lock(int file, int command, short type, off_t byte) {
   return fcntl(file, command, &range) == 0;
 }
 
-/// Takes away what processes left that were killed: who makes an event holds a lock on its file.
+/// Takes away what killed processes left: the maker of an event holds a lock on its file.
 void sweep() {
   DIR* entries = opendir(folder);
   if (entries == nullptr) return;
@@ -98,7 +98,7 @@ std::shared_ptr<SharedEvent> SharedEvent::open(const CUipcEventHandle& handle) {
   event->file_ = ::open((folder + name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   struct stat info;
   require(event->file_ >= 0 && fstat(event->file_, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == file_bytes);
-  // Whoever made it holds its lock for as long as it lives.
+  // The process that made the event holds its lock for as long as it lives.
   require(flock(event->file_, LOCK_SH | LOCK_NB) != 0);
   event->map();
   return event;

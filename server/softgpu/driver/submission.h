@@ -16,7 +16,7 @@ inline constexpr int stream_priority_greatest = -5;
 /// node of a graph. Throws the errors of capture.
 void submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> operation);
 
-/// The same, and waits for the stream if that is not being captured.
+/// Submits, and waits for the stream if that is not being captured.
 void submit_and_wait(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> operation);
 
 bool stream_is_captured(const Stream& stream);

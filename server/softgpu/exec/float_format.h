@@ -102,7 +102,7 @@ struct Bfloat {
 };
 
 inline double to_double(Half value) { return decode_float<HalfFormat>(value.bits); }
-/// The same value in single precision, without branches, for loops over lanes.
+/// The value in single precision, without branches, for loops over lanes.
 inline float to_float(Half value) {
   uint32_t magnitude = value.bits & 0x7fffu, mantissa = magnitude & 0x3ff;
   // Shifted into place it is an f32 of the wrong exponent, which a multiplication corrects.

@@ -28,7 +28,7 @@ float level_of_gradients(const Texture& texture, const std::array<float, 3>& dx,
 
 /// The address of a texel of a surface; null if it is outside. `x_bytes` counts bytes.
 std::byte* surface_texel(const Texture& surface, int32_t x_bytes, int32_t y, int32_t z, uint32_t bytes);
-/// The same at the nearest place inside.
+/// The address of the nearest texel inside a surface.
 std::byte* clamped_surface_texel(const Texture& surface, int32_t x_bytes, int32_t y, int32_t z, uint32_t bytes);
 
 }  // namespace fargpu::softgpu

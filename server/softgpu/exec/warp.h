@@ -115,7 +115,7 @@ class Warp {
   const Instruction* meet(const Instruction& at);
   /// Suspends the active lanes, which go on at `next` after others had their turn.
   const Instruction* yield(const Instruction* next);
-  /// The same for lanes that only wait for others, which counts as spinning for the whole turn.
+  /// Suspends lanes that only wait for others, which counts as spinning for the whole turn.
   const Instruction* sleep(const Instruction* next);
   /// Counts a jump; true if the warp's turn is over.
   bool spend_fuel() { return --fuel <= 0; }
@@ -129,7 +129,7 @@ class Warp {
   /// Suspends the active lanes until the block's barrier lets them go on behind `at`.
   const Instruction* wait_at_barrier(const Instruction& at, uint32_t barrier);
   const Instruction* run_collective(const Instruction& at, const Collective& collective, LaneMask members);
-  /// The same with `members` for each lane. Lanes that give different ones form groups of their
+  /// A collective with `members` for each lane. Lanes that give different ones form groups of their
   /// own, as the tiles of a warp do.
   const Instruction* run_collective(const Instruction& at, const Collective& collective, OperandRef members);
 

@@ -30,7 +30,7 @@ struct Image {
 /// checked before it is followed.
 Image read_image(const void* data);
 
-/// The same with a known size, for linking.
+/// Reads an image of a known size, for linking.
 Image read_image(const void* data, uint64_t bytes);
 
 /// A container with PTX texts to be linked; what linking gives to the program.

@@ -25,7 +25,7 @@ struct ControlFlow {
 };
 
 /// Blocks, edges, and meeting points of a routine. Meeting points are immediate post-dominators,
-/// computed as if threads that exit early took no part: who has exited is not waited for.
+/// computed as if threads that exit early took no part: a thread that has exited is not waited for.
 ControlFlow analyze_control_flow(const IrFunction& function, bool is_kernel);
 
 }  // namespace fargpu::softgpu::program

@@ -69,7 +69,7 @@ class IrFunction {
   uint32_t bytes_of(uint32_t register_index) const { return registers_[register_index].bytes; }
   const std::vector<VirtualRegister>& registers() const { return registers_; }
 
-  /// The same bits in all lanes.
+  /// A value that has these bits in all lanes.
   Value constant(uint64_t bits, uint32_t bytes);
   Value constant_128(uint64_t low, uint64_t high);
   /// An all-true or all-false predicate.

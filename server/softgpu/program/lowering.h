@@ -97,7 +97,7 @@ class Lowering {
   /// unsupported.
   IrInstruction& emit(Handler run, std::initializer_list<Value> definitions, std::initializer_list<Value> uses);
   IrInstruction& emit(Handler run, const std::vector<Value>& definitions, const std::vector<Value>& uses);
-  /// The same with all operands, and what the handler needs besides, in MoreOperands.
+  /// Emits an instruction with all operands, and what the handler needs besides, in MoreOperands.
   IrInstruction& emit_with_details(Handler run, const std::vector<Value>& definitions, const std::vector<Value>& uses,
                                    std::shared_ptr<const void> details);
   Value negated(Value predicate);

@@ -55,7 +55,8 @@ CUresult give_to_crew(Session& session, Call& call, wire::Launch::Reader in, Str
   return CUDA_SUCCESS;
 }
 
-// The same question about clusters of other shapes. Those that the driver refuses the client will ask about itself, should the program.
+// The answers for clusters of other shapes, unasked. About shapes that the driver refuses here the client asks when its
+// program does.
 void tell_other_clusters(DriverTable& driver, CUfunction function, CUlaunchConfig& config, std::vector<CUlaunchAttribute>& attributes,
                          wire::ClusterOccupancyReply::Builder out) {
   constexpr auto time_max = std::chrono::milliseconds(2);  // in which nothing else is done for the session

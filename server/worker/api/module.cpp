@@ -20,7 +20,7 @@ constexpr unsigned options_max = 64;
 // For looking at kernels that nobody has asked about, while nothing else is done for the session: of what was loaded, of all that was loaded
 // ahead with it.
 constexpr auto own_time = std::chrono::milliseconds(10), ahead_time = std::chrono::milliseconds(50);
-// A kernel that takes longer is compiled: who wants it looks at it, and nobody else.
+// A kernel that takes longer is compiled: it is looked at when it is asked for, and not before.
 constexpr auto kernel_time_max = std::chrono::milliseconds(100);
 
 bool read_hash(capnp::Data::Reader in, ImageHash& hash) {

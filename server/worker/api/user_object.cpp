@@ -1,4 +1,4 @@
-// User objects, and who owns references of them.
+// User objects, and the owners of their references.
 
 #include "server/worker/session/session.h"
 #include "server_hand.h"

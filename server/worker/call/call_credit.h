@@ -58,7 +58,7 @@ class CallCredit {
   HostCharge reserve_;
   std::uint64_t granted_ = 0;
   std::uint64_t taken_ = 0;    // since the session began
-  std::uint64_t settled_ = 0;  // the same
+  std::uint64_t settled_ = 0;  // since the session began
   std::uint64_t told_ = 0;     // of that
 };
 

@@ -39,7 +39,7 @@ class Locked {
   void write(Used used) const {
     if (!usable_) return;
     const Record record{magic, used};
-    // Half a record is none: the next one who reads it counts.
+    // Half a record is none: the next reader of it counts.
     if (::pwrite(file_, &record, sizeof record, 0) != sizeof record) [[maybe_unused]]
       const int cut = ::ftruncate(file_, 0);
   }

@@ -25,7 +25,7 @@ constexpr std::uint64_t file_bytes_min = 4096;  // that the smallest file takes 
 
 std::uint64_t disk_bytes(std::uint64_t file_bytes) { return (file_bytes + file_bytes_min - 1) / file_bytes_min * file_bytes_min; }
 
-// A private mapping, so that nobody who can write the file can change what the driver reads later.
+// A private mapping, so that no process that can write the file can change what the driver reads later.
 const std::byte* map_copy(std::span<const std::byte> bytes) {
   void* const memory = ::mmap(nullptr, bytes.size() + image_end_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;

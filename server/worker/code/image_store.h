@@ -35,7 +35,8 @@ class ImageStore {
   enum class Received { taken, refused, no_room };
   Received receive(const ImageHash& hash, std::size_t bytes, std::size_t offset, std::span<const std::byte> part);
 
-  /// Names of kernels that sessions have looked for in this image and found, the first so many: who loads it will want them. They are no
+  /// Names of kernels that sessions have looked for in this image and found, the first so many:
+  /// a session that loads it will want them. They are no
   /// more than a hint, since any session may have left them.
   const std::vector<std::string>& names_found(const ImageHash& hash);
   void note_found(const ImageHash& hash, const std::string& name);

@@ -42,7 +42,7 @@ CUresult JitOptions::read(capnp::List<wire::Option>::Reader options, HostBudget&
         wall_at_ = kinds_.size();
         break;
       default:
-        if (kind >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;  // who knows what it points to
+        if (kind >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;  // what it points to is unknown
         kinds_.push_back(kind);
         values_.push_back(reinterpret_cast<void*>(option.getValue()));
     }

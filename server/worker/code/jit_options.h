@@ -16,7 +16,7 @@ namespace fargpu::server {
 class JitOptions {
  public:
   CUresult read(capnp::List<wire::Option>::Reader options, HostBudget& budget);
-  /// The same without logs and times: options of one input among several.
+  /// Reads options without logs and times: those of one input among several.
   CUresult read_values(capnp::List<wire::Option>::Reader options, HostBudget& budget);
 
   unsigned count() const { return static_cast<unsigned>(kinds_.size()); }

@@ -110,7 +110,7 @@ class WorkerLanes final : ChunkHandler {
   const Ask ask_;
   // Used by the executor only.
   std::map<std::uint32_t, Receiving> receiving_;  // until all chunks have come and been given back
-  std::vector<Landed> early_;                     // whose transfer has not begun
+  std::vector<Landed> early_;                     // their transfer has not begun
   const ContextState* pinned_in_ = nullptr;
   // Everything below under the mutex.
   std::mutex mutex_;

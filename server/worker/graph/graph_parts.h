@@ -57,7 +57,7 @@ class GraphParts {
   void erase(DriverTable& driver, std::uint64_t number);
   /// The context is about to go, and staging memory made in it.
   void context_closes(DriverTable& driver, std::uint32_t context);
-  /// The same, but the memory is another context's from now on.
+  /// A context is about to go, and its staging memory is another context's from now on.
   void inherit(std::uint32_t from, std::uint32_t to);
 
  private:

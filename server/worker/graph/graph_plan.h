@@ -19,7 +19,7 @@ namespace fargpu::server {
 /// The driver, while the session lasts: what outlives the session must not call it any more.
 using BorrowedDriver = std::weak_ptr<DriverTable>;
 
-/// What to do in which order. Made once; whoever runs it keeps it.
+/// What to do in which order. Made once; a run keeps it.
 class GraphPlan {
  public:
   /// A piece for the driver with the copies of its that involve the client, or a function of the client.

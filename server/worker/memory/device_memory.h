@@ -25,8 +25,9 @@ class DeviceMemory {
 
   /// Puts new memory of the device at an address of the window.
   CUresult back(std::uint64_t address, std::uint64_t bytes, int device);
-  /// The same in two steps, for who has something to do with the memory before the session sees it: makes it, and puts it there, or
-  /// lets it go.
+  /// Memory in two steps, for callers that have something to do with it before the session sees it: `make` makes it,
+  /// `place`
+  /// puts it at its address.
   CUresult make(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle& handle);
   CUresult place(std::uint64_t address, std::uint64_t bytes, int device, CUmemGenericAllocationHandle handle);
   /// Makes memory without an address (cuMemCreate).
@@ -63,7 +64,7 @@ class DeviceMemory {
   struct Mapping {
     std::uint64_t bytes = 0;
     std::shared_ptr<Charge> allocation;
-    bool backed = false;  // by `back`, rather than mapped by the program, which then says itself who has access
+    bool backed = false;  // by `back`; else mapped by the program, which says what has access
   };
   bool in_window(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;

@@ -32,8 +32,9 @@ class Scrubber {
 
 /// Arrays of formats whose elements have no place of their own (block-compressed, YUV) cannot be written to as a whole.
 bool can_scrub(const CUDA_ARRAY3D_DESCRIPTOR& array);
-/// The same for an array, whose context is current. Nobody has its handle yet; that a kernel of the session finds where it lies cannot be
-/// excluded.
+/// Scrubs an array, whose context is current. Nobody has its handle yet.
+/// A kernel of the session may still find where it
+/// lies.
 CUresult scrub(DriverTable& driver, CUarray array);
 CUresult scrub(DriverTable& driver, CUmipmappedArray mipmap, unsigned levels);
 

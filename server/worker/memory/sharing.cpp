@@ -24,7 +24,7 @@ struct Sharing::Name {
 
  private:
   Exchange& exchange_;
-  const std::shared_ptr<std::size_t> count_;  // of all; memory may outlive whoever counts
+  const std::shared_ptr<std::size_t> count_;  // of all; memory may outlive the counting object
 };
 
 struct Sharing::Loan {

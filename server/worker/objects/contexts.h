@@ -53,7 +53,7 @@ class Contexts {
   /// Null if none is.
   ContextState* current() const { return current_; }
   bool make_current(ContextState& context);
-  /// The same for one that is about to close, or stays when another does: whatever the driver says to that.
+  /// Makes a context current that is about to close, or stays when another does: whatever the driver says to that.
   void enter(ContextState& context);
   /// The driver wants a context for what needs none of the client's: makes any current, where none is.
   bool borrow();
@@ -84,7 +84,7 @@ class Contexts {
   std::uint64_t retirements_ = 0;
   ContextState* current_ = nullptr;
   std::uint64_t driver_memories_ = 0;  // that there have been
-  unsigned stream_numbers_ = 0;        // the same
+  unsigned stream_numbers_ = 0;        // that there have been
 };
 
 }  // namespace fargpu::server

@@ -48,8 +48,8 @@ struct ContextState {
   std::uint32_t id = 0;
   int device = 0;
   bool primary = false;
-  CUgreenCtx green = nullptr;  ///< which it was converted from: it has streams only, the rest is the primary context's
-  CUgreenCtx part = nullptr;   ///< the same of the session's part of the device (partition.h), where this stands for the primary context
+  CUgreenCtx green = nullptr;  ///< the source of the conversion: it has streams only, the rest is the primary context's
+  CUgreenCtx part = nullptr;   ///< the session's part of the device (partition.h), if this is the primary context
   CUcontext whole = nullptr;   ///< the driver's primary context then
   std::shared_ptr<DriverMemory> driver_memory;
   std::shared_ptr<Staging> staging;

@@ -1,5 +1,6 @@
 #pragma once
-// Who owns references of user objects: the program, and each of its graphs. NVIDIA's driver takes callers at their word, and releasing
+// The owners of references of user objects: the program, and each of its graphs.
+// NVIDIA's driver takes callers at their word, and releasing
 // what one does not own is a use after free in it, so references are counted here. However many an owner has, it has one of the driver's.
 
 #include <cuda.h>

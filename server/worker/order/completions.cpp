@@ -21,7 +21,7 @@ CUresult Completions::query(StreamState& stream, Entry& entry) {
     const CUresult recorded = entry.later->load(std::memory_order_acquire);
     if (recorded == CUDA_ERROR_NOT_READY) return recorded;
     entry.later.reset();
-    // Whoever is called back relies on the work being complete: it is waited for here, and nothing is lost but time.
+    // The callback relies on the work being complete: it is waited for here, and nothing is lost but time.
     if (recorded != CUDA_SUCCESS) return driver_.cuStreamSynchronize(stream.cuda);
   }
   return query(entry.event);
@@ -80,7 +80,7 @@ bool Completions::take_complete(StreamState& stream, std::deque<Entry>& queue, K
     const CUresult result = query(stream, entry);
     if (result == CUDA_ERROR_NOT_READY) break;
     note_passed(*stream.context, entry.event, result);
-    if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure is for whoever waits
+    if (result == CUDA_SUCCESS) stream.passed = std::max(stream.passed, entry.submitted);  // a failure: for the waits
     ready[static_cast<std::size_t>(entry.kind)]->push_back({result, std::move(entry.done)});
     if (entry.kind != Kind::release) --wanted_;
     queue.pop_front();

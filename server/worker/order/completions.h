@@ -51,7 +51,7 @@ class Completions {
   /// `done` gets the stream's result once everything submitted to it so far is complete. The stream must not be capturing, and its
   /// context must be current.
   void after(StreamState& stream, Kind kind, Done done);
-  /// The same for an event of the program's own, which must live until then.
+  /// Calls `done` behind an event of the program's own, which must live until then.
   void after_event(CUevent event, ContextState& context, Done done);
   /// Calls `done` at the next poll.
   void soon(Kind kind, CUresult result, Done done);

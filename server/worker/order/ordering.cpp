@@ -310,7 +310,7 @@ bool Ordering::empty_full() {
 
 // --- ends -----------------------------------------------------------------------------------------------------------------------------
 
-// Until the driver has finished, whoever waits for the stream, or for its context, waits as if the stream were there.
+// Until the driver has finished, waits for the stream, or for its context, go on as if the stream were there.
 CUresult Ordering::destroy_stream(StreamState& stream) {
   if (!stream.dirty() || captures_.capturing(stream)) return end_stream(stream, CUDA_SUCCESS);
   contexts_.make_current(*stream.context);

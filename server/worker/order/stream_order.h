@@ -15,7 +15,8 @@
 namespace fargpu::server {
 
 /// Items are pieces of work in the order in which they arrived. An item is done when it was given to the driver, or, if it holds
-/// its stream, when everyone who had it do so has released it. An item waits for those before it on its stream, for those the legacy stream's rule puts before
+/// its stream, when each hold on it is released. An item waits for those before it on its stream, for those the legacy
+/// stream's rule puts before
 /// it, and for the record of an event it waits for. While nothing is held all of this costs one comparison. Used by the executor.
 class StreamOrder {
  public:
@@ -48,7 +49,7 @@ class StreamOrder {
   std::uint64_t hold_context(ContextState& context, std::uint64_t item, Job job);
   /// Runs `job` when what is held back now on one stream is done.
   void after_stream(const StreamState& stream, Job job);
-  /// The same for the record of an event.
+  /// Runs `job` when the record of an event that is held back is done.
   void after_record(std::uint64_t event, Job job);
   /// The item is a copy that the program takes for done: it holds the context as hold_context does.
   void hold_behind_copy(ContextState& context, std::uint64_t item);
@@ -59,7 +60,8 @@ class StreamOrder {
   void records(std::uint64_t item, std::uint64_t event);
   /// The item, if it is held back still, waits for the event as it was recorded last: later records of it must come behind the item.
   void awaits(std::uint64_t item, std::uint64_t event);
-  /// The items that records of these events come behind: earlier records, as the last one counts, and who waits for those.
+  /// The items that records of these events come behind:
+  /// earlier records, as the last one counts, and the waits for those.
   std::vector<std::uint64_t> before_records(std::vector<std::uint64_t> events) const;
   bool record_held(std::uint64_t event) const { return records_.contains(event); }
   /// The item that will record this event; 0 if none will.
@@ -76,10 +78,11 @@ class StreamOrder {
 
   /// Holds the stream from here on: later work on it waits until release(). Called by the work that holds it, when it runs.
   std::uint64_t hold(StreamState& stream);
-  /// The same while the program does something, which gives the stream nothing.
+  /// Holds the stream while the program does something, which gives the stream nothing.
   std::uint64_t hold_for_program(StreamState& stream);
-  /// The same for work that is not given yet: what runs now, or, if nothing does, later work on `stream`, waits for it. `launched` as for
-  /// enqueue().
+  /// Holds a place for work that is not given yet:
+  /// what runs now, or, if nothing does, later work on `stream`, waits for
+  /// it. `launched` as for enqueue().
   std::uint64_t postpone(StreamState& stream, std::uint64_t launched);
   /// Runs `job` in the place of an item that was held; the item is done then, unless the job holds it again.
   void resume(std::uint64_t item, Job job);

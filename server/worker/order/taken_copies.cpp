@@ -20,7 +20,8 @@ bool OvertakeEvent::over() const { return !cuda_ || query_event(driver_, cuda_) 
 
 void TakenCopies::forbid(StreamState& stream) {
   ContextState& context = *stream.context;
-  // One event stands for all such copies, so each comes behind the one before. Who waits for those so far keeps that event.
+  // One event stands for all such copies, so each comes behind the one before.
+  // A wait for those so far keeps that event.
   auto& events = context.overtake_events;
   if (!events.empty() && stream.overtake_seen != context.overtake) driver_.cuStreamWaitEvent(stream.cuda, events.back()->cuda(), 0);
   std::erase_if(events, [&](const auto& event) { return event != events.back() && event.use_count() == 1; });

@@ -10,7 +10,8 @@
 
 namespace fargpu::server {
 
-/// Stands for copies until it is recorded again. Whoever waits for them may have it longer than the context lives in which it was made.
+/// Stands for copies until it is recorded again. A wait for them may keep it longer than the context lives in which it
+/// was made.
 class OvertakeEvent {
  public:
   /// Null if the driver makes none.

@@ -20,7 +20,8 @@
 namespace fargpu::server {
 
 struct TurnOptions {
-  /// Says what the session does, to whoever grants turns; `number` is that of the last word heard, `since` when it became so. None:
+  /// Says what the session does, to the scheduler that grants turns;
+  /// `number` is that of the last word heard, `since` when it became so. None:
   /// the session may always give work.
   std::function<void(const scheduler::Activity&, std::uint64_t number, scheduler::Time since)> tell;
   /// How long the GPU may be busy without completing anything; 0 for no limit.
@@ -40,7 +41,7 @@ class Turns {
   /// `devices`: how many the session has.
   Turns(Contexts& contexts, const Captures& captures, Completions& completions, std::size_t devices, TurnOptions options);
 
-  /// A word of who grants turns. Any thread.
+  /// A message of the scheduler that grants turns. Any thread.
   void hear(const scheduler::Turn& turn);
 
   /// Whether any work may be given, whatever its kind, which then need not be told either.

@@ -17,7 +17,7 @@ class LinkExchange final : public Exchange {
   void unshare_event(const ShareKey& key) override { give_back({key, true}); }
   /// Waits for the broker.
   void unshare_memory(const ShareKey& key) override;
-  /// The same.
+  /// Waits for the broker.
   std::optional<SharedThing> fetch(const ShareKey& key) override;
   void let_go(const ShareKey& key) override { give_back({key, false}); }
 

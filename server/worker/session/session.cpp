@@ -21,7 +21,7 @@ constexpr auto hurried_wait = std::chrono::milliseconds(50);
 /// How long at most between those looks where other threads need the processor: a look takes some microseconds of it.
 constexpr auto look_most_busy = std::chrono::microseconds(200);
 constexpr auto completion_interval = std::chrono::microseconds(50);
-constexpr std::size_t waits_max = 1u << 20;       // work held back, who waits for it, and completions; no program comes near
+constexpr std::size_t waits_max = 1u << 20;       // work held back, waits for it, completions; no program comes near
 constexpr std::size_t streams_hurried = 4;        // to look at while calls come in
 constexpr std::size_t completions_few = 2;        // an answer, and perhaps a mark
 constexpr unsigned looks_at_few = 3;              // in a round: about as long as the rest of it takes

@@ -51,7 +51,7 @@ struct SessionUsage {
 struct SessionOptions {
   std::uint64_t id = 0;
   Window device_window;                                         ///< reserved in this process already
-  Window host_window;                                           ///< the same
+  Window host_window;                                           ///< reserved in this process already
   std::vector<int> devices;                                     ///< the driver's ordinals, in the session's order
   std::vector<std::uint64_t> memory_limits;                     ///< bytes per device; 0 for none
   std::optional<AccountPlace> account_place;                    ///< where it counts what it holds; none: by itself
@@ -144,7 +144,7 @@ class Session final : FrameHandler, Executor {
 
   /// Runs `work` beside the executor, in the call's context; then `settle`, on the executor, whose result is the answer.
   Outcome aside(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult)> settle);
-  /// The same, where settling writes a reply: `settle` gets the writer.
+  /// Runs `work` beside the executor, where settling writes a reply: `settle` gets the writer.
   Outcome aside_reply(Call& call, std::function<CUresult()> work, std::function<CUresult(CUresult, MessageWriter&)> settle);
 
  private:

@@ -17,7 +17,7 @@ class Numbers(torch.utils.data.Dataset):
 
 
 class OnGpu(torch.utils.data.Dataset):
-    """Whose items are made on the GPU, by workers."""
+    """A data set whose items are made on the GPU, by workers."""
 
     def __len__(self):
         return 4

@@ -182,7 +182,7 @@ def descriptors():
 
 
 def host_descriptors():
-    """The same with descriptors made on the host, as arguments."""
+    """Descriptors made on the host, as arguments."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     x = small(256, 512)

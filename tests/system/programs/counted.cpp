@@ -1,6 +1,6 @@
 // A CUDA program whose calls a test counts the instructions of: `counted N` makes N calls of a kind and then 2N, for each kind, so
 // that the difference is what N calls cost. `counted N cuLaunchKernel` makes calls of that kind
-// only, for whoever wants to see where they go: valgrind --tool=callgrind, then callgrind_annotate.
+// only, to show where they go: valgrind --tool=callgrind, then callgrind_annotate.
 //
 // Time stands still meanwhile for the thread that makes them, for what is sent by time would be sent more often the slower the machine is.
 // What else costs a call, and is no instruction, is counted here: how often it read the clock and how often it asked for memory.

@@ -1,5 +1,5 @@
 // What programs do with their own life while they have a session: fork, exec, exit, die, unload. One scenario an invocation; outcomes
-// are lines on stdout, which begin with who speaks.
+// are lines on stdout, which begin with the name of the speaking process.
 
 #include <cuda.h>
 #include <dlfcn.h>

@@ -37,7 +37,7 @@ struct Order {
 };
 
 Order* order;
-// Whose allocations count: the object file of this name; empty: the program itself. What others have to do with theirs is not our affair.
+// The object file whose allocations count; empty: the program itself. Allocations of other files are not our affair.
 const char* object = "";
 int told = -1;  // FARGPU_STRIKE_TELL: a file for where it struck, as addr2line reads it
 

@@ -61,7 +61,7 @@ static void begin_counting(bool together) {
   CHECK(cudaDeviceSynchronize());
   std::puts("ready");
   std::fflush(stdout);
-  if (together && std::getchar() == EOF) std::exit(1);  // whoever was to tell has gone
+  if (together && std::getchar() == EOF) std::exit(1);  // the test that was to tell has gone
 }
 
 /// `give` gives a piece of work, which is taken for `piece_us`.

@@ -149,7 +149,7 @@ Handler elementwise() {
   return has_wide_vectors() ? &Handlers::vector_loop : &Handlers::lane_by_lane;
 }
 
-/// The same, lane by lane everywhere, for operations that are rare, have no vector instructions, or
+/// A handler that works lane by lane everywhere, for operations that are rare, have no vector instructions, or
 /// call functions: a vector loop would take long to compile and gain little.
 template <class Op, Rounding rounding = Rounding::nearest_even>
 Handler scalar_elementwise() {
