@@ -9,7 +9,7 @@ FILES_MIN = 900  # far fewer would mean that they are looked for in the wrong pl
 
 
 def places(text, suffix=".cpp"):
-    return [(number, words.split(" ")[0]) for number, words, _ in findings(text, suffix)]
+    return [(number, words.split(" ")[0].rstrip(".")) for number, words, _ in findings(text, suffix)]
 
 
 class Rules(unittest.TestCase):
