@@ -160,7 +160,7 @@ struct LeaseRequest {
   priority @4 :Priority;
   waitMs @5 :UInt32;          # how long to wait while there is not enough; 0: be refused at once
 
-  job @6 :Data;               # 16 bytes, by a job's starter: all that name it share one lease. Empty: a lease of its own
+  job @6 :Data;               # 16 bytes, by the starter of a job: all that name it share one lease. Empty: no sharing
   hold @7 :Bool;              # no session: the lease itself, which lasts while this connection is open or it has sessions
   priorityAsked @8 :Bool;     # false, and `priority` is normal: the client asks for none, and gets the tenant's highest, at most normal
 }

@@ -12,7 +12,8 @@ COMMENT = {"//": re.compile(r"(?:^|(?<=\s))//[/!]?<?(?:\s+|$)(.*)$"), "#": re.co
 
 NOUN = "say by a noun which person, process or thread it is"
 FACT = "say the fact itself: the comment before may change or go"
-# What the sentences of comments may not have, and what to write instead. A comment that is two words long leans on the one before too.
+# What the sentences of comments may not have, and what to write instead.
+# A comment that is two words long leans on the one before too.
 RULES = (
     (re.compile(r"(?:^|[.?!] +)(Who|Whom|Whose)\b"), NOUN),
     (re.compile(r"^(who|whose)\b"), NOUN),
@@ -58,7 +59,10 @@ def python_lines(text):
 
 
 def comments(text, suffix):
-    """Each comment, as the numbers of its lines and their texts. Lines that follow each other are one comment; one behind code is its own."""
+    """Each comment, as the numbers of its lines and their texts.
+
+    Lines that follow each other are one comment; one behind code is its own.
+    """
     found = python_lines(text) if suffix == ".py" else marked_lines(text, "//" if suffix in SLASHES else "#")
     together = []
     for number, line, alone in found:

@@ -28,8 +28,10 @@ class Rules(unittest.TestCase):
         self.assertEqual(places("a @0 :Data;  # of him\n", ".capnp"), [(1, "him")])
 
     def test_a_comment_stands_by_itself(self):
-        self.assertEqual(places("int a;  // of a thread\n/// The same for all.\nint b;  // the same\n"), [(2, "The"), (3, "the")])
-        self.assertEqual(places("// Likewise for all.\n\n// So does the other.\n\n// As above.\n"), [(1, "Likewise"), (3, "So"), (5, "As")])
+        text = "int a;  // of a thread\n/// The same for all.\nint b;  // the same\n"
+        self.assertEqual(places(text), [(2, "The"), (3, "the")])
+        text = "// Likewise for all.\n\n// So does the other.\n\n// As above.\n"
+        self.assertEqual(places(text), [(1, "Likewise"), (3, "So"), (5, "As")])
 
     def test_documentation_in_python_is_comments(self):
         text = 'def a():\n    """The same, but later."""\n    return """The same."""  # whoever asks\n'

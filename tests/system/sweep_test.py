@@ -1,4 +1,4 @@
-"""kill -9 of any side at any moment of a program that works: the others hear of it, nothing stays, the next one works."""
+"""kill -9 of any side at any moment of a program that works: the others hear of it, nothing stays, the next works."""
 
 import os
 import random
