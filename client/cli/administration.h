@@ -1,5 +1,5 @@
 #pragma once
-// Requests of whoever looks after a GPU host.
+// Requests of administrators of a GPU host.
 
 #include <functional>
 #include <string>

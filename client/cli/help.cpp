@@ -13,7 +13,7 @@ const std::map<std::string, const char*> value_names = {
     {"pool", "HOSTS"},     {"host", "HOST"},     {"gpus", "COUNT"},    {"mem", "SIZE"},  {"compute", "PERCENT"}, {"priority", "CLASS"},
     {"wait", "TIME"},      {"output", "FORMAT"}, {"delay", "SECONDS"}, {"file", "FILE"}, {"folder", "FOLDER"},   {"life", "TIME"},
     {"ttl", "TIME"},       {"server", "NAME"},   {"tenant", "NAME"},   {"name", "NAME"}, {"percent", "PERCENT"}, {"weight", "WEIGHT"},
-    {"session", "NUMBER"}, {"policy", "NAME"},   {"program", "WORD"},
+    {"session", "NUMBER"}, {"policy", "NAME"},   {"program", "WORD"},     {"for", "TIME"},
 };
 
 /// By the whole name of a command.
@@ -26,6 +26,9 @@ const std::map<std::string, const char*> examples = {
     {"fargpu policy show", "fargpu policy show --host gpuhost"},
     {"fargpu policy set", "fargpu policy set fair"},
     {"fargpu quota", "fargpu quota 12 --percent 30"},
+    {"fargpu end", "fargpu end 12"},
+    {"fargpu drain", "fargpu drain --host gpuhost --for 2h"},
+    {"fargpu resume", "fargpu resume --host gpuhost"},
     {"fargpu smi", "fargpu smi -o json"},
     {"fargpu doctor", "fargpu doctor --pool gpuhost"},
     {"fargpu variables", "fargpu variables -o json"},

@@ -206,7 +206,7 @@ std::unique_ptr<Session> dial(const Config& config) {
       return session;
     } catch (const DialError& error) {
       failed(error);
-    } catch (const kj::Exception& error) {  // whose what() is more than a line
+    } catch (const kj::Exception& error) {  // what() is more than a line
       failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.getDescription().cStr()});
     } catch (const std::exception& error) {
       failed({CUDA_ERROR_SYSTEM_NOT_READY, address_text(host) + ": " + error.what()});

@@ -115,7 +115,7 @@ Judgement Identity::judge(const ShownCredentials& shown, const Tenants& tenants)
     return {"", "this host must know who you are; set FARGPU_TOKEN_FILE, or FARGPU_CERT and FARGPU_KEY"};
   }
   if (shown.user) {
-    // Who could read the keys and end the workers anyway.
+    // These users can read the keys and end the workers anyway.
     const bool keeper = *shown.user == 0 || *shown.user == ::geteuid();
     const Tenant* const tenant = tenants.of_user(*shown.user);
     if (tenant || keeper) return {tenant ? tenant->name : "", "", keeper};

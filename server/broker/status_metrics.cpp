@@ -33,7 +33,7 @@ void Admissions::waited(std::chrono::steady_clock::duration time) {
   ++waits[static_cast<std::size_t>(std::lower_bound(wait_bounds.begin(), wait_bounds.end(), seconds) - wait_bounds.begin())];
 }
 
-// Series by session cost whoever keeps them; where there are many, only those by tenant are told.
+// Series by session cost the monitoring system storage; where there are many, only those by tenant are told.
 std::string HostStatus::metrics(const ServiceFacts& service) const {
   constexpr std::size_t by_session_max = 64;
   MetricsText text;

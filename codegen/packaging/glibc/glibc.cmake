@@ -10,7 +10,7 @@ function(fargpu_glibc_stand_ins version)
                     COMMAND_ERROR_IS_FATAL ANY)
   endif()
 endfunction()
-if(NOT FARGPU_SANITIZE)  # whose runtime is made for the machine that builds
+if(NOT FARGPU_SANITIZE)  # its runtime is made for the machine that builds
   fargpu_glibc_stand_ins(${FARGPU_CLIENT_GLIBC})
   fargpu_glibc_stand_ins(${FARGPU_SERVER_GLIBC})
 endif()
